@@ -1,0 +1,11 @@
+"""Byte layouts: what is written to disk and read by others. Pure functions on bytes; no I/O, no clock.
+
+Everything is big-endian. `docs/formats.md` describes each layout in words.
+
+* `entry`          DLedger log entry (48-byte header) and index unit (32 bytes)
+* `record`         CommitLog message record, the body of an entry
+* `properties`     message properties text
+* `message_ids`    offset message id, unique id, tag code (Java's string hash)
+* `consume_queue`  20-byte ConsumeQueue unit
+* `store_files`    names and small files of a store directory: identity, hard state, checkpoint
+"""

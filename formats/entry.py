@@ -1,0 +1,176 @@
+"""DLedger log entry and index unit (DLedgerEntryCoder, DLedgerMmapFileStore; docs/formats.md).
+
+An entry is a 48-byte header and a body. Entries lie back to back in segment files of one fixed size; a
+segment ends with a blank tail (magic -1, then the length of the tail). An index unit of 32 bytes per
+entry lies in the index files at `index * 32`.
+
+Differences from Apache's files, which leave these three fields 0: `body_crc` = CRC-32 of the body,
+`chain_crc` = CRC-32 over (index, term, body_crc) continuing the chain value of the entry before, and
+`channel` = kind in the high byte, number of entries of the same client batch that follow in the low 24
+bits (safety.md S1, S10, S11).
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+from zlib import crc32
+
+HEADER = struct.Struct(">iiqqqIIIi")
+HEADER_SIZE = 48
+BODY_OFFSET = HEADER_SIZE
+MAGIC = 1
+BLANK_MAGIC = -1
+BLANK = struct.Struct(">ii")
+MIN_BLANK_SIZE = BLANK.size
+"""Every segment keeps at least this many bytes for its blank tail (MIN_BLANK_LEN)."""
+
+INDEX_UNIT = struct.Struct(">iqiqq")
+INDEX_UNIT_SIZE = 32
+_CHAIN = struct.Struct(">qqI")
+
+MAX_ENTRY_SIZE = 4 * 1024 * 1024 + 64 * 1024
+"""Bytes of one entry with its header: RocketMQ's 4 MiB body limit and room for the rest of the record."""
+
+MAX_BATCH_REMAINING = 0xFFFFFF
+
+
+class Kind(IntEnum):
+    """What an entry is for: the high byte of `channel`, so that nobody parses bodies to find out."""
+
+    MESSAGE = 0
+    """A user message: dispatched to its ConsumeQueue."""
+    TERM_OPENING = 1
+    """The first entry of a leadership (Raft dissertation 6.4); carries nothing else."""
+    CONFIG = 2
+    """Members of the group."""
+    SYSTEM = 3
+    """Replicated state of the host: topics, groups, offsets."""
+    RAW = 4
+    """Appended through the DLedger client protocol (`python -m dledger append`)."""
+
+
+class EntryHeader(NamedTuple):
+    """The 48 bytes, in order. `size` counts header and body; `pos` is the offset in the whole log."""
+
+    magic: int
+    size: int
+    index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
+    term: int
+    pos: int
+    channel: int
+    chain_crc: int
+    body_crc: int
+    body_size: int
+
+    @property
+    def kind(self) -> int:
+        """High byte of `channel`, a `Kind` or a number of a newer version."""
+        return self.channel >> 24
+
+    @property
+    def batch_remaining(self) -> int:
+        """How many entries of the same client batch follow this one."""
+        return self.channel & 0xFFFFFF
+
+
+class IndexUnit(NamedTuple):
+    """One unit of an index file: where entry `index` lies."""
+
+    magic: int
+    pos: int
+    size: int
+    index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
+    term: int
+
+
+class CorruptEntry(Exception):
+    """Bytes that are not the entry they should be. `reason` names the first check that failed."""
+
+    def __init__(self, reason: str, index: int, pos: int) -> None:
+        super().__init__(f"{reason} at index {index}, pos {pos}")
+        self.reason = reason
+        self.index = index
+        self.pos = pos
+
+
+def pack_channel(kind: int, batch_remaining: int = 0) -> int:
+    """The `channel` field."""
+    if not 0 <= batch_remaining <= MAX_BATCH_REMAINING:
+        raise ValueError(f"batch of {batch_remaining + 1} entries: at most {MAX_BATCH_REMAINING + 1}")
+    return kind << 24 | batch_remaining
+
+
+def chain_crc(previous: int, index: int, term: int, body_crc: int) -> int:
+    """The chain value of an entry, given that of the entry before (0 before the first)."""
+    return crc32(_CHAIN.pack(index, term, body_crc), previous)
+
+
+def unpack_header(data: bytes | bytearray | memoryview, offset: int = 0) -> EntryHeader:
+    """Read 48 bytes; struct.error when there are fewer. Nothing is checked."""
+    return EntryHeader._make(HEADER.unpack_from(data, offset))
+
+
+def encode_entry(
+    index: int, term: int, pos: int, body: bytes, previous_chain: int, kind: int, batch_remaining: int = 0
+) -> bytes:
+    """One whole entry. The leader's hot path packs the same fields in place (dledger/log/appender.py)."""
+    body_crc = crc32(body)
+    header = HEADER.pack(
+        MAGIC,
+        HEADER_SIZE + len(body),
+        index,
+        term,
+        pos,
+        pack_channel(kind, batch_remaining),
+        chain_crc(previous_chain, index, term, body_crc),
+        body_crc,
+        len(body),
+    )
+    return header + body
+
+
+def check_entry(
+    data: bytes | bytearray | memoryview,
+    offset: int,
+    index: int,
+    pos: int,
+    min_term: int,
+    previous_chain: int | None,
+) -> EntryHeader:
+    """Believe the entry at `offset` of `data`, or raise CorruptEntry (safety.md S1).
+
+    `index` and `pos` are those it must have, `min_term` the term of the entry before, `previous_chain`
+    the chain value before it (None: unknown, as at the start of a log that was cut in front). A store
+    written by Apache has both CRC fields 0; then only the structure counts.
+    """
+    if len(data) - offset < HEADER_SIZE:
+        raise CorruptEntry("header cut off", index, pos)
+    header = unpack_header(data, offset)
+    if header.magic != MAGIC:
+        raise CorruptEntry("wrong magic", index, pos)
+    if header.index != index or header.pos != pos:
+        raise CorruptEntry("index or pos does not continue", index, pos)
+    if header.term < min_term:
+        raise CorruptEntry("term falls", index, pos)
+    if header.body_size < 0 or header.size != HEADER_SIZE + header.body_size or header.size > MAX_ENTRY_SIZE:
+        raise CorruptEntry("impossible size", index, pos)
+    end = offset + header.size
+    if len(data) < end:
+        raise CorruptEntry("body cut off", index, pos)
+    if header.body_crc == 0 and header.chain_crc == 0:
+        return header
+    if crc32(memoryview(data)[offset + HEADER_SIZE : end]) != header.body_crc:
+        raise CorruptEntry("body CRC differs", index, pos)
+    if (
+        previous_chain is not None
+        and chain_crc(previous_chain, index, header.term, header.body_crc) != header.chain_crc
+    ):
+        raise CorruptEntry("chain CRC differs", index, pos)
+    return header
+
+
+def is_blank(data: bytes | bytearray | memoryview, offset: int) -> bool:
+    """Whether a blank tail starts here."""
+    return len(data) - offset >= MIN_BLANK_SIZE and BLANK.unpack_from(data, offset)[0] == BLANK_MAGIC

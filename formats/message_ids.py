@@ -1,0 +1,69 @@
+"""Identifiers of messages and the tag code (MessageDecoder.createMessageId, MessageClientIDSetter)."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import NamedTuple
+
+_PORT_OFFSET = struct.Struct(">iq")
+_UNIQUE_TAIL = struct.Struct(">HIIH")
+
+
+class OffsetMessageId(NamedTuple):
+    """Where a message is: `host` is the raw store host (4 or 16 bytes of IP, 4 bytes of port)."""
+
+    host: bytes
+    physical_offset: int
+
+
+def pack_host(ip: bytes, port: int) -> bytes:
+    """Host field of a record: raw IP (4 or 16 bytes) and the port as 4 bytes."""
+    if len(ip) not in (4, 16):
+        raise ValueError(f"an IP has 4 or 16 bytes, not {len(ip)}")
+    return ip + port.to_bytes(4, "big")
+
+
+def pack_ipv4_host(address: str, port: int) -> bytes:
+    """Host field from dotted decimal; ValueError for anything else."""
+    parts = address.split(".")
+    if len(parts) != 4 or not all(part.isdigit() and int(part) < 256 for part in parts):
+        raise ValueError(f"not an IPv4 address: {address!r}")
+    return pack_host(bytes(int(part) for part in parts), port)
+
+
+def encode_message_id(host: bytes, physical_offset: int) -> str:
+    """Offset message id: upper-case hex of host and 8 bytes of physical offset (32 or 56 characters)."""
+    return (host + physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+def decode_message_id(text: str) -> OffsetMessageId:
+    """Inverse of `encode_message_id`; ValueError when it is not such an id."""
+    raw = bytes.fromhex(text)
+    if len(raw) not in (16, 28):
+        raise ValueError(f"a message id has 32 or 56 hexadecimal digits, not {len(text)}")
+    return OffsetMessageId(raw[:-8], int.from_bytes(raw[-8:], "big"))
+
+
+def encode_unique_id(ip: bytes, pid: int, salt: int, millis: int, counter: int) -> str:
+    """Unique key of a message (UNIQ_KEY): ip, pid (16 bits), salt, ms, counter; 32 or 56 hex digits."""
+    return (
+        (ip + _UNIQUE_TAIL.pack(pid & 0xFFFF, salt & 0xFFFFFFFF, millis & 0xFFFFFFFF, counter & 0xFFFF))
+        .hex()
+        .upper()
+    )
+
+
+@lru_cache(maxsize=4096)
+def java_hash(text: str) -> int:
+    """String.hashCode: h = 31 h + c over UTF-16 units, as a signed 32-bit number."""
+    value = 0
+    data = text.encode("utf-16-be", "surrogatepass")
+    for (unit,) in struct.iter_unpack(">H", data):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def tags_code(tags: str | None) -> int:
+    """Tag code of the ConsumeQueue: 0 without tags."""
+    return java_hash(tags) if tags else 0

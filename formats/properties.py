@@ -1,0 +1,64 @@
+"""Message properties: `name \\x01 value \\x02` repeated (MessageDecoder.messageProperties2String)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+MAX_PROPERTIES_SIZE = 32767
+"""Bytes of the whole text: its length is a signed 16-bit number."""
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+DELAY = "DELAY"
+UNIQ_KEY = "UNIQ_KEY"
+RETRY_TOPIC = "RETRY_TOPIC"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+TRAN_MSG = "TRAN_MSG"
+PGROUP = "PGROUP"
+CLUSTER = "CLUSTER"
+MSG_REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+MIN_OFFSET = "MIN_OFFSET"
+MAX_OFFSET = "MAX_OFFSET"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+CONSUME_START_TIME = "CONSUME_START_TIME"
+POP_CK = "POP_CK"
+SHARDING_KEY = "__SHARDINGKEY"
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """The text, with a separator after every property. Names and values hold neither separator."""
+    for name, value in properties.items():
+        if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
+            raise ValueError(f"property {name!r} holds a separator (\\x01 or \\x02)")
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Parse leniently as Java does: shorter than 3 characters or without separator is skipped."""
+    result = {}
+    for item in text.split(PROPERTY_SEPARATOR):
+        name, separator, value = item.partition(NAME_VALUE_SEPARATOR)
+        if separator and name and len(item) >= 3:
+            result[name] = value
+    return result
+
+
+def find_property(raw: bytes, name: bytes) -> bytes | None:
+    """One value from the encoded text without decoding the rest (hot path of the dispatcher)."""
+    needle = name + b"\x01"
+    if raw.startswith(needle):
+        start = len(needle)
+    else:
+        found = raw.find(b"\x02" + needle)
+        if found < 0:
+            return None
+        start = found + 1 + len(needle)
+    end = raw.find(b"\x02", start)
+    return raw[start:] if end < 0 else raw[start:end]

@@ -1,0 +1,168 @@
+"""Small files and names of a store directory (docs/formats.md).
+
+```
+<storePathRootDir>/
+  dledger-<id>/
+    data/<20 digits>      segments, named by the pos of their first byte
+    index/<20 digits>     index files, named likewise (index * 32)
+    pool/                 prepared segments, never read
+    identity              who this store is: JSON
+    hardstate             term and vote: two slots of 512 bytes, each with a CRC
+    checkpoint            end and committed index: a hint for tools, as text
+    members               configurations in the log: JSON
+    poisoned              reason, when a write or fsync failed
+    lock                  held by the running process
+  consumequeue/<topic>/<queueId>/<20 digits>
+  state/                  snapshots of the applied state
+```
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass, field
+from zlib import crc32
+
+FORMAT_VERSION = 1
+DATA_DIR = "data"
+INDEX_DIR = "index"
+POOL_DIR = "pool"
+IDENTITY_FILE = "identity"
+HARD_STATE_FILE = "hardstate"
+CHECKPOINT_FILE = "checkpoint"
+MEMBERS_FILE = "members"
+POISONED_FILE = "poisoned"
+LOCK_FILE = "lock"
+
+SLOT_SIZE = 512
+_SLOT_HEAD = struct.Struct(">4sIQqH")
+_SLOT_MAGIC = b"DLHS"
+_MAX_VOTE_SIZE = SLOT_SIZE - _SLOT_HEAD.size - 4
+
+
+class CorruptFile(Exception):
+    """A small file of the store that cannot be believed."""
+
+
+def segment_name(start: int) -> str:
+    """File name of a segment, index file or ConsumeQueue file from its first byte's offset."""
+    return f"{start:020d}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """Offset of the first byte, or None for a file that is no segment."""
+    return int(name) if len(name) == 20 and name.isdigit() else None
+
+
+@dataclass(frozen=True)
+class HardState:
+    """What Raft must never forget: the current term and the vote given in it (Raft figure 2)."""
+
+    term: int = 0
+    vote: str | None = None
+
+
+def encode_slot(sequence: int, state: HardState) -> bytes:
+    """One 512-byte slot: magic, version, sequence, term, vote, CRC-32 in the last 4 bytes."""
+    vote = (state.vote or "").encode()
+    if len(vote) > _MAX_VOTE_SIZE:
+        raise ValueError(f"node id of {len(vote)} bytes: at most {_MAX_VOTE_SIZE}")
+    data = _SLOT_HEAD.pack(_SLOT_MAGIC, FORMAT_VERSION, sequence, state.term, len(vote)) + vote
+    data = data.ljust(SLOT_SIZE - 4, b"\0")
+    return data + crc32(data).to_bytes(4, "big")
+
+
+def decode_hard_state(data: bytes) -> tuple[int, HardState] | None:
+    """The newer valid slot and its sequence number; None when neither can be read.
+
+    A slot that never was written reads as zeros. Both unreadable counts as a wiped node (safety.md S7).
+    """
+    best: tuple[int, HardState] | None = None
+    for number in (0, 1):
+        slot = data[number * SLOT_SIZE : (number + 1) * SLOT_SIZE]
+        if len(slot) < SLOT_SIZE or crc32(slot[:-4]).to_bytes(4, "big") != slot[-4:]:
+            continue
+        magic, version, sequence, term, vote_size = _SLOT_HEAD.unpack_from(slot)
+        if magic != _SLOT_MAGIC or version > FORMAT_VERSION or vote_size > _MAX_VOTE_SIZE:
+            continue
+        vote = slot[_SLOT_HEAD.size : _SLOT_HEAD.size + vote_size].decode()
+        if best is None or sequence > best[0]:
+            best = (sequence, HardState(term, vote or None))
+    return best
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a store is (safety.md S18). `cluster` is empty until the group was formed or joined.
+
+    `incarnation` is drawn when the directory is made: a wiped node comes back as somebody else.
+    `members` is the configuration the group was formed with: node id -> incarnation.
+    """
+
+    group: str
+    node: str
+    incarnation: str
+    segment_size: int
+    cluster: str = ""
+    members: dict[str, str] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+
+def encode_json(value: Identity | dict[str, object]) -> bytes:
+    """Sorted JSON with a CRC-32 line behind it, so that damage is told from data."""
+    data = json.dumps(asdict(value) if isinstance(value, Identity) else value, sort_keys=True).encode()
+    return data + b"\n" + f"{crc32(data):08x}\n".encode()
+
+
+def decode_json(data: bytes) -> dict[str, object]:
+    """Inverse of `encode_json`; CorruptFile when the CRC does not fit."""
+    text, _, crc = data.rstrip(b"\n").rpartition(b"\n")
+    if not text or f"{crc32(text):08x}".encode() != crc:
+        raise CorruptFile("content and CRC line do not fit")
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise CorruptFile("not a JSON object")
+    return value
+
+
+def decode_identity(data: bytes) -> Identity:
+    """Read an identity file; CorruptFile when it cannot be believed or comes from a newer version."""
+    value = decode_json(data)
+    version = value.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise CorruptFile(f"format version {version} is newer than this program's {FORMAT_VERSION}")
+    try:
+        return Identity(**value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise CorruptFile(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where the log ended and what was committed when this was written: a hint, never a promise."""
+
+    end_index: int = -1
+    committed_index: int = -1
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Java properties text as DLedger writes it, with a CRC line as a comment."""
+    text = f"endIndex={checkpoint.end_index}\ncommittedIndex={checkpoint.committed_index}\n".encode()
+    return text + f"# crc={crc32(text):08x}\n".encode()
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint | None:
+    """None when it cannot be believed. A file of Apache's has no CRC line and is taken as it is."""
+    text, separator, crc = data.partition(b"# crc=")
+    if separator and crc.strip() != f"{crc32(text):08x}".encode():
+        return None
+    values = dict(
+        line.split("=", 1)
+        for line in text.decode(errors="replace").splitlines()
+        if "=" in line and line[0] != "#"
+    )
+    try:
+        return Checkpoint(int(values["endIndex"]), int(values["committedIndex"]))
+    except (KeyError, ValueError):
+        return None

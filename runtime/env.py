@@ -1,0 +1,71 @@
+"""`Env`: what a program may know of the world, handed to every entry point (`async def main(env)`)."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from runtime.files import Files, OsFiles
+from runtime.ids import Ids
+from runtime.log import Log, StandardLog
+from runtime.workers import ThreadWorkers, Workers
+
+
+class WallClock(Protocol):
+    """Time of day. Wall time is data (time stamps); it never decides an order or a time-out."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+
+
+class SystemWallClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class Env:
+    """The doors of one process. Three brokers in one interpreter have three of them.
+
+    `pid` and `boot_id` identify this process and this start of the machine (power loss is told from a
+    restart of the process by a changed `boot_id`).
+    """
+
+    files: Files
+    wall: WallClock
+    random: random.Random
+    ids: Ids
+    workers: Workers
+    log: Log
+    pid: int
+    boot_id: str
+
+
+def production_env(name: str = "dledger", disk_threads: int = 2) -> Env:
+    """The real world: system clock, operating system files, seeded-by-the-kernel chance, threads."""
+    rng = random.Random(secrets.randbits(128))
+    return Env(
+        files=OsFiles(),
+        wall=SystemWallClock(),
+        random=rng,
+        ids=Ids(rng),
+        workers=ThreadWorkers(disk_threads),
+        log=StandardLog(name),
+        pid=os.getpid(),
+        boot_id=_boot_id(),
+    )
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux: every start counts as a new boot, the safe reading
+        return secrets.token_hex(16)

@@ -1,0 +1,241 @@
+"""The file door: the few operations that a log needs, each with one meaning for durability.
+
+Writes go to the page cache; only `File.fdatasync` makes content durable, and only `Files.sync_dir`
+makes a created, renamed or removed *name* durable. Errors are `OSError`s. Blocking: call from worker
+jobs, except `File.view` reads of the hot window (safety.md S8).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+# Linux refuses more vectors than this in one pwritev (UIO_MAXIOV).
+MAX_VECTORS = 1024
+
+
+@dataclass(frozen=True)
+class DiskUsage:
+    """Of the file system that holds a path, in bytes."""
+
+    total: int
+    free: int
+
+    @property
+    def used_ratio(self) -> float:
+        """Share in use, 0.0 to 1.0."""
+        return 1.0 - self.free / self.total if self.total else 1.0
+
+
+class File(Protocol):
+    """An open file for positional reads and writes."""
+
+    path: str
+
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes from `offset`; short only at the end of the file."""
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Write all parts one after another at `offset`, whole, or raise OSError."""
+
+    def fdatasync(self) -> None:
+        """Make written content (and the length) durable. A failure is final (safety.md S3)."""
+
+    def allocate(self, size: int) -> None:
+        """Reserve blocks up to `size`, reading as zeros; a full disk is an error here, not later."""
+
+    def truncate(self, size: int) -> None:
+        """Set the length; new bytes read as zeros and have no blocks yet."""
+
+    def view(self) -> memoryview:
+        """The whole file as it is long now, read-only, always showing what was written. One per file."""
+
+    def close(self) -> None:
+        """Close; BufferError if a slice of `view()` is still alive somewhere (the file stays open)."""
+
+
+class Files(Protocol):
+    """Names and directories."""
+
+    def open(self, path: str, create: bool = False) -> File:
+        """Open for reading and writing; FileNotFoundError without `create`."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+
+    def size(self, path: str) -> int:
+        """Length in bytes."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Names inside, sorted; empty when the directory is not there."""
+
+    def is_dir(self, path: str) -> bool:
+        """Whether the name is a directory."""
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory with its parents and make their names durable; no error if it is there."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace atomically; durable after `sync_dir` of the parent(s)."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file name; no error if it is not there."""
+
+    def rmtree(self, path: str) -> None:
+        """Remove a directory and all in it; no error if it is not there."""
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in this directory durable."""
+
+    def usage(self, path: str) -> DiskUsage:
+        """Of the file system that holds the path."""
+
+    def lock(self, path: str) -> File:
+        """Create and lock a file against other processes until closed; BlockingIOError if held."""
+
+
+class OsFile:
+    """A real file."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length and (data := os.pread(self._fd, length - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        if len(parts) > MAX_VECTORS:
+            parts = [b"".join(parts)]
+        total = sum(len(part) for part in parts)
+        written = os.pwritev(self._fd, parts, offset)
+        if written == total:
+            return
+        rest = memoryview(b"".join(parts))[written:]
+        offset += written
+        while rest:
+            count = os.pwrite(self._fd, rest, offset)
+            if count == 0:
+                raise OSError(errno.EIO, "write made no progress", self.path)
+            rest = rest[count:]
+            offset += count
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def allocate(self, size: int) -> None:
+        os.posix_fallocate(self._fd, 0, size)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def view(self) -> memoryview:
+        if self._map is None:
+            self._map = mmap.mmap(self._fd, self.size(), mmap.MAP_SHARED, mmap.PROT_READ)
+        if self._view is None:
+            self._view = memoryview(self._map)
+        return self._view
+
+    def close(self) -> None:
+        if self._map is not None:
+            if self._view is not None:
+                self._view.release()
+                self._view = None
+            self._map.close()  # BufferError while a slice is alive: the caller tries again later
+            self._map = None
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class OsFiles:
+    """The real file system."""
+
+    def open(self, path: str, create: bool = False) -> OsFile:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT
+        return OsFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def mkdir(self, path: str) -> None:
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path) or "."
+        for name in reversed(missing):
+            os.makedirs(name, exist_ok=True)
+            self.sync_dir(os.path.dirname(name) or ".")
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def rmtree(self, path: str) -> None:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def usage(self, path: str) -> DiskUsage:
+        stats = os.statvfs(path)
+        return DiskUsage(stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize)
+
+    def lock(self, path: str) -> OsFile:
+        file = self.open(path, create=True)
+        try:
+            fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise
+        return file

@@ -1,0 +1,55 @@
+"""The log door: one line an event, with named fields, and no clock of its own."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+
+class Log(Protocol):
+    """Where a program says what happened. `event` is a short constant text, fields carry the data."""
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Detail for developers."""
+
+    def info(self, event: str, **fields: object) -> None:
+        """Something that an operator may want to see once."""
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Something that an operator should look at."""
+
+    def error(self, event: str, **fields: object) -> None:
+        """Something that failed."""
+
+    def child(self, name: str) -> Log:
+        """The same log under a longer name."""
+
+
+class StandardLog:
+    """`Log` over Python's logging. Handlers and levels are set up by the outer shell."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._logger = logging.getLogger(name)
+
+    def _emit(self, level: int, event: str, fields: dict[str, object]) -> None:
+        if self._logger.isEnabledFor(level):
+            text = event
+            if fields:
+                text += " " + " ".join(f"{key}={value}" for key, value in fields.items())
+            self._logger.log(level, "%s", text)
+
+    def debug(self, event: str, **fields: object) -> None:
+        self._emit(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        self._emit(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._emit(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self._emit(logging.ERROR, event, fields)
+
+    def child(self, name: str) -> StandardLog:
+        return StandardLog(f"{self._name}.{name}")

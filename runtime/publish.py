@@ -1,0 +1,36 @@
+"""Replace a small file whole, so that a reader or a crash sees the old content or the new, never a mix."""
+
+from __future__ import annotations
+
+import os
+
+from runtime.files import Files
+from runtime.workers import Lane, Workers
+
+
+def read_file(files: Files, path: str) -> bytes | None:
+    """The content, or None when there is no such file. Blocking."""
+    if not files.exists(path):
+        return None
+    file = files.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+async def publish(files: Files, workers: Workers, lane: Lane, path: str, data: bytes) -> None:
+    """Write `path + '.tmp'`, fsync, rename, sync the directory; one durable action a job."""
+    await workers.run(lane, _write_synced, files, path + ".tmp", data)
+    await workers.run(lane, files.rename, path + ".tmp", path)
+    await workers.run(lane, files.sync_dir, os.path.dirname(path) or ".")
+
+
+def _write_synced(files: Files, path: str, data: bytes) -> None:
+    file = files.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.pwritev([data], 0)
+        file.fdatasync()
+    finally:
+        file.close()
