@@ -1,0 +1,1 @@
+"""Who leads: terms, votes, roles, heartbeats, check-quorum (`elector`); members (`membership`). Pure."""

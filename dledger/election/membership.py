@@ -1,0 +1,151 @@
+"""Who belongs to the group: identities, forming a new group, joining a formed one (safety.md S18). Pure.
+
+A store draws an *incarnation* when it is made, so a wiped node comes back as somebody else. The group's
+configuration maps node id to incarnation; only the named incarnation votes and counts.
+
+* A fresh node (no cluster yet) forms a group only when it sees all configured peers, all fresh. All of
+  them compute the same cluster id from the same incarnations, so nobody has to announce it.
+* A fresh node that meets a formed group takes over its cluster id. If the group was formed with this very
+  incarnation (this node only missed the moment) it is a member; otherwise it is a learner until the
+  leader commits a configuration that names its incarnation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from formats.store_files import Identity
+
+_MAX_TEXT = 512
+
+
+class HelloRefused(Exception):
+    """The other side may not connect; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """First message on every peer connection, in both directions."""
+
+    group: str
+    node: str
+    incarnation: str
+    cluster: str
+    """Empty while fresh."""
+    protocol_min: int
+    protocol_max: int
+    segment_size: int
+    sync_flush: bool
+    members: Mapping[str, str] = field(default_factory=dict)
+    """The configuration the group was formed with: node id -> incarnation."""
+    meta: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode_hello(hello: Hello) -> dict[str, Any]:
+    """As a msgpack map; unknown keys are ignored by older nodes."""
+    return {
+        "group": hello.group,
+        "node": hello.node,
+        "incarnation": hello.incarnation,
+        "cluster": hello.cluster,
+        "protocol": [hello.protocol_min, hello.protocol_max],
+        "segment_size": hello.segment_size,
+        "sync_flush": hello.sync_flush,
+        "members": dict(hello.members),
+        "meta": dict(hello.meta),
+    }
+
+
+def decode_hello(value: object) -> Hello:
+    """Inverse of `encode_hello`; HelloRefused when it is malformed."""
+    if not isinstance(value, dict):
+        raise HelloRefused("hello is no map: is this a DLedger peer port?")
+    try:
+        protocol = value["protocol"]
+        return Hello(
+            group=_text(value, "group"),
+            node=_text(value, "node"),
+            incarnation=_text(value, "incarnation"),
+            cluster=_text(value, "cluster"),
+            protocol_min=int(protocol[0]),
+            protocol_max=int(protocol[1]),
+            segment_size=int(value["segment_size"]),
+            sync_flush=bool(value["sync_flush"]),
+            members={str(key): str(item) for key, item in dict(value.get("members", {})).items()},
+            meta={str(key): str(item) for key, item in dict(value.get("meta", {})).items()},
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise HelloRefused(f"hello is malformed: {error!r}") from error
+
+
+def _text(value: Mapping[str, Any], key: str) -> str:
+    item = value[key]
+    if not isinstance(item, str) or len(item) > _MAX_TEXT:
+        raise HelloRefused(f"hello: {key} is no text of at most {_MAX_TEXT} characters")
+    return item
+
+
+def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int:
+    """May this peer connect? The protocol version to speak, or HelloRefused (S9, S18)."""
+    if other.group != mine.group:
+        raise HelloRefused(
+            f"this is group {mine.group!r}, not {other.group!r}: check dLegerGroup and dLegerPeers"
+        )
+    if other.node == mine.node:
+        raise HelloRefused(f"two nodes call themselves {mine.node}: check dLegerSelfId")
+    if other.node not in configured:
+        raise HelloRefused(f"{other.node} is not among the configured peers {', '.join(sorted(configured))}")
+    if mine.cluster and other.cluster and mine.cluster != other.cluster:
+        raise HelloRefused(
+            f"{other.node} belongs to cluster {other.cluster}, this node to {mine.cluster}: "
+            "the stores were not made by the same group"
+        )
+    for name, own, theirs in (
+        ("mapedFileSizeCommitLog", mine.segment_size, other.segment_size),
+        ("flushDiskType SYNC_FLUSH", mine.sync_flush, other.sync_flush),
+    ):
+        if own != theirs:
+            raise HelloRefused(
+                f"{name} is {own} on {mine.node} and {theirs} on {other.node}: it must be the same"
+            )
+    version = min(mine.protocol_max, other.protocol_max)
+    if version < max(mine.protocol_min, other.protocol_min):
+        raise HelloRefused(
+            f"no common peer protocol: {mine.node} speaks {mine.protocol_min}-{mine.protocol_max}, "
+            f"{other.node} {other.protocol_min}-{other.protocol_max}"
+        )
+    return version
+
+
+def cluster_id(members: Mapping[str, str]) -> str:
+    """Id of the group formed by these incarnations: every member computes the same."""
+    text = "\n".join(f"{node} {incarnation}" for node, incarnation in sorted(members.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def form_or_join(
+    identity: Identity, configured: Mapping[str, str], hellos: Mapping[str, Hello]
+) -> Identity | None:
+    """What a fresh node becomes after the hellos seen so far; None while it must wait.
+
+    `hellos` holds the last hello of each peer that is connected now.
+    """
+    if identity.cluster:
+        return None
+    for node in sorted(hellos):
+        hello = hellos[node]
+        if hello.cluster:
+            return replace(identity, cluster=hello.cluster, members=dict(hello.members))
+    if any(node != identity.node and node not in hellos for node in configured):
+        return None
+    members = {node: hello.incarnation for node, hello in hellos.items()}
+    members[identity.node] = identity.incarnation
+    return replace(identity, cluster=cluster_id(members), members=members)
+
+
+def voters_of(members: Mapping[str, str]) -> tuple[str, ...]:
+    """Voting node ids of a configuration."""
+    return tuple(sorted(members))

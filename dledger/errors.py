@@ -1,0 +1,33 @@
+"""Errors of the replicated log."""
+
+from __future__ import annotations
+
+
+class NodeFailed(Exception):
+    """The node must end (architecture rule 7). `reason` says why and what to do.
+
+    `exit_code` for supervisors: 70 the store needs repair or replacement (do not restart), 71 a bug was
+    caught (an invariant broke), 78 wrong configuration (do not restart).
+    """
+
+    def __init__(self, reason: str, exit_code: int = 70) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.exit_code = exit_code
+
+
+EXIT_STORE = 70
+EXIT_BUG = 71
+EXIT_CONFIG = 78
+
+
+class NotLeader(Exception):
+    """This node does not lead; `leader_id` is who does, as far as it knows."""
+
+    def __init__(self, leader_id: str | None) -> None:
+        super().__init__(f"not the leader; the leader is {leader_id or 'unknown'}")
+        self.leader_id = leader_id
+
+
+class InvariantBroken(Exception):
+    """Something that Raft proves impossible was seen: a bug or corruption. Ends the node."""

@@ -1,0 +1,73 @@
+"""What the state machine above the log offers to the node (the broker, or a test's list)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+class Role(Enum):
+    """Raft role (MemberState.Role). LEARNER receives entries but neither votes nor counts."""
+
+    LEADER = "LEADER"
+    FOLLOWER = "FOLLOWER"
+    CANDIDATE = "CANDIDATE"
+    LEARNER = "LEARNER"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Committed, locally durable, whole entries back to back: `data[0]` is at log offset `pos`.
+
+    `data` may be a view of a mapped file: valid only during the call.
+    """
+
+    first_index: int
+    count: int
+    pos: int
+    data: memoryview
+
+
+class LogReader(Protocol):
+    """Read access to the log."""
+
+    @property
+    def first_index(self) -> int:
+        """Of the first entry held."""
+
+    @property
+    def last_index(self) -> int:
+        """Of the last entry, -1 when there is none."""
+
+    @property
+    def end_pos(self) -> int:
+        """Offset behind the last entry."""
+
+    def view(self, pos: int, size: int) -> memoryview | None:
+        """Bytes of the hot window, None when they are cold."""
+
+    async def read(self, pos: int, size: int) -> bytes:
+        """The same bytes, by a worker when cold; ValueError when the log does not hold them."""
+
+
+class Host(Protocol):
+    """The replicated state machine. Calls come on the event loop, in order, and must be short."""
+
+    async def open(self, log: LogReader) -> int:
+        """Load derived state; the last index that it holds, -1 for none."""
+
+    def apply(self, chunk: Chunk) -> None:
+        """Apply entries in order. Total: unknown content is skipped alike everywhere (safety.md S13)."""
+
+    def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
+        """Role, term or known leader changed."""
+
+    def on_serving(self, term: int) -> None:
+        """This node leads, its term is open and applied: `Node.appender` is set."""
+
+    def on_commit(self, commit_index: int) -> None:
+        """The commit index moved: complete what waits for entries up to it."""
+
+    def on_stopped_serving(self, term: int) -> None:
+        """Leadership ended: of what still waits, the outcome is unknown."""

@@ -1,0 +1,155 @@
+"""Connections between peers: frames on a transport, the hello, dialling (docs/protocol.md).
+
+Every node dials every other. Requests travel on the dialled connection, replies come back on it; so between
+two nodes there are two connections, one for each direction of requests. The newest accepted connection of a
+peer replaces an older one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from dledger.election.membership import Hello
+from dledger.wire import Frame, WireError, decode_frame, encode_frame, frame_size
+
+READ_BUFFER = 256 * 1024
+"""Bytes read at once; a larger frame makes the buffer grow to its size, up to the frame limit."""
+
+
+class PeerConnection(asyncio.BufferedProtocol):
+    """One TCP connection; `on_frame` gets every whole frame, `on_lost` is called once."""
+
+    def __init__(
+        self,
+        on_frame: Callable[[PeerConnection, Frame], None],
+        on_lost: Callable[[PeerConnection], None],
+        max_frame: int,
+        *,
+        dialled: str | None = None,
+        on_made: Callable[[PeerConnection], None] | None = None,
+    ) -> None:
+        self.dialled = dialled
+        """Node id that was dialled; None for an accepted connection."""
+        self.peer: str | None = None
+        """Node id from the hello; None until it was accepted."""
+        self.hello: Hello | None = None
+        self.client = False
+        """Whether this is a connection of the DLedger client protocol."""
+        self.error = ""
+        self.lost = asyncio.get_running_loop().create_future()
+        """Done when the connection is gone."""
+        self.ready: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        """Done when the hello of the other side was accepted (dialled connections)."""
+        self.closed = False
+        self.remote = "?"
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._on_made = on_made
+        self._max_frame = max_frame
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(READ_BUFFER)
+        self._filled = 0
+        self._wanted = 0
+
+    # Sending
+
+    def send(self, parts: list[bytes | memoryview]) -> None:
+        """Write the parts of one frame; dropped when the connection is gone."""
+        if self._transport is None or self.closed:
+            return
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
+
+    def send_frame(self, number: int, header: object) -> None:
+        """Write a frame without payload."""
+        self.send([encode_frame(number, header)])
+
+    @property
+    def backlog(self) -> int:
+        """Bytes waiting in the transport."""
+        return self._transport.get_write_buffer_size() if self._transport else 0
+
+    def close(self, reason: str = "") -> None:
+        """Close after what was written; nothing more is read."""
+        self.error = self.error or reason
+        if not self.closed:
+            self.closed = True
+            if self._transport is not None:
+                self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername")
+        self.remote = f"{name[0]}:{name[1]}" if name else "?"
+        set_no_delay(transport)
+        if self._on_made is not None:
+            self._on_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        if not self.lost.done():
+            self.lost.set_result(None)
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionResetError(self.error or "closed before its hello"))
+            self.ready.exception()  # nobody waits for it on an accepted connection
+        self._on_lost(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        wanted = max(self._wanted, READ_BUFFER)
+        if len(self._buffer) < wanted or (
+            self._filled == 0 and len(self._buffer) > max(wanted, 4 * READ_BUFFER)
+        ):
+            # A new object: the transport still holds a view of the old one, which therefore cannot resize.
+            grown = bytearray(wanted)
+            grown[: self._filled] = self._buffer[: self._filled]
+            self._buffer = grown
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        try:
+            self._parse()
+        except WireError as error:
+            self.close(str(error))
+
+    def _parse(self) -> None:
+        """Hand out every whole frame; what is left moves to the front."""
+        start = 0
+        self._wanted = 0
+        view = memoryview(self._buffer)
+        while not self.closed:
+            size = frame_size(view[start : self._filled], self._max_frame)
+            if size is None or size > self._filled - start:
+                self._wanted = size or 0
+                break
+            self._on_frame(self, decode_frame(view[start : start + size]))
+            start += size
+        if start:
+            rest = self._filled - start
+            self._buffer[:rest] = self._buffer[start : self._filled]
+            self._filled = rest
+
+
+def set_no_delay(transport: asyncio.BaseTransport) -> None:
+    """Small frames leave at once. In simulation there is no socket."""
+    sock: Any = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(6, 1, 1)  # IPPROTO_TCP, TCP_NODELAY
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """ "host:port" as a pair."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

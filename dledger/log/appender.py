@@ -1,0 +1,150 @@
+"""Sealing by the leader: index, pos and CRCs are assigned synchronously and cannot fail (safety.md S12).
+
+Everything that may refuse is checked before. What is added in one turn of the event loop goes out as one
+batch: one write, one push per follower, one fsync.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from zlib import crc32
+
+from dledger.log.store import Batch, LogStore
+from formats.entry import HEADER, HEADER_SIZE, MAGIC, Kind
+from formats.record import system_record, system_record_size
+
+_CHAIN = struct.Struct(">qqI")
+
+
+class Appender:
+    """Valid during one leadership. `pump` is called once per loop turn in which something was added."""
+
+    def __init__(
+        self,
+        log: LogStore,
+        term: int,
+        *,
+        pending_bytes: int,
+        pending_entries: int,
+        schedule_pump: Callable[[], None],
+    ) -> None:
+        self.term = term
+        self._log = log
+        self._pending_bytes = pending_bytes
+        self._pending_entries = pending_entries
+        self._schedule = schedule_pump
+        self._next_index = log.last_index + 1
+        self._next_pos = log.end_pos
+        self._chain = log.last_chain
+        self._committed_index = self._next_index - 1
+        self._committed_pos = self._next_pos
+        self._start_pos = self._next_pos
+        self._first = self._next_index
+        self._parts: list[bytes] = []
+        self._sizes: list[int] = []
+        self._remaining: list[int] = []
+        self._batched = False
+        self._sealed: list[Batch] = []
+        self._scheduled = False
+
+    @property
+    def room(self) -> bool:
+        """False at the pending limits (LEADER_PENDING_FULL): refuse with SYSTEM_BUSY."""
+        return (
+            self._next_pos - self._committed_pos < self._pending_bytes
+            and self._next_index - self._committed_index <= self._pending_entries
+        )
+
+    @property
+    def next_index(self) -> int:
+        """Index that the next `add` returns."""
+        return self._next_index
+
+    def reserve(self, total_size: int) -> int:
+        """Pos of the first entry of `total_size` bytes (headers and bodies), rolling if they do not fit."""
+        size = self._log.segment_size
+        start = self._next_pos - self._next_pos % size
+        if self._next_pos - start + total_size + 8 > size:
+            if total_size + 8 > size:
+                raise ValueError(f"{total_size} bytes do not fit one segment of {size}")
+            self._seal()
+            self._next_pos = self._start_pos = start + size
+        return self._next_pos
+
+    def add(
+        self, parts: tuple[bytes, ...], size: int, kind: int = Kind.MESSAGE, batch_remaining: int = 0
+    ) -> int:
+        """Seal one entry whose body is `parts` joined (`size` bytes), at the pos that `reserve` gave."""
+        body_crc = 0
+        for part in parts:
+            body_crc = crc32(part, body_crc)
+        index = self._next_index
+        term = self.term
+        chain = self._chain = crc32(_CHAIN.pack(index, term, body_crc), self._chain)
+        entry_size = size + HEADER_SIZE
+        self._parts.append(
+            HEADER.pack(
+                MAGIC,
+                entry_size,
+                index,
+                term,
+                self._next_pos,
+                kind << 24 | batch_remaining,
+                chain,
+                body_crc,
+                size,
+            )
+        )
+        self._parts += parts
+        self._sizes.append(entry_size)
+        self._remaining.append(batch_remaining)
+        if batch_remaining:
+            self._batched = True
+        self._next_pos += entry_size
+        self._next_index = index + 1
+        if not self._scheduled:
+            self._scheduled = True
+            self._schedule()
+        return index
+
+    def add_system(self, body: bytes, store_timestamp_ms: int, kind: int = Kind.SYSTEM) -> int:
+        """Seal a system entry: `body` becomes that of a CommitLog record of the reserved topic (S10)."""
+        size = system_record_size(len(body))
+        pos = self.reserve(HEADER_SIZE + size)
+        return self.add((system_record(body, pos + HEADER_SIZE, store_timestamp_ms),), size, kind)
+
+    def take(self) -> list[Batch]:
+        """What was sealed since the last call, in order; called by the pump."""
+        self._scheduled = False
+        self._seal()
+        sealed, self._sealed = self._sealed, []
+        return sealed
+
+    def committed(self, index: int, pos: int) -> None:
+        """The commit index moved: the pending limits count from here."""
+        self._committed_index = index
+        self._committed_pos = pos
+
+    def _seal(self) -> None:
+        if not self._sizes:
+            return
+        self._sealed.append(
+            Batch(
+                self._first,
+                self._next_index - 1,
+                self.term,
+                self._start_pos,
+                self._next_pos,
+                b"".join(self._parts),
+                self._sizes,
+                self._remaining if self._batched else None,
+                self._chain,
+            )
+        )
+        self._parts = []
+        self._sizes = []
+        self._remaining = []
+        self._batched = False
+        self._first = self._next_index
+        self._start_pos = self._next_pos

@@ -1,0 +1,40 @@
+"""Term and vote on disk: two slots written in turn, so that a torn write leaves the other (safety.md S7)."""
+
+from __future__ import annotations
+
+from formats.store_files import HARD_STATE_FILE, SLOT_SIZE, HardState, decode_hard_state, encode_slot
+from runtime import File, Files
+
+
+class HardStateFile:
+    """The file `hardstate`. All methods block: call them from a worker."""
+
+    def __init__(self, file: File, sequence: int, state: HardState | None) -> None:
+        self._file = file
+        self._sequence = sequence
+        self.loaded = state
+        """What was on disk at open; None when neither slot could be read (a new or damaged store)."""
+
+    @classmethod
+    def open(cls, files: Files, directory: str) -> HardStateFile:
+        """Open or create; a new file has its blocks and name on disk before the first save."""
+        path = f"{directory}/{HARD_STATE_FILE}"
+        new = not files.exists(path)
+        file = files.open(path, create=True)
+        if new or file.size() < 2 * SLOT_SIZE:
+            file.allocate(2 * SLOT_SIZE)
+            file.fdatasync()
+            files.sync_dir(directory)
+        found = decode_hard_state(file.pread(2 * SLOT_SIZE, 0))
+        return cls(file, 0, None) if found is None else cls(file, found[0], found[1])
+
+    def save(self, state: HardState) -> None:
+        """Write the slot that is not the newest, fsync. After an error the node must end (S3)."""
+        sequence = self._sequence + 1
+        self._file.pwritev([encode_slot(sequence, state)], sequence % 2 * SLOT_SIZE)
+        self._file.fdatasync()
+        self._sequence = sequence
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

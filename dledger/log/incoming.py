@@ -1,0 +1,121 @@
+"""Checking what a leader pushed before a byte of it reaches the log (safety.md S7, S11). Pure."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from dledger.log.store import Batch
+from formats.entry import HEADER, HEADER_SIZE, MAGIC, CorruptEntry, Kind
+
+_CHAIN = struct.Struct(">qqI")
+
+
+@dataclass
+class Run:
+    """A checked frame: consecutive entries from `first` on."""
+
+    first: int
+    pos: int
+    data: bytes
+    sizes: list[int] = field(default_factory=list)
+    terms: list[int] = field(default_factory=list)
+    chains: list[int] = field(default_factory=list)
+    remaining: list[int] = field(default_factory=list)
+    configs: list[int] = field(default_factory=list)
+    """Indexes of configuration entries."""
+
+    @property
+    def last(self) -> int:
+        """Index of the last entry."""
+        return self.first + len(self.sizes) - 1
+
+    def batches(self, first: int) -> list[Batch]:
+        """Entries from `first` on, one batch per term."""
+        result = []
+        start = first - self.first
+        while start < len(self.sizes):
+            term = self.terms[start]
+            stop = start + 1
+            while stop < len(self.sizes) and self.terms[stop] == term:
+                stop += 1
+            begin = sum(self.sizes[:start])
+            size = sum(self.sizes[start:stop])
+            whole = begin == 0 and size == len(self.data)
+            remaining = self.remaining[start:stop]
+            result.append(
+                Batch(
+                    self.first + start,
+                    self.first + stop - 1,
+                    term,
+                    self.pos + begin,
+                    self.pos + begin + size,
+                    self.data if whole else self.data[begin : begin + size],
+                    self.sizes[start:stop],
+                    remaining if any(remaining) else None,
+                    self.chains[stop - 1],
+                )
+            )
+            start = stop
+        return result
+
+    def body(self, index: int) -> bytes:
+        """Body of one entry."""
+        begin = sum(self.sizes[: index - self.first])
+        return self.data[begin + HEADER_SIZE : begin + self.sizes[index - self.first]]
+
+
+def check_run(
+    data: bytes, first: int, last: int, pos: int, min_term: int, max_term: int, previous_chain: int | None
+) -> Run:
+    """Parse and believe a frame of entries `first..last`, the first at `pos`; CorruptEntry otherwise.
+
+    `previous_chain` is the chain value of entry `first - 1`, None when it is not at hand.
+    """
+    run = Run(first, pos, data)
+    view = memoryview(data)
+    unpack = HEADER.unpack_from
+    pack = _CHAIN.pack
+    total = len(data)
+    offset = 0
+    index = first
+    term_before = min_term
+    chain_before = previous_chain
+    left = 0
+    while offset < total:
+        if total - offset < HEADER_SIZE:
+            raise CorruptEntry("header cut off", index, pos + offset)
+        magic, size, entry_index, term, entry_pos, channel, chain, body_crc, body_size = unpack(data, offset)
+        end = offset + size
+        if (
+            magic != MAGIC
+            or entry_index != index
+            or entry_pos != pos + offset
+            or size != body_size + HEADER_SIZE
+            or body_size < 0
+            or end > total
+            or not term_before <= term <= max_term
+        ):
+            raise CorruptEntry("header does not continue", index, pos + offset)
+        if crc32(view[offset + HEADER_SIZE : end]) != body_crc:
+            raise CorruptEntry("body CRC differs", index, pos + offset)
+        if chain_before is not None and crc32(pack(index, term, body_crc), chain_before) != chain:
+            raise CorruptEntry("chain CRC differs", index, pos + offset)
+        kind = channel >> 24
+        left = channel & 0xFFFFFF
+        if kind == Kind.CONFIG:
+            run.configs.append(index)
+        run.sizes.append(size)
+        run.terms.append(term)
+        run.chains.append(chain)
+        run.remaining.append(left)
+        chain_before = chain
+        term_before = term
+        index += 1
+        offset = end
+    if index != last + 1:
+        raise CorruptEntry(f"frame ends at {index - 1}, announced was {last}", index, pos + offset)
+    if left:
+        raise CorruptEntry("client batch is split", index, pos + offset)
+    return run

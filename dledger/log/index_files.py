@@ -1,0 +1,130 @@
+"""Index files: 32 bytes per entry at `index * 32`. The last unit is the durable mark (safety.md S4).
+
+Units are written only for entries that are fsynced already. Files are sparse: a unit that was never written
+reads as zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, IndexUnit
+from formats.store_files import INDEX_DIR, parse_segment_name, segment_name
+from runtime import File, Files
+
+
+class IndexFiles:
+    """The directory `index`. `unit` reads mapped memory; everything else blocks (worker)."""
+
+    def __init__(self, files: Files, node_dir: str, units_per_file: int) -> None:
+        self._files = files
+        self._dir = f"{node_dir}/{INDEX_DIR}"
+        self._size = units_per_file * INDEX_UNIT_SIZE
+        self._open: dict[int, File] = {}
+        self._dirty: dict[int, File] = {}
+
+    def open(self) -> None:
+        """Open all index files."""
+        self._files.mkdir(self._dir)
+        for name in self._files.listdir(self._dir):
+            start = parse_segment_name(name)
+            if start is not None:
+                self._open[start] = self._files.open(f"{self._dir}/{name}")
+
+    def unit(self, index: int) -> IndexUnit | None:
+        """The unit of an entry, None when it was not written (or is damaged beyond its own index)."""
+        at = index * INDEX_UNIT_SIZE
+        start = at - at % self._size
+        file = self._open.get(start)
+        if index < 0 or file is None or file.size() < self._size:
+            return None
+        unit = IndexUnit._make(INDEX_UNIT.unpack_from(file.view(), at - start))
+        return unit if unit.magic == MAGIC and unit.index == index else None
+
+    def write(self, first: int, units: bytes) -> None:
+        """Write consecutive units from entry `first` on (blocking, not synced)."""
+        at = first * INDEX_UNIT_SIZE
+        view = memoryview(units)
+        while view:
+            start = at - at % self._size
+            file = self._open.get(start) or self._create(start)
+            part = view[: self._size - (at - start)]
+            file.pwritev([part], at - start)
+            self._dirty[start] = file
+            view = view[len(part) :]
+            at += len(part)
+
+    def take_dirty(self) -> list[File]:
+        """Files written since the last call; the caller fsyncs them, one job each."""
+        dirty = list(self._dirty.values())
+        self._dirty.clear()
+        return dirty
+
+    def clear_from(self, first: int) -> list[File]:
+        """Zero all units from entry `first` on (blocking); the files to fsync."""
+        touched = []
+        for start in sorted(self._open):
+            file = self._open[start]
+            begin = max(first * INDEX_UNIT_SIZE - start, 0)
+            if begin >= self._size:
+                continue
+            end = self._written_end(start)
+            if end > begin:
+                file.pwritev([bytes(end - begin)], begin)
+                touched.append(file)
+        return touched
+
+    def last_unit(self) -> IndexUnit | None:
+        """The durable mark: the last unit written."""
+        for start in sorted(self._open, reverse=True):
+            end = self._written_end(start)
+            if end:
+                return self.unit((start + end) // INDEX_UNIT_SIZE - 1)
+        return None
+
+    def starts(self) -> Iterator[int]:
+        """First entry index of each file."""
+        for start in sorted(self._open):
+            yield start // INDEX_UNIT_SIZE
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def _create(self, start: int) -> File:
+        path = f"{self._dir}/{segment_name(start)}"
+        file = self._files.open(path, create=True)
+        file.truncate(self._size)
+        self._open[start] = file
+        self._files.sync_dir(self._dir)
+        return file
+
+    def _written_end(self, start: int) -> int:
+        """Bytes of the file up to its last written unit.
+
+        Units are written in order, so a binary search over pages finds the region, and the page is walked. A
+        power loss may leave holes in the last second's units; whatever unit is found was written after its
+        entry was fsynced, and recovery rewrites the holes.
+        """
+        file = self._open[start]
+        if file.size() < self._size:
+            return 0
+        view = file.view()
+        page = 4096
+        low, high = 0, self._size // page + (1 if self._size % page else 0)
+        while low < high:
+            middle = (low + high) // 2
+            if self._valid(view, start, middle * page):
+                low = middle + 1
+            else:
+                high = middle
+        end = max(low - 1, 0) * page
+        while end < self._size and self._valid(view, start, end):
+            end += INDEX_UNIT_SIZE
+        return end
+
+    def _valid(self, view: memoryview, start: int, at: int) -> bool:
+        magic, _, _, index, _ = INDEX_UNIT.unpack_from(view, at)
+        return bool(magic == MAGIC and index == (start + at) // INDEX_UNIT_SIZE)

@@ -1,0 +1,129 @@
+"""Prepared segments: zero-filled files that a roll takes by rename (performance.md 4, safety.md S6).
+
+Writing into fresh blocks costs several times what overwriting does, so a worker prepares segments ahead and
+retired ones come back. Files here are never read: a recycled one holds old entries, which recovery does not
+believe because their pos does not fit.
+"""
+
+from __future__ import annotations
+
+from formats.store_files import POOL_DIR
+from runtime import Env, Files, Lane
+
+_FILL_CHUNK = 4 * 1024 * 1024
+_RESERVE = 64 * 1024 * 1024
+"""Bytes of disk that preparing leaves free beside the segment itself."""
+
+
+class SegmentPool:
+    """Ready files in `<node_dir>/pool/`."""
+
+    def __init__(self, env: Env, node_dir: str, segment_size: int, target: int) -> None:
+        self._env = env
+        self._dir = f"{node_dir}/{POOL_DIR}"
+        self._size = segment_size
+        self._target = target
+        self._ready: list[str] = []
+        self._sequence = 0
+        self.warm_taken = 0
+        self.cold_taken = 0
+
+    @property
+    def ready(self) -> int:
+        """Segments that a roll can take without waiting."""
+        return len(self._ready)
+
+    def open(self) -> None:
+        """Find what an earlier run left (blocking). Unfinished files are removed."""
+        files = self._env.files
+        files.mkdir(self._dir)
+        for name in files.listdir(self._dir):
+            path = f"{self._dir}/{name}"
+            number = name.partition(".")[0]
+            self._sequence = max(self._sequence, int(number) if number.isdigit() else 0)
+            if name.endswith(".ready") and files.size(path) == self._size:
+                self._ready.append(path)
+            else:
+                files.unlink(path)
+
+    async def take(self, path: str) -> bool:
+        """Move a prepared segment to `path`, durably; True when it was warm.
+
+        An empty pool gives a cold file with reserved blocks. OSError (ENOSPC) when the disk is full.
+        """
+        run = self._env.workers.run
+        warm = bool(self._ready)
+        if warm:
+            source = self._ready.pop(0)
+            self.warm_taken += 1
+        else:
+            source = self._new_name("cold")
+            await run(Lane.DISK, _reserve, self._env.files, source, self._size)
+            self.cold_taken += 1
+        await run(Lane.DISK, self._env.files.rename, source, path)
+        await run(Lane.DISK, self._env.files.sync_dir, path.rpartition("/")[0])
+        await run(Lane.DISK, self._env.files.sync_dir, self._dir)
+        return warm
+
+    async def give_back(self, path: str) -> None:
+        """Recycle a retired segment (its map is closed), or remove it when the pool is full."""
+        run = self._env.workers.run
+        if len(self._ready) >= self._target + 1:
+            await run(Lane.DISK, self._env.files.unlink, path)
+        else:
+            name = self._new_name("ready")
+            await run(Lane.DISK, self._env.files.rename, path, name)
+            await run(Lane.DISK, self._env.files.sync_dir, self._dir)
+            self._ready.append(name)
+        await run(Lane.DISK, self._env.files.sync_dir, path.rpartition("/")[0])
+
+    async def fill_one(self) -> bool:
+        """Prepare one segment if one is missing and the disk has room; False when there is nothing to do."""
+        if len(self._ready) >= self._target:
+            return False
+        run = self._env.workers.run
+        usage = await run(Lane.DISK, self._env.files.usage, self._dir)
+        if usage.free < self._size + _RESERVE:
+            return False
+        unfinished = self._new_name("filling")
+        await run(Lane.DISK, _reserve, self._env.files, unfinished, self._size)
+        for offset in range(0, self._size, _FILL_CHUNK):
+            # Chunk by chunk, so that cold reads and derived files get their turn in the same lane.
+            await run(
+                Lane.DISK, _zero, self._env.files, unfinished, offset, min(_FILL_CHUNK, self._size - offset)
+            )
+        await run(Lane.DISK, _sync, self._env.files, unfinished)
+        ready = unfinished.removesuffix("filling") + "ready"
+        await run(Lane.DISK, self._env.files.rename, unfinished, ready)
+        await run(Lane.DISK, self._env.files.sync_dir, self._dir)
+        self._ready.append(ready)
+        return True
+
+    def _new_name(self, kind: str) -> str:
+        self._sequence += 1
+        return f"{self._dir}/{self._sequence:08d}.{kind}"
+
+
+def _reserve(files: Files, path: str, size: int) -> None:
+    file = files.open(path, create=True)
+    try:
+        file.allocate(size)
+        file.fdatasync()
+    finally:
+        file.close()
+
+
+def _zero(files: Files, path: str, offset: int, size: int) -> None:
+    file = files.open(path)
+    try:
+        file.pwritev([bytes(size)], offset)
+    finally:
+        file.close()
+
+
+def _sync(files: Files, path: str) -> None:
+    file = files.open(path)
+    try:
+        file.fdatasync()
+    finally:
+        file.close()

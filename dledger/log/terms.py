@@ -1,0 +1,44 @@
+"""Where each term starts in the log. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+
+class TermTable:
+    """Terms of all entries `first..last`, as the first index of each term. Terms never fall."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._terms: list[int] = []
+
+    def add(self, index: int, term: int) -> None:
+        """The entry at `index`, behind all others, has `term`."""
+        if not self._terms or term > self._terms[-1]:
+            self._starts.append(index)
+            self._terms.append(term)
+        elif term < self._terms[-1]:
+            raise ValueError(f"term falls from {self._terms[-1]} to {term} at index {index}")
+
+    def term_of(self, index: int) -> int | None:
+        """Term of an entry that the log holds (bounds are the caller's); None below the first start."""
+        place = bisect_right(self._starts, index) - 1
+        return self._terms[place] if place >= 0 else None
+
+    def truncate(self, index: int) -> None:
+        """Entries from `index` on are gone."""
+        while self._starts and self._starts[-1] >= index:
+            self._starts.pop()
+            self._terms.pop()
+
+    def last_of_term_at_most(self, term: int, index: int) -> int:
+        """Largest i <= `index` whose term is <= `term`; -1 when there is none."""
+        place = bisect_right(self._starts, index) - 1
+        while place >= 0 and self._terms[place] > term:
+            index = self._starts[place] - 1
+            place -= 1
+        return index if place >= 0 else -1
+
+    def starts(self) -> list[tuple[int, int]]:
+        """(first index, term) of each term, ascending."""
+        return list(zip(self._starts, self._terms, strict=True))

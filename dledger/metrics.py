@@ -1,0 +1,51 @@
+"""Numbers that a node keeps about itself; plain values, read by `status`."""
+
+from __future__ import annotations
+
+import asyncio
+
+LAG_PROBE_S = 0.02
+"""How often the event loop's lag is measured."""
+
+
+class NodeMetrics:
+    """Flush and event-loop figures since start."""
+
+    def __init__(self) -> None:
+        self.flushes = 0
+        self.flushed_entries = 0
+        self.flushed_bytes = 0
+        self.flush_seconds = 0.0
+        self.flush_seconds_max = 0.0
+        self.loop_lag_max_s = 0.0
+        self.loop_lag_s = 0.0
+
+    def flushed(self, entries: int, size: int, seconds: float) -> None:
+        """One group write was done, from hand-over to the worker until its result arrived."""
+        self.flushes += 1
+        self.flushed_entries += entries
+        self.flushed_bytes += size
+        self.flush_seconds += seconds
+        self.flush_seconds_max = max(self.flush_seconds_max, seconds)
+
+    async def watch_loop(self) -> None:
+        """Measure how late the loop wakes up, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            await asyncio.sleep(LAG_PROBE_S)
+            self.loop_lag_s = max(0.0, loop.time() - began - LAG_PROBE_S)
+            self.loop_lag_max_s = max(self.loop_lag_max_s, self.loop_lag_s)
+
+    def snapshot(self) -> dict[str, object]:
+        """Times in milliseconds."""
+        mean = self.flush_seconds / self.flushes if self.flushes else 0.0
+        return {
+            "flushes": self.flushes,
+            "flushed_entries": self.flushed_entries,
+            "flushed_bytes": self.flushed_bytes,
+            "flush_ms_mean": round(mean * 1e3, 3),
+            "flush_ms_max": round(self.flush_seconds_max * 1e3, 3),
+            "loop_lag_ms": round(self.loop_lag_s * 1e3, 3),
+            "loop_lag_ms_max": round(self.loop_lag_max_s * 1e3, 3),
+        }

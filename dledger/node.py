@@ -1,0 +1,655 @@
+"""One member of a group: the shell that runs the pure parts on asyncio.
+
+The node owns the log, the links, the timers and the order of things. Its rules:
+
+* Election effects are performed in order; while a `SaveHardState` is on its way to the disk, everything that
+  came after it and every later peer message waits (rule 3).
+* A leader seals a term-opening entry first, and serves when that entry is committed and applied (rule 6).
+* What ends the node reaches `run` as NodeFailed (rule 7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from dledger.applier import Applier
+from dledger.config import NodeConfig
+from dledger.election import elector as election
+from dledger.election.elector import ElectionSettings, Elector
+from dledger.election.membership import Hello, form_or_join
+from dledger.errors import EXIT_BUG, EXIT_STORE, InvariantBroken, NodeFailed
+from dledger.host import Host, Role
+from dledger.identity import Opened, StoreFiles
+from dledger.links import PeerConnection
+from dledger.log.appender import Appender
+from dledger.log.store import FlushStats, LogStore
+from dledger.members import Members, decode_config
+from dledger.messages import (
+    REPLIES,
+    Append,
+    Commit,
+    Compare,
+    Heartbeat,
+    Message,
+    PushResponse,
+    Truncate,
+)
+from dledger.metrics import NodeMetrics
+from dledger.peers import Peers
+from dledger.replication.leader import LeaderReplication
+from dledger.replicator import Replicator
+from dledger.requests import ClientRequests
+from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, Frame
+from formats.entry import Kind
+from formats.store_files import Checkpoint, HardState, Identity
+from runtime import Env, Lane
+
+_PUSHES = (Compare, Truncate, Append, Commit)
+_FROM_LEADER = (*_PUSHES, Heartbeat, PushResponse)
+
+
+class Node:
+    """A member of a DLedger group, or a single node. See the package docstring for the path of a message."""
+
+    def __init__(self, env: Env, config: NodeConfig, host: Host) -> None:
+        self.config = config
+        self.log = LogStore(
+            env,
+            config.node_dir,
+            segment_size=config.segment_size,
+            index_units_per_file=config.index_units_per_file,
+            pool_segments=config.pool_segments,
+            sync_flush=config.sync_flush,
+        )
+        self.appender: Appender | None = None
+        self.commit_index = -1
+        self.serving = False
+        self.metrics = NodeMetrics()
+        self.reasons: list[str] = []
+        """Why this node is not healthy, for /health."""
+        self._env = env
+        self._host = host
+        self._say = env.log.child(f"node.{config.self_id}")
+        self._store = StoreFiles(env, config)
+        self._members = Members(config)
+        self._peers = Peers(env, config, self, self._fail)
+        self._replicator = Replicator(env, self.log, self._peers, self, sync_flush=config.sync_flush)
+        self._requests = ClientRequests(self)
+        self._leading: Appender | None = None
+        self._held: deque[tuple[str, Message]] = deque()
+        self._holds = 0
+        self._pump_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._progress = asyncio.Event()
+        self._identity_wake = asyncio.Event()
+
+    # Life
+
+    async def run(self) -> None:
+        """Open the store, join the group, serve until cancelled. NodeFailed says why it had to end."""
+        self._loop = asyncio.get_running_loop()
+        self._failure: asyncio.Future[None] = self._loop.create_future()
+        opened = await self._store.open(self.log)
+        try:
+            await self._start(opened)
+            async with asyncio.TaskGroup() as group:
+                self._spawn(group)
+        except* NodeFailed as failures:
+            raise _first(failures) from None
+        except* InvariantBroken as failures:
+            raise NodeFailed(f"invariant broken: {_first(failures)}", EXIT_BUG) from _first(failures)
+        finally:
+            await self._close()
+
+    def _spawn(self, group: asyncio.TaskGroup) -> None:
+        for name, work in (
+            ("failure", self._watch_failure()),
+            ("flusher", self.log.run_flusher()),
+            ("pool", self.log.run_pool()),
+            ("applier", self._applier.run()),
+            ("cold-reads", self._replicator.run_cold_reads()),
+            ("cuts", self._replicator.run_cuts()),
+            ("checkpoint", self._run_checkpoints()),
+            ("identity", self._run_identity()),
+            ("loop-lag", self.metrics.watch_loop()),
+        ):
+            group.create_task(work, name=f"{self.config.self_id}-{name}")
+        for peer in sorted(self.config.peers):
+            if peer != self.config.self_id:
+                group.create_task(self._peers.dial(peer), name=f"{self.config.self_id}-dial-{peer}")
+
+    async def _start(self, opened: Opened) -> None:
+        now = self._loop.time()
+        self._identity = opened.identity
+        self._hard_state = opened.hard_state
+        self.commit_index = min(opened.checkpoint.committed_index, self.log.last_index)
+        self._members.open(opened.identity, opened.configs)
+        self.log.on_durable = self._on_durable
+        self.log.on_flush = self._on_flush
+        applied = await self._host.open(self.log)
+        if applied > self.log.last_index:
+            raise NodeFailed(
+                f"derived state is at index {applied}, the log ends at {self.log.last_index}: "
+                "remove the directory state/ and consumequeue/ to rebuild them",
+                EXIT_STORE,
+            )
+        self._applier = Applier(self.log, self._host, applied, self.config.apply_bytes, self._on_applied)
+        self.commit_index = max(self.commit_index, applied)
+        settings = ElectionSettings(
+            self.config.heartbeat_interval_s,
+            self.config.election_timeout_min_s,
+            self.config.election_timeout_max_s,
+            self.config.vote_retry_min_s,
+        )
+        self._elector = Elector(
+            settings,
+            self.config.self_id,
+            self._voters(),
+            opened.hard_state.loaded or HardState(),
+            self.log,
+            self._env.random,
+            now,
+            may_vote=opened.may_vote,
+        )
+        self._elector.set_members(self._voters(), self.config.peers, now)
+        if not opened.may_vote:
+            self.reasons.append(opened.reason)
+        self._applier.commit_to(self.commit_index)
+        await self._peers.listen()
+        self._host.on_role(self._elector.role, self._elector.term, None)
+        self._schedule_tick()
+        self._identity_wake.set()
+
+    async def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._peers.close()
+        await self.log.close()
+        await self._store.close(
+            Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
+        )
+
+    async def _watch_failure(self) -> None:
+        await self._failure
+
+    def _fail(self, error: BaseException) -> None:
+        self._say.error("node ends", error=repr(error))
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def _run_checkpoints(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.checkpoint_interval_s)
+            await self.log.sync_index()
+            await self._store.save_checkpoint(
+                Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
+            )
+
+    # What the host asks
+
+    @property
+    def role(self) -> Role:
+        """Raft role."""
+        return self._elector.role
+
+    @property
+    def term(self) -> int:
+        """Current term."""
+        return self._elector.term
+
+    @property
+    def leader_id(self) -> str | None:
+        """Who leads, as far as this node knows."""
+        return self._elector.leader_id
+
+    @property
+    def applied_index(self) -> int:
+        """Last entry that the host applied."""
+        return self._applier.applied_index
+
+    def peer_meta(self, node_id: str) -> Mapping[str, str]:
+        """What a peer told of itself in its hello (empty while it is not connected)."""
+        return self.config.meta if node_id == self.config.self_id else self._peers.meta(node_id)
+
+    def status(self) -> dict[str, object]:
+        """For /health, /metrics and `python -m dledger status`."""
+        leader = self._replicator.leader
+        peers: dict[str, object] = {}
+        for peer in sorted(self.config.peers):
+            if peer == self.config.self_id:
+                continue
+            progress = leader.progress.get(peer) if leader else None
+            peers[peer] = {
+                "connected": self._peers.connected(peer),
+                "address": self.config.peers[peer],
+                "state": progress.state.value if progress else None,
+                "stored_index": progress.stored if progress else None,
+                "durable_index": progress.durable if progress else None,
+                "lag_entries": self.log.last_index - progress.durable if progress else None,
+            }
+        return {
+            "group": self.config.group,
+            "id": self.config.self_id,
+            "cluster": self._identity.cluster,
+            "role": self.role.value,
+            "term": self.term,
+            "leader": self.leader_id,
+            "serving": self.serving,
+            "voters": list(self._members.voters),
+            "begin_index": self.log.first_index,
+            "end_index": self.log.last_index,
+            "end_pos": self.log.end_pos,
+            "durable_index": self.log.durable_index,
+            "committed_index": self.commit_index,
+            "applied_index": self.applied_index,
+            "pool_ready": self.log.pool.ready,
+            "segments_warm": self.log.pool.warm_taken,
+            "segments_cold": self.log.pool.cold_taken,
+            "peers": peers,
+            "reasons": list(self.reasons),
+        } | self.metrics.snapshot()
+
+    async def transfer_leadership(self, target: str | None = None, timeout_s: float = 2.0) -> bool:
+        """Hand leadership to `target` (default: the most advanced connected voter). True when it moved.
+
+        Stops serving, waits until the target holds everything, tells it to stand (Raft dissertation 3.10);
+        serves again when that did not work in time.
+        """
+        leader = self._replicator.leader
+        if leader is None or not self.serving:
+            return False
+        candidates = [
+            peer
+            for peer in self._elector.voters
+            if peer in leader.progress and self._peers.connected(peer) and target in (None, peer)
+        ]
+        if not candidates:
+            return False
+        chosen = max(candidates, key=lambda peer: (leader.watermark(peer), peer))
+        self.serving = False
+        self.appender = None
+        self._say.info("handing leadership over", to=chosen)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (
+                    leader.watermark(chosen) < self.log.last_index or self.commit_index < self.log.last_index
+                ):
+                    await self._next_progress(leader)
+                self._perform(self._elector.hand_over(chosen))
+                while self._replicator.leader is leader:
+                    await self._next_progress(leader)
+        except TimeoutError:
+            self._say.warning("hand-over did not work in time", to=chosen)
+        if self._replicator.leader is leader:
+            self._maybe_serve()
+            return False
+        return True
+
+    async def _next_progress(self, leader: LeaderReplication) -> None:
+        if self._replicator.leader is leader:
+            self._progress.clear()
+            await self._progress.wait()
+
+    # Election: timers, effects, the order of things
+
+    def _schedule_tick(self) -> None:
+        when = self._elector.deadline
+        if self._timer is not None:
+            if self._timer.when() <= when and not self._timer.cancelled():
+                return  # it fires early and comes back
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._holds:
+            self._timer = self._loop.call_later(0.001, self._tick)
+            return
+        try:
+            self._perform(self._elector.tick(self._loop.time()))
+        except Exception as error:
+            self._fail(error)
+            return
+        self._schedule_tick()
+
+    def _perform(self, effects: list[election.Effect]) -> None:
+        for place, effect in enumerate(effects):
+            if isinstance(effect, election.SaveHardState):
+                self._save(effect.state, effects[place + 1 :])
+                return
+            if isinstance(effect, election.Send):
+                self._peers.send(effect.peer, effect.message)
+            else:
+                self._role_changed(effect)
+
+    def _save(self, state: HardState, then: list[election.Effect]) -> None:
+        release = self.hold()
+        saving = self._env.workers.run(Lane.FLUSH, self._hard_state.save, state)
+
+        def saved(future: asyncio.Future[None]) -> None:
+            error = None if future.cancelled() else future.exception()
+            if future.cancelled():
+                return
+            if error is not None:
+                self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE))
+                return
+            try:
+                self._perform(then)
+                release()
+                self._schedule_tick()
+            except Exception as failure:
+                self._fail(failure)
+
+        saving.add_done_callback(saved)
+
+    def hold(self) -> Callable[[], None]:
+        """Hold back peer messages and ticks until the returned function is called."""
+        self._holds += 1
+
+        def release() -> None:
+            self._holds -= 1
+            while self._held and not self._holds:
+                peer, message = self._held.popleft()
+                self._handle(peer, message)
+            self._schedule_tick()
+
+        return release
+
+    def again(self, peer: str, message: Message) -> None:
+        """Handle a message once more before everything held back."""
+        self._held.appendleft((peer, message))
+
+    def _role_changed(self, change: election.RoleChanged) -> None:
+        self._say.info("role", role=change.role.value, term=change.term, leader=change.leader_id)
+        self._progress.set()
+        if self._leading is not None and (
+            change.role is not Role.LEADER or self._leading.term != change.term
+        ):
+            self._stop_leading()
+        if self._replicator.follower is not None and self._replicator.follower.term != change.term:
+            self._replicator.follower = None
+        self._host.on_role(change.role, change.term, change.leader_id)
+        if change.role is Role.LEADER:
+            self._start_leading(change.term)
+
+    # Leading
+
+    def _start_leading(self, term: int) -> None:
+        self._replicator.follower = None
+        opening = self.log.last_index + 1
+        appender = Appender(
+            self.log,
+            term,
+            pending_bytes=self.config.pending_bytes,
+            pending_entries=self.config.pending_entries,
+            schedule_pump=self._schedule_pump,
+        )
+        self._leading = appender
+        self._replicator.leader = LeaderReplication(
+            term,
+            self.config.self_id,
+            self._members.voters,
+            self.config.peers,
+            self.log,
+            self.commit_index,
+            opening,
+            sync_flush=self.config.sync_flush,
+            push_bytes=self.config.push_bytes,
+            inflight_bytes=self.config.inflight_bytes,
+        )
+        body = self._members.opening_body(term, self.config.self_id)
+        appender.add_system(body, self._env.wall.now_ms(), Kind.TERM_OPENING)
+        self._pump()
+        for peer in sorted(self.config.peers):
+            if self._peers.connected(peer):
+                self._replicator.perform(self._replicator.leader.peer_up(peer, self._counts(peer)))
+
+    def _stop_leading(self) -> None:
+        appender = self._leading
+        self._leading = None
+        self.appender = None
+        self.serving = False
+        self._replicator.leader = None
+        if appender is not None:
+            appender.take()  # sealed this turn and never appended: gone, nobody has seen it
+            self._host.on_stopped_serving(appender.term)
+            self._requests.stopped_serving()
+
+    def _maybe_serve(self) -> None:
+        leader = self._replicator.leader
+        if leader is None or self.serving or self._leading is None:
+            return
+        if self.applied_index >= leader.opening_index:
+            self.serving = True
+            self.appender = self._leading
+            self._say.info("serving", term=leader.term, opening=leader.opening_index)
+            self._host.on_serving(leader.term)
+
+    def _schedule_pump(self) -> None:
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Everything sealed in this turn: one append, one push per follower, one fsync to come."""
+        self._pump_scheduled = False
+        appender = self._leading
+        if appender is None or self._replicator.leader is None:
+            return
+        try:
+            for batch in appender.take():
+                self.log.append(batch)
+            self._replicator.perform(self._replicator.leader.extended())
+        except Exception as error:
+            self._fail(error)
+
+    def append_config(self, members: Mapping[str, str]) -> None:
+        """Append a configuration entry; it takes effect at once (S19)."""
+        if self._leading is None:
+            return
+        body = self._members.encode(members)
+        index = self._leading.add_system(body, self._env.wall.now_ms(), Kind.CONFIG)
+        self._adopt(index, dict(members))
+        self._pump()
+
+    # Replication outcomes
+
+    def commit_to(self, index: int) -> None:
+        """Entries up to `index` are committed (bounded by what this node holds)."""
+        index = min(index, self.log.last_index)
+        if index <= self.commit_index:
+            return
+        self.commit_index = index
+        if self._leading is not None:
+            self._leading.committed(index, self.log.end_of(index))
+        self._host.on_commit(index)
+        self._requests.committed(index)
+        self._applier.commit_to(index)
+        self._progress.set()
+        self._check_refilled()
+
+    def _check_refilled(self) -> None:
+        follower = self._replicator.follower
+        if self._elector.may_vote or follower is None or follower.leader_commit < 0:
+            return
+        if self.log.durable_index >= follower.leader_commit:
+            self._say.info("store is refilled: this node votes again", index=self.log.durable_index)
+            self._elector.may_vote = True
+            self.reasons.clear()
+            self._identity_wake.set()
+
+    def _on_applied(self) -> None:
+        self._maybe_serve()
+
+    def _on_durable(self) -> None:
+        self._replicator.durable_moved()
+        self._applier.durable_moved()
+        self._progress.set()
+        self._check_refilled()
+
+    def _on_flush(self, stats: FlushStats) -> None:
+        self.metrics.flushed(stats.entries, stats.size, stats.seconds)
+
+    def config_appended(self, index: int, body: bytes) -> None:
+        """A configuration entry came from the leader."""
+        members = decode_config(body)
+        if members is not None:
+            self._adopt(index, members)
+
+    def log_cut(self, last_index: int) -> None:
+        """Entries above `last_index` are gone, and with them their configurations."""
+        if self._members.cut(last_index):
+            self._members_changed()
+
+    def _adopt(self, index: int, members: dict[str, str]) -> None:
+        self._members.add(index, members)
+        self._members_changed()
+
+    def _voters(self) -> tuple[str, ...]:
+        return self._members.voters_for(self._identity)
+
+    def wall_ms(self) -> int:
+        """Time of day for records, in ms."""
+        return self._env.wall.now_ms()
+
+    def _members_changed(self) -> None:
+        now = self._loop.time()
+        self._say.info("members", members=self._members.current)
+        self._perform(self._elector.set_members(self._voters(), self.config.peers, now))
+        if self._replicator.leader is not None:
+            self._replicator.perform(
+                self._replicator.leader.set_members(self._members.voters, self.config.peers)
+            )
+        self._identity_wake.set()
+
+    # Peers
+
+    def my_hello(self) -> Hello:
+        """The hello to send now."""
+        return Hello(
+            self.config.group,
+            self.config.self_id,
+            self._identity.incarnation,
+            self._identity.cluster,
+            PROTOCOL_MIN,
+            PROTOCOL_MAX,
+            self.config.segment_size,
+            self.config.sync_flush,
+            self._identity.members,
+            dict(self.config.meta),
+        )
+
+    def on_hello(self, hello: Hello) -> None:
+        """A peer introduced itself."""
+        self._identity_wake.set()
+
+    def on_peer_up(self, peer: str) -> None:
+        """Requests reach the peer."""
+        if self._replicator.leader is not None:
+            self._replicator.perform(self._replicator.leader.peer_up(peer, self._counts(peer)))
+
+    def _counts(self, peer: str) -> bool:
+        """Whether the peer connects as the incarnation that the configuration names (S18)."""
+        hello = self._peers.hellos.get(peer)
+        return hello is not None and self._members.current.get(peer) == hello.incarnation
+
+    def on_peer_down(self, peer: str) -> None:
+        """The dialled connection to the peer is gone."""
+        if self._replicator.leader is not None:
+            self._replicator.perform(self._replicator.leader.peer_down(peer))
+        self._progress.set()
+
+    def on_refused(self, peer: str) -> None:
+        """Nobody listens at the peer's address: its process is gone (S17)."""
+        self._perform(self._elector.leader_refused(peer, self._loop.time()))
+        self._schedule_tick()
+
+    def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
+        """A request of the DLedger client protocol."""
+        self._requests.handle(connection, frame)
+
+    def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
+        """A message from a peer; held back while term and vote are being saved."""
+        if isinstance(message, REPLIES) and connection.dialled is None:
+            return
+        if not isinstance(message, _FROM_LEADER) and not self._counts(peer):
+            return  # votes and answers count only from a recorded incarnation
+        if self._holds:
+            self._held.append((peer, message))
+        else:
+            self._handle(peer, message)
+        self._schedule_tick()
+
+    def _handle(self, peer: str, message: Message) -> None:
+        now = self._loop.time()
+        elector = self._elector
+        if isinstance(message, PushResponse):
+            self._on_push_response(peer, message, now)
+        elif isinstance(message, _PUSHES):
+            if message.term < elector.term:
+                self._replicator.refuse(peer, elector.term)
+                return
+            self._perform(elector.leader_contact(message.leader, message.term, now))
+            if self._holds:
+                self._held.appendleft((peer, message))  # the new term goes to disk first
+            else:
+                self._replicator.receive(peer, message, self.commit_index)
+        else:
+            self._perform(elector.receive(peer, message, now))
+
+    def _on_push_response(self, peer: str, message: PushResponse, now: float) -> None:
+        if message.term > self._elector.term:
+            self._perform(self._elector.higher_term(message.term, now))
+            return
+        leader = self._replicator.leader
+        if leader is None or message.term != leader.term:
+            return
+        if self._counts(peer):
+            self._elector.peer_active(peer, now)
+        self._replicator.perform(leader.response(peer, message))
+        self._progress.set()
+        self._promote(peer, leader)
+
+    def _promote(self, peer: str, leader: LeaderReplication) -> None:
+        """A configured node with a new incarnation becomes a voter when it has caught up (S18)."""
+        hello = self._peers.hellos.get(peer)
+        if hello is None or self._members.current.get(peer) == hello.incarnation:
+            return
+        progress = leader.progress.get(peer)
+        if progress is None or not self.serving or self._members.pending(self.commit_index):
+            return
+        if progress.durable >= self.commit_index and hello.cluster == self._identity.cluster:
+            self._say.info("peer has caught up: recording its incarnation", peer=peer)
+            self.append_config({**self._members.current, peer: hello.incarnation})
+
+    # Identity
+
+    async def _run_identity(self) -> None:
+        """Form or join a group, record members; file writes away from the message path."""
+        while True:
+            await self._identity_wake.wait()
+            self._identity_wake.clear()
+            formed = form_or_join(self._identity, self.config.peers, self._peers.hellos)
+            if formed is not None:
+                await self._become(formed)
+            await self._store.save_configs(self._members.indexes)
+            if self._elector.may_vote:
+                await self._store.clear_poison()
+
+    async def _become(self, identity: Identity) -> None:
+        await self._store.save_identity(identity)
+        self._identity = identity
+        self._say.info("group formed or joined", cluster=identity.cluster, members=identity.members)
+        self._members.found(identity)
+        self._perform(self._elector.set_members(self._voters(), self.config.peers, self._loop.time()))
+        self._peers.refresh()
+        self._schedule_tick()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

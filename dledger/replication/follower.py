@@ -1,0 +1,149 @@
+"""Replication by a follower: what to do with a push of the leader. Pure.
+
+`matched` is the last index known to agree with the leader of this term. It starts at -1 with every new
+leader: whatever lies above it in the log was never compared, and is not acknowledged (S16).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.errors import InvariantBroken
+from dledger.messages import Append, Code, Commit, Compare, PushResponse, Truncate
+from dledger.replication import LogView
+
+Push = Compare | Truncate | Append | Commit
+
+
+@dataclass(frozen=True, slots=True)
+class Respond:
+    """Answer the leader now."""
+
+    response: PushResponse
+
+
+@dataclass(frozen=True, slots=True)
+class CutLog:
+    """Remove entries from `index` on, durably; then handle the same push again."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEntries:
+    """Append the push's entries from `first` on (those before are in the log already)."""
+
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTo:
+    """The commit index may move to `index`."""
+
+    index: int
+
+
+Effect = Respond | CutLog | StoreEntries | CommitTo
+
+
+class FollowerReplication:
+    """State towards the leader of one term; made anew with every leader."""
+
+    def __init__(self, term: int, leader: str, log: LogView, *, sync_flush: bool) -> None:
+        self.term = term
+        self.leader = leader
+        self.matched = -1
+        self.leader_commit = -1
+        self._log = log
+        self._sync = sync_flush
+        self._reported = (-2, -2)
+
+    def receive(self, push: Push, commit_index: int) -> list[Effect]:
+        """A push of this leader in this term; `commit_index` is this node's own."""
+        if isinstance(push, Compare):
+            return self._compare(push)
+        if isinstance(push, Truncate):
+            return self._truncate(push, commit_index)
+        if isinstance(push, Append):
+            return self._append(push, commit_index)
+        return self._commit(push.commit_index)
+
+    def stored(self, last: int) -> list[Effect]:
+        """Entries of an Append up to `last` are in the log (not yet durable)."""
+        self.matched = max(self.matched, last)
+        return self._commit(self.leader_commit)
+
+    def durable_moved(self) -> list[Effect]:
+        """The durable index moved: acknowledge."""
+        response = self._state(Code.SUCCESS)
+        if (response.stored, response.durable) == self._reported:
+            return []
+        return [self._respond(response)]
+
+    def _state(self, code: Code, hint_index: int = -1, hint_term: int = -1) -> PushResponse:
+        durable = min(self.matched, self._log.durable_index)
+        return PushResponse(
+            self.term, code, self.matched, durable, self._log.last_index, hint_index, hint_term
+        )
+
+    def _respond(self, response: PushResponse) -> Respond:
+        self._reported = (response.stored, response.durable)
+        return Respond(response)
+
+    def _compare(self, push: Compare) -> list[Effect]:
+        self.leader_commit = max(self.leader_commit, push.commit_index)
+        if self._log.term_of(push.index) != push.entry_term:
+            return [self._inconsistent(push.index, push.entry_term)]
+        self.matched = max(self.matched, push.index)
+        return [self._respond(self._state(Code.SUCCESS)), *self._commit(push.commit_index)]
+
+    def _inconsistent(self, index: int, term: int) -> Respond:
+        """Name the last entry that may agree: not above `index`, and not of a later term."""
+        hint = self._log.last_of_term_at_most(term, min(index, self._log.last_index))
+        hint_term = self._log.term_of(hint)
+        return self._respond(
+            self._state(Code.INCONSISTENT_STATE, hint, -1 if hint_term is None else hint_term)
+        )
+
+    def _truncate(self, push: Truncate, commit_index: int) -> list[Effect]:
+        self.leader_commit = max(self.leader_commit, push.commit_index)
+        own = self._log.term_of(push.index)
+        if own is not None and own != push.entry_term:
+            return [self._cut(push.index, commit_index)]
+        if own is not None:
+            self.matched = max(self.matched, push.index)
+        return [self._respond(self._state(Code.SUCCESS)), *self._commit(push.commit_index)]
+
+    def _cut(self, index: int, commit_index: int) -> CutLog:
+        if index <= commit_index:
+            raise InvariantBroken(
+                f"the leader {self.leader} of term {self.term} asks to cut index {index}, "
+                f"but {commit_index} is committed here"
+            )
+        if index <= self.matched:
+            raise InvariantBroken(
+                f"asked to cut index {index}, which agreed with the leader of term {self.term}"
+            )
+        return CutLog(index)
+
+    def _append(self, push: Append, commit_index: int) -> list[Effect]:
+        self.leader_commit = max(self.leader_commit, push.commit_index)
+        if self._log.term_of(push.prev_index) != push.prev_term:
+            return [self._inconsistent(push.prev_index, push.prev_term)]
+        self.matched = max(self.matched, push.prev_index)
+        return [StoreEntries(push.first)]
+
+    def overlap(self, first: int, terms: list[int], commit_index: int) -> list[Effect]:
+        """Entries `first..` of the push have these terms: cut at the first that differs from the log's."""
+        for offset, term in enumerate(terms):
+            index = first + offset
+            own = self._log.term_of(index)
+            if own is None:
+                return [StoreEntries(index)]
+            if own != term:
+                return [self._cut(index, commit_index)]
+        return []
+
+    def _commit(self, leader_commit: int) -> list[Effect]:
+        self.leader_commit = max(self.leader_commit, leader_commit)
+        return [CommitTo(min(self.leader_commit, self.matched))]

@@ -1,0 +1,305 @@
+"""Replication by a leader: one `Progress` per peer, one commit index. Pure.
+
+A peer starts in COMPARE: the leader asks for agreement at its own last entry; on a "no" the follower's
+hint and the table of terms move the question back by whole terms (Raft dissertation 5.3, the end). When an
+agreement is found, a follower with a longer log is told to TRUNCATE what conflicts; then entries flow as
+APPEND frames, pipelined up to a window in bytes and acknowledged cumulatively. COMMIT goes when no APPEND
+is there to carry the commit index (S22).
+
+An entry is committed when a quorum of voters has reached it by the watermark that counts (`durable` under
+SYNC_FLUSH, else `stored`) *and* it was appended in this term (5.4.2; dledger and LogCabin had this wrong).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dledger.errors import InvariantBroken
+from dledger.messages import Code, PushResponse
+from dledger.replication import LogView
+from dledger.replication.quorum import quorum_index
+
+
+class PushState(Enum):
+    """What the leader is doing with a peer (PushEntryRequest.Type)."""
+
+    DOWN = "DOWN"
+    COMPARE = "COMPARE"
+    TRUNCATE = "TRUNCATE"
+    APPEND = "APPEND"
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the leader knows of one peer in this term."""
+
+    state: PushState = PushState.DOWN
+    next: int = 0
+    """Next index to send."""
+    stored: int = -1
+    durable: int = -1
+    compare_index: int = -1
+    sent_commit: int = -1
+    inflight: deque[tuple[int, int]] = field(default_factory=deque)
+    """(last index, bytes) of unacknowledged frames."""
+    inflight_bytes: int = 0
+    counts: bool = False
+    """Whether it is a recorded incarnation: only then its watermarks count for commit."""
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class SendCompare:
+    """Ask a peer whether it has this entry."""
+
+    peer: str
+    index: int
+    entry_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendTruncate:
+    """Tell a peer to cut from `index` if its entry there has another term."""
+
+    peer: str
+    index: int
+    entry_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendAppend:
+    """Send entries `first..last`; `prev_term` is that of `first - 1`."""
+
+    peer: str
+    first: int
+    last: int
+    prev_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendCommit:
+    """Tell a peer the commit index."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The commit index moved to `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsSnapshot:
+    """A peer is behind the first entry of this log."""
+
+    peer: str
+
+
+Effect = SendCompare | SendTruncate | SendAppend | SendCommit | Committed | NeedsSnapshot
+
+
+class LeaderReplication:
+    """State of one leadership; thrown away when it ends."""
+
+    def __init__(
+        self,
+        term: int,
+        self_id: str,
+        voters: Iterable[str],
+        peers: Iterable[str],
+        log: LogView,
+        commit_index: int,
+        opening_index: int,
+        *,
+        sync_flush: bool,
+        push_bytes: int,
+        inflight_bytes: int,
+    ) -> None:
+        self.term = term
+        self.commit_index = commit_index
+        self.opening_index = opening_index
+        """The entry that opened the term: nothing commits by counting before it does."""
+        self.progress: dict[str, Progress] = {}
+        self.self_id = self_id
+        self._log = log
+        self._sync = sync_flush
+        self._push_bytes = push_bytes
+        self._window = inflight_bytes
+        self._voters: tuple[str, ...] = ()
+        self.set_members(voters, peers)
+
+    def set_members(
+        self, voters: Iterable[str], peers: Iterable[str], counted: Iterable[str] = ()
+    ) -> list[Effect]:
+        """The configuration changed. New peers start DOWN until `peer_up`; `counted` as in there."""
+        self._voters = tuple(sorted(voters))
+        wanted = sorted(peer for peer in peers if peer != self.self_id)
+        self.progress = {peer: self.progress.get(peer, Progress()) for peer in wanted}
+        for peer in counted:
+            if peer in self.progress:
+                self.progress[peer].counts = True
+        return self._advance_commit()
+
+    # Events
+
+    def peer_up(self, peer: str, counts: bool) -> list[Effect]:
+        """A connection to the peer is there: find out where its log agrees.
+
+        `counts`: it is the incarnation that the configuration names; another one may have been wiped, so
+        what an earlier one acknowledged is forgotten, and it counts towards no quorum.
+        """
+        progress = self.progress.get(peer)
+        if progress is None:
+            return []
+        if not counts:
+            progress.stored = progress.durable = -1
+        progress.counts = counts
+        return self._compare(peer, progress, self._log.last_index)
+
+    def peer_down(self, peer: str) -> list[Effect]:
+        """The connection is gone. Watermarks stay: what was acknowledged in this term remains true."""
+        progress = self.progress.get(peer)
+        if progress is not None:
+            progress.state = PushState.DOWN
+            self._clear_window(progress)
+        return []
+
+    def extended(self) -> list[Effect]:
+        """The leader's log grew."""
+        effects: list[Effect] = []
+        for peer, progress in self.progress.items():
+            if progress.state is PushState.APPEND:
+                self._fill(peer, progress, effects)
+        return effects
+
+    def local_durable(self) -> list[Effect]:
+        """The leader's own durable index moved."""
+        return self._advance_commit()
+
+    def response(self, peer: str, message: PushResponse) -> list[Effect]:
+        """A peer answered in this term."""
+        progress = self.progress.get(peer)
+        if progress is None or progress.state is PushState.DOWN or message.term != self.term:
+            return []
+        if message.code is Code.INCONSISTENT_STATE:
+            return self._disagreed(peer, progress, message)
+        if message.code is not Code.SUCCESS:
+            return []
+        if message.stored > self._log.last_index:
+            raise InvariantBroken(
+                f"{peer} says it stored {message.stored}, beyond the leader's {self._log.last_index}"
+            )
+        progress.stored = max(progress.stored, message.stored)
+        progress.durable = max(progress.durable, message.durable)
+        effects: list[Effect] = []
+        if progress.state is PushState.COMPARE:
+            self._agreed(peer, progress, message, effects)
+        elif progress.state is PushState.TRUNCATE:
+            self._start_append(progress)  # frames stay in order: the cut is done before an Append is read
+        while progress.inflight and progress.inflight[0][0] <= message.stored:
+            progress.inflight_bytes -= progress.inflight.popleft()[1]
+        effects += self._advance_commit()
+        if progress.state is PushState.APPEND:
+            self._fill(peer, progress, effects)
+            self._tell_commit(peer, progress, effects)
+        return effects
+
+    def carried_commit(self, peer: str) -> None:
+        """A frame that carries the commit index was just sent to the peer."""
+        self.progress[peer].sent_commit = self.commit_index
+
+    def watermark(self, peer: str) -> int:
+        """The one of a peer's watermarks that counts for commit."""
+        progress = self.progress[peer]
+        return progress.durable if self._sync else progress.stored
+
+    # Finding the agreement
+
+    def _compare(self, peer: str, progress: Progress, index: int) -> list[Effect]:
+        self._clear_window(progress)
+        progress.state = PushState.COMPARE
+        index = max(index, -1)
+        term = self._log.term_of(index)
+        if term is None:
+            return [NeedsSnapshot(peer)]
+        progress.compare_index = index
+        return [SendCompare(peer, index, term)]
+
+    def _agreed(self, peer: str, progress: Progress, message: PushResponse, effects: list[Effect]) -> None:
+        if message.stored < progress.compare_index:
+            return  # a late answer to something else
+        if message.end > progress.compare_index:
+            # The peer holds more: what follows conflicts, or it is ours already (then nothing is cut).
+            term = self._log.term_of(progress.compare_index + 1)
+            if term is not None:
+                progress.state = PushState.TRUNCATE
+                effects.append(SendTruncate(peer, progress.compare_index + 1, term))
+                return
+        self._start_append(progress)
+
+    def _start_append(self, progress: Progress) -> None:
+        progress.state = PushState.APPEND
+        progress.next = max(progress.compare_index, progress.stored) + 1
+
+    def _disagreed(self, peer: str, progress: Progress, message: PushResponse) -> list[Effect]:
+        if progress.state is PushState.COMPARE:
+            hint = min(message.hint_index, progress.compare_index - 1)
+            index = self._log.last_of_term_at_most(message.hint_term, hint) if hint >= 0 else -1
+            return self._compare(peer, progress, index)
+        # An APPEND or TRUNCATE did not fit: something was lost on the way; ask again from the hint.
+        return self._compare(
+            peer, progress, min(max(message.stored, message.hint_index), self._log.last_index)
+        )
+
+    def _clear_window(self, progress: Progress) -> None:
+        progress.inflight.clear()
+        progress.inflight_bytes = 0
+
+    # Sending
+
+    def _fill(self, peer: str, progress: Progress, effects: list[Effect]) -> None:
+        last = self._log.last_index
+        while progress.next <= last and progress.inflight_bytes < self._window:
+            first = progress.next
+            prev_term = self._log.term_of(first - 1)
+            if prev_term is None or first < self._log.first_index:
+                progress.state = PushState.COMPARE
+                effects.append(NeedsSnapshot(peer))
+                return
+            end, size = self._log.range_end(first, self._push_bytes)
+            effects.append(SendAppend(peer, first, end, prev_term))
+            progress.inflight.append((end, size))
+            progress.inflight_bytes += size
+            progress.next = end + 1
+            progress.sent_commit = self.commit_index
+
+    def _tell_commit(self, peer: str, progress: Progress, effects: list[Effect]) -> None:
+        if progress.sent_commit < self.commit_index and progress.stored > progress.sent_commit:
+            progress.sent_commit = self.commit_index
+            effects.append(SendCommit(peer))
+
+    # Committing
+
+    def _advance_commit(self) -> list[Effect]:
+        marks = [
+            self._log.durable_index if voter == self.self_id else self.watermark(voter)
+            for voter in self._voters
+            if voter == self.self_id or (voter in self.progress and self.progress[voter].counts)
+        ]
+        marks += [-1] * (len(self._voters) - len(marks))
+        index = quorum_index(marks)
+        if index < self.opening_index or index <= self.commit_index:
+            return []
+        self.commit_index = index
+        effects: list[Effect] = [Committed(index)]
+        for peer, progress in self.progress.items():
+            if progress.state is PushState.APPEND:
+                self._tell_commit(peer, progress, effects)
+        return effects

@@ -1,0 +1,277 @@
+"""The shell of replication: performs the effects of the pure parts on the log and the links.
+
+As a leader it turns `SendAppend` into frames (from memory when the entries are fresh, by a worker when they
+are cold). As a follower it checks, cuts, stores and acknowledges. The node routes messages here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from dledger.errors import InvariantBroken
+from dledger.log.incoming import Run, check_run
+from dledger.log.store import LogStore
+from dledger.messages import Append, Code, Commit, Compare, Message, PushResponse, Truncate
+from dledger.peers import Peers
+from dledger.replication import follower as follower_core
+from dledger.replication import leader as leader_core
+from dledger.replication.follower import FollowerReplication, Push
+from dledger.replication.leader import LeaderReplication
+from formats.entry import CorruptEntry
+from runtime import Env
+
+CHAIN_STRIKES = 3
+"""Frames in a row that must disagree with the chain before this node's log is taken for corrupt."""
+
+
+class ReplicatorEvents(Protocol):
+    """What the node does with the outcome."""
+
+    def commit_to(self, index: int) -> None:
+        """Entries up to `index` are committed."""
+
+    def config_appended(self, index: int, body: bytes) -> None:
+        """A configuration entry joined the log (record bytes of its body)."""
+
+    def log_cut(self, last_index: int) -> None:
+        """The log ends at `last_index` again."""
+
+    def hold(self) -> Callable[[], None]:
+        """Hold back peer messages until the returned function is called."""
+
+    def again(self, peer: str, message: Message) -> None:
+        """Handle a message once more, before everything held back."""
+
+
+class Replicator:
+    """One per node. `leader` is set during a leadership, `follower` towards a known leader."""
+
+    def __init__(
+        self, env: Env, log: LogStore, peers: Peers, events: ReplicatorEvents, *, sync_flush: bool
+    ) -> None:
+        self._env = env
+        self._log = log
+        self._peers = peers
+        self._events = events
+        self._sync = sync_flush
+        self.leader: LeaderReplication | None = None
+        self.follower: FollowerReplication | None = None
+        self._cold: deque[tuple[str, LeaderReplication, leader_core.SendAppend | leader_core.SendCommit]] = (
+            deque()
+        )
+        self._cold_peers: dict[str, int] = {}
+        self._cold_wake = asyncio.Event()
+        self._cuts: deque[tuple[str, Push, int, Callable[[], None]]] = deque()
+        self._cut_wake = asyncio.Event()
+        self.corrupt_frames = 0
+        self._chain_struck = -1
+        self._chain_strikes = 0
+        self.snapshot_needed: dict[str, int] = {}
+
+    # Leader
+
+    def perform(self, effects: list[leader_core.Effect]) -> None:
+        """Effects of the leader core."""
+        leader = self.leader
+        if leader is None:
+            return
+        for effect in effects:
+            if isinstance(effect, leader_core.SendAppend):
+                self._send_append(leader, effect)
+            elif isinstance(effect, leader_core.Committed):
+                self._events.commit_to(effect.index)
+            elif isinstance(effect, leader_core.SendCommit):
+                if effect.peer in self._cold_peers:
+                    self._queue_cold(effect.peer, leader, effect)
+                else:
+                    self._peers.send(effect.peer, Commit(leader.term, leader.self_id, leader.commit_index))
+            elif isinstance(effect, leader_core.SendCompare):
+                self._peers.send(
+                    effect.peer,
+                    Compare(
+                        leader.term, leader.self_id, effect.index, effect.entry_term, leader.commit_index
+                    ),
+                )
+            elif isinstance(effect, leader_core.SendTruncate):
+                self._peers.send(
+                    effect.peer,
+                    Truncate(
+                        leader.term, leader.self_id, effect.index, effect.entry_term, leader.commit_index
+                    ),
+                )
+            else:
+                # Retention that outruns a follower needs snapshots; until then this log keeps everything.
+                self.snapshot_needed[effect.peer] = self._log.first_index
+                self._env.log.error(
+                    "peer is behind the first entry", peer=effect.peer, first=self._log.first_index
+                )
+
+    def _send_append(self, leader: LeaderReplication, effect: leader_core.SendAppend) -> None:
+        if effect.peer in self._cold_peers:
+            self._queue_cold(effect.peer, leader, effect)
+            return
+        data = self._log.range_bytes(effect.first, effect.last)
+        if data is None:
+            self._queue_cold(effect.peer, leader, effect)
+            return
+        self._push(leader, effect, data)
+
+    def _push(
+        self, leader: LeaderReplication, effect: leader_core.SendAppend, data: bytes | memoryview
+    ) -> None:
+        pos, _ = self._log.locate(effect.first)
+        message = Append(
+            leader.term,
+            leader.self_id,
+            effect.first - 1,
+            effect.prev_term,
+            effect.first,
+            effect.last,
+            pos,
+            leader.commit_index,
+            data,
+        )
+        self._peers.send(effect.peer, message)
+
+    def _queue_cold(
+        self, peer: str, leader: LeaderReplication, effect: leader_core.SendAppend | leader_core.SendCommit
+    ) -> None:
+        self._cold_peers[peer] = self._cold_peers.get(peer, 0) + 1
+        self._cold.append((peer, leader, effect))
+        self._cold_wake.set()
+
+    async def run_cold_reads(self) -> None:
+        """Read cold ranges for lagging peers, in order, until cancelled."""
+        while True:
+            await self._cold_wake.wait()
+            self._cold_wake.clear()
+            while self._cold:
+                peer, leader, effect = self._cold.popleft()
+                live = self.leader is leader and self._peers.connected(peer)
+                if live and isinstance(effect, leader_core.SendAppend):
+                    data = await self._log.read_range(effect.first, effect.last)
+                    if self.leader is leader:
+                        self._push(leader, effect, data)
+                elif live:
+                    self._peers.send(peer, Commit(leader.term, leader.self_id, leader.commit_index))
+                self._cold_peers[peer] -= 1
+                if not self._cold_peers[peer]:
+                    del self._cold_peers[peer]
+
+    # Follower
+
+    def receive(self, peer: str, push: Push, commit_index: int) -> None:
+        """A push of the current leader, in the current term."""
+        follower = self.follower
+        if follower is None or follower.term != push.term or follower.leader != push.leader:
+            follower = FollowerReplication(push.term, push.leader, self._log, sync_flush=self._sync)
+            self.follower = follower
+        self._perform_follower(peer, push, follower.receive(push, commit_index), commit_index)
+
+    def durable_moved(self) -> None:
+        """The durable index moved: acknowledge to the leader, or count it as the leader's own."""
+        if self.leader is not None:
+            self.perform(self.leader.local_durable())
+        elif self.follower is not None:
+            for effect in self.follower.durable_moved():
+                if isinstance(effect, follower_core.Respond):
+                    self._peers.send(self.follower.leader, effect.response)
+
+    def refuse(self, peer: str, term: int) -> None:
+        """Answer a push of an older term."""
+        self._peers.send(peer, PushResponse(term, Code.EXPIRED_TERM, -1, -1, self._log.last_index))
+
+    def _perform_follower(
+        self, peer: str, push: Push, effects: list[follower_core.Effect], commit_index: int
+    ) -> None:
+        for effect in effects:
+            if isinstance(effect, follower_core.StoreEntries):
+                if isinstance(push, Append):
+                    self._store(peer, push, commit_index)
+            elif isinstance(effect, follower_core.Respond):
+                self._peers.send(peer, effect.response)
+            elif isinstance(effect, follower_core.CommitTo):
+                self._events.commit_to(effect.index)
+            else:
+                self._cuts.append((peer, push, effect.index, self._events.hold()))
+                self._cut_wake.set()
+
+    def _store(self, peer: str, push: Append, commit_index: int) -> None:
+        """Check a frame, then append what is new of it."""
+        follower = self.follower
+        log = self._log
+        if follower is None:
+            return
+        continues = push.first == log.last_index + 1
+        try:
+            run = check_run(
+                bytes(push.data),
+                push.first,
+                push.last,
+                push.pos,
+                push.prev_term,
+                push.term,
+                log.last_chain if continues else None,
+            )
+        except CorruptEntry as error:
+            if continues and error.reason == "chain CRC differs" and error.index == push.first:
+                self._suspect_chain(push, error)
+            self.corrupt_frames += 1
+            self._env.log.error("damaged push frame dropped", peer=peer, error=error)
+            self._peers.send(
+                peer, PushResponse(push.term, Code.INCONSISTENT_STATE, follower.matched, -1, log.last_index)
+            )
+            return
+        if continues:
+            self._append_run(run, push.first)
+            self._perform_follower(peer, push, follower.stored(push.last), commit_index)
+            return
+        self._overlap(peer, push, run, follower, commit_index)
+
+    def _suspect_chain(self, push: Append, error: CorruptEntry) -> None:
+        """Equal (index, term) with unequal content is corruption, once a damaged frame is ruled out (S16)."""
+        self._chain_strikes = self._chain_strikes + 1 if self._chain_struck == push.prev_index else 1
+        self._chain_struck = push.prev_index
+        if self._chain_strikes >= CHAIN_STRIKES:
+            raise InvariantBroken(
+                f"entry {push.prev_index} has the leader's term {push.prev_term} but other content: {error}"
+            ) from error
+
+    def _overlap(
+        self, peer: str, push: Append, run: Run, follower: FollowerReplication, commit_index: int
+    ) -> None:
+        effects = follower.overlap(run.first, run.terms, commit_index)
+        for effect in effects:
+            if isinstance(effect, follower_core.StoreEntries):
+                before = effect.first - 1
+                if before >= run.first and run.chains[before - run.first] != self._log.last_chain:
+                    raise InvariantBroken(f"entry {before} has the leader's term but another content")
+                self._append_run(run, effect.first)
+            else:
+                self._perform_follower(peer, push, [effect], commit_index)
+                return
+        self._perform_follower(peer, push, follower.stored(push.last), commit_index)
+        self.durable_moved()
+
+    def _append_run(self, run: Run, first: int) -> None:
+        for batch in run.batches(first):
+            self._log.append(batch)
+        for index in run.configs:
+            if index >= first:
+                self._events.config_appended(index, run.body(index))
+
+    async def run_cuts(self) -> None:
+        """Cut conflicting suffixes, one at a time, then handle the push again."""
+        while True:
+            await self._cut_wake.wait()
+            self._cut_wake.clear()
+            while self._cuts:
+                peer, push, index, release = self._cuts.popleft()
+                self._env.log.warning("cutting a conflicting suffix", first=index, last=self._log.last_index)
+                await self._log.truncate(index)
+                self._events.log_cut(self._log.last_index)
+                self._events.again(peer, push)
+                release()

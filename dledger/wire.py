@@ -1,0 +1,165 @@
+"""Encoding of peer frames: `u32 rest | u16 header size | msgpack header | payload`, big-endian.
+
+The header of a message is an array: type number, then its fields in order (payload left out). New fields
+are added at the end: an older node ignores what it does not know, a newer one fills in the default. The
+hello and the client protocol use maps (type 0 and 64 up). The payload of an Append is raw entry bytes,
+LZ4-compressed when the header says so.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import MISSING, fields
+from typing import Any, NamedTuple
+
+import lz4.block
+import msgpack
+
+from dledger.messages import (
+    Append,
+    Code,
+    Commit,
+    Compare,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+    PushResponse,
+    TimeoutNow,
+    Truncate,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+
+PREFIX = struct.Struct(">IH")
+HELLO = 0
+ERROR = 63
+CLIENT_REQUEST = 64
+CLIENT_RESPONSE = 65
+
+_NUMBERS: dict[type[Any], int] = {
+    VoteRequest: 1,
+    VoteResponse: 2,
+    Heartbeat: 3,
+    HeartbeatResponse: 4,
+    TimeoutNow: 5,
+    Compare: 6,
+    Truncate: 7,
+    Append: 8,
+    Commit: 9,
+    PushResponse: 10,
+}
+_TYPES = {number: type_ for type_, number in _NUMBERS.items()}
+_NAMES = {type_: tuple(f.name for f in fields(type_) if f.name != "data") for type_ in _NUMBERS}
+_REQUIRED = {
+    type_: sum(1 for f in fields(type_) if f.name != "data" and f.default is MISSING) for type_ in _NUMBERS
+}
+_ENUMS: dict[type[Any], tuple[int, type[Any]]] = {
+    VoteResponse: (3, VoteResult),
+    HeartbeatResponse: (1, Code),
+    PushResponse: (1, Code),
+}
+
+COMPRESS_ABOVE = 4096
+"""Bytes of payload below which LZ4 is not worth a try."""
+_MAX_PAYLOAD = 64 * 1024 * 1024
+
+
+class WireError(Exception):
+    """A frame that is not of this protocol: the connection is closed."""
+
+
+class Frame(NamedTuple):
+    """A decoded frame: type number, header (list or map), payload."""
+
+    number: int
+    header: Any
+    payload: memoryview
+
+
+def encode_frame(number: int, header: object, payload_size: int = 0) -> bytes:
+    """Prefix and header; `payload_size` bytes must follow on the connection."""
+    packed: bytes = msgpack.packb([number, header], use_bin_type=True)
+    return PREFIX.pack(2 + len(packed) + payload_size, len(packed)) + packed
+
+
+def encode_message(message: Message, *, compress: bool = False) -> list[bytes | memoryview]:
+    """Parts to write one after another."""
+    type_ = type(message)
+    values: list[Any] = [getattr(message, name) for name in _NAMES[type_]]
+    if type_ is not Append:
+        return [encode_frame(_NUMBERS[type_], values)]
+    payload = message.data  # type: ignore[union-attr]
+    if compress and len(payload) >= COMPRESS_ABOVE:
+        raw_size = len(payload)
+        payload = lz4.block.compress(payload, store_size=False)
+        values.append(raw_size)
+    return [encode_frame(_NUMBERS[type_], values, len(payload)), payload]
+
+
+def decode_message(frame: Frame) -> Message:
+    """The message of a frame; WireError when fields are missing or of the wrong type."""
+    type_ = _TYPES.get(frame.number)
+    if type_ is None:
+        raise WireError(f"unknown message type {frame.number}")
+    values = frame.header
+    names = _NAMES[type_]
+    if not isinstance(values, list) or len(values) < _REQUIRED[type_]:
+        raise WireError(f"{type_.__name__}: {len(values) if isinstance(values, list) else 'no'} fields")
+    arguments = dict(zip(names, values, strict=False))
+    for name, value in arguments.items():
+        if not isinstance(value, int | str):
+            raise WireError(f"{type_.__name__}.{name}: {type(value).__name__} is no field type")
+    if type_ in _ENUMS:
+        place, enum = _ENUMS[type_]
+        try:
+            arguments[names[place]] = enum(values[place])
+        except ValueError as error:
+            raise WireError(str(error)) from error
+    if type_ is Append:
+        arguments["data"] = _payload(frame, values, len(names))
+    message: Message = type_(**arguments)
+    return message
+
+
+def _payload(frame: Frame, values: list[Any], plain_fields: int) -> bytes:
+    if len(values) <= plain_fields:
+        return bytes(frame.payload)
+    raw_size = values[plain_fields]
+    if not isinstance(raw_size, int) or not 0 <= raw_size <= _MAX_PAYLOAD:
+        raise WireError(f"Append: impossible raw size {raw_size!r}")
+    try:
+        data: bytes = lz4.block.decompress(frame.payload, uncompressed_size=raw_size)
+    except lz4.block.LZ4BlockError as error:
+        raise WireError(f"Append: payload is not LZ4: {error}") from error
+    if len(data) != raw_size:
+        raise WireError("Append: payload has another size than announced")
+    return data
+
+
+def frame_size(data: memoryview, limit: int) -> int | None:
+    """Whole size of the frame that starts here, None when fewer than 4 bytes are there."""
+    if len(data) < 4:
+        return None
+    size = 4 + int.from_bytes(data[:4], "big")
+    if size > limit or size < PREFIX.size:
+        raise WireError(f"frame of {size} bytes (limit {limit})")
+    return size
+
+
+def decode_frame(data: memoryview) -> Frame:
+    """One whole frame; WireError when it is malformed."""
+    _, header_size = PREFIX.unpack_from(data)
+    end = PREFIX.size + header_size
+    if end > len(data):
+        raise WireError("header longer than its frame")
+    try:
+        unpacked = msgpack.unpackb(data[PREFIX.size : end], raw=False, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException, UnicodeDecodeError) as error:
+        raise WireError(f"header is not msgpack: {error}") from error
+    if not isinstance(unpacked, list) or len(unpacked) < 2 or not isinstance(unpacked[0], int):
+        raise WireError("header is not [type, fields]")
+    return Frame(unpacked[0], unpacked[1], data[end:])
