@@ -1,0 +1,133 @@
+"""`python -m dledger`: append, get, status against a running group; dump of a store directory.
+
+Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from dledger.client import DLedgerClient, RequestFailed
+from dledger.config import ConfigError, parse_peers
+from dledger.dump import dump, node_directories
+from runtime import Env
+from runtime.env import production_env
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dledger", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--json", action="store_true", help="machine-readable output")
+        return command
+
+    for name, text in (
+        ("append", "append one entry to the group's log"),
+        ("get", "read one committed entry from the leader"),
+        ("status", "role, term and indexes of every node"),
+    ):
+        command = add(name, text)
+        command.add_argument("--peers", required=True, help="as dLegerPeers: n0-host:port;n1-host:port;...")
+        command.add_argument("--timeout", type=float, default=3.0, help="seconds to wait (default 3)")
+    commands.choices["append"].add_argument("body", help="text to append, or - for standard input")
+    commands.choices["get"].add_argument("index", type=int)
+    command = add("dump", "list the entries of a store directory")
+    command.add_argument("store", help="storePathRootDir of a node, or its dledger-<id> directory")
+    command.add_argument("--from", dest="start", type=int, default=0, help="first index (default 0)")
+    command.add_argument("--count", type=int, default=0, help="how many at most (default: all)")
+    return parser
+
+
+async def _append(env: Env, args: argparse.Namespace) -> int:
+    body = sys.stdin.buffer.read() if args.body == "-" else args.body.encode()
+    async with DLedgerClient(env, parse_peers(args.peers), args.timeout) as client:
+        index = await client.append(body)
+    print(json.dumps({"index": index}) if args.json else f"committed at index {index}")
+    return 0
+
+
+async def _get(env: Env, args: argparse.Namespace) -> int:
+    async with DLedgerClient(env, parse_peers(args.peers), args.timeout) as client:
+        entry = await client.get(args.index)
+    if args.json:
+        fields = asdict(entry) | {"body": entry.body.hex()}
+        print(json.dumps(fields))
+    else:
+        sys.stdout.buffer.write(entry.body + b"\n")
+    return 0
+
+
+async def _status(env: Env, args: argparse.Namespace) -> int:
+    peers = parse_peers(args.peers)
+    rows: list[dict[str, Any]] = []
+    async with DLedgerClient(env, peers, args.timeout) as client:
+        for node in sorted(peers):
+            try:
+                rows.append(await client.metadata(peers[node]) | {"address": peers[node]})
+            except (OSError, TimeoutError) as error:
+                rows.append({"id": node, "address": peers[node], "error": str(error) or "no answer in time"})
+    if args.json:
+        print(json.dumps({"nodes": rows}))
+    else:
+        print(f"{'node':<6}{'address':<24}{'role':<11}{'term':>6}{'end':>12}{'durable':>12}{'committed':>12}")
+        for row in rows:
+            if "error" in row:
+                print(f"{row['id']:<6}{row['address']:<24}{row['error']}")
+            else:
+                print(
+                    f"{row['id']:<6}{row['address']:<24}{row['role']:<11}{row['term']:>6}"
+                    f"{row['end_index']:>12}{row['durable_index']:>12}{row['committed_index']:>12}"
+                )
+    return 0 if all("error" not in row for row in rows) else 1
+
+
+def _dump(env: Env, args: argparse.Namespace) -> int:
+    directories = node_directories(env.files, args.store)
+    if not directories:
+        print(f"{args.store}: no dledger-<id> directory in it", file=sys.stderr)
+        return 1
+    status = 0
+    for directory in directories:
+        if not args.json:
+            print(
+                f"{directory}\n{'index':>10}{'term':>7}{'pos':>14}{'size':>9}"
+                "  kind          topic  queue/offset"
+            )
+        for count, line in enumerate(dump(env.files, directory, args.start)):
+            if args.count and count >= args.count:
+                break
+            if args.json:
+                print(json.dumps({"node": directory} | asdict(line)))
+            else:
+                numbers = f"{line.index:>10}{line.term:>7}{line.pos:>14}{line.size:>9}"
+                print(f"{numbers}  {line.kind:<13} {line.topic} {line.queue}  {line.problem}".rstrip())
+            status = 1 if line.problem else status
+    return status
+
+
+def main() -> int:
+    """Parse arguments and run the command."""
+    args = _parser().parse_args()
+    env = production_env()
+    if args.command == "dump":
+        return _dump(env, args)
+    command = {"append": _append, "get": _get, "status": _status}[args.command]
+    try:
+        return asyncio.run(command(env, args))
+    except (RequestFailed, OSError, TimeoutError) as error:
+        print(f"{args.command}: {error or 'no answer in time'}", file=sys.stderr)
+        return 1
+    except ConfigError as error:
+        print(f"{args.command}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

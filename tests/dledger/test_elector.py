@@ -1,0 +1,237 @@
+"""Election rules, one test a rule (Raft dissertation 3.4, 6.2, 9.6; safety.md S17, S19)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from dledger.election.elector import Effect, ElectionSettings, Elector, RoleChanged, SaveHardState, Send
+from dledger.errors import InvariantBroken
+from dledger.host import Role
+from dledger.messages import Heartbeat, HeartbeatResponse, TimeoutNow, VoteRequest, VoteResponse, VoteResult
+from formats.store_files import HardState
+
+SETTINGS = ElectionSettings(heartbeat_interval_s=0.1, timeout_min_s=0.4, timeout_max_s=0.8, retry_min_s=0.02)
+VOTERS = ("n0", "n1", "n2")
+
+
+@dataclass
+class Tip:
+    last_index: int = 10
+    last_term: int = 3
+
+
+def elector(
+    self_id: str = "n0",
+    term: int = 3,
+    vote: str | None = None,
+    tip: Tip | None = None,
+    voters: tuple[str, ...] = VOTERS,
+) -> Elector:
+    result = Elector(
+        SETTINGS, self_id, voters, HardState(term, vote), tip or Tip(), random.Random(1), now=0.0
+    )
+    result.set_members(voters, voters, 0.0)
+    return result
+
+
+def sent(effects: list[Effect], kind: type) -> list[object]:
+    return [
+        effect.message for effect in effects if isinstance(effect, Send) and isinstance(effect.message, kind)
+    ]
+
+
+def vote_of(effects: list[Effect]) -> VoteResult:
+    (response,) = sent(effects, VoteResponse)
+    assert isinstance(response, VoteResponse)
+    return response.result
+
+
+def make_leader(node: Elector, now: float = 1.0) -> list[Effect]:
+    node.tick(now)
+    node.receive("n1", VoteResponse(node.term, node.term + 1, True, VoteResult.ACCEPT), now)
+    return node.receive("n1", VoteResponse(node.term, node.term, False, VoteResult.ACCEPT), now)
+
+
+def test_a_silent_follower_asks_for_pre_votes_and_keeps_its_term() -> None:
+    node = elector()
+    effects = node.tick(1.0)
+    assert node.role is Role.CANDIDATE
+    assert node.term == 3
+    assert not any(isinstance(effect, SaveHardState) for effect in effects)
+    assert sent(effects, VoteRequest) == [VoteRequest(4, "n0", 10, 3, pre=True)] * 2
+
+
+def test_term_and_own_vote_are_saved_before_votes_are_asked_for() -> None:
+    node = elector()
+    node.tick(1.0)
+    effects = node.receive("n1", VoteResponse(3, 4, True, VoteResult.ACCEPT), 1.0)
+    assert effects[0] == SaveHardState(HardState(4, "n0"))
+    assert sent(effects, VoteRequest) == [VoteRequest(4, "n0", 10, 3)] * 2
+
+
+def test_a_quorum_of_votes_makes_a_leader_that_heartbeats_at_once() -> None:
+    node = elector()
+    effects = make_leader(node)
+    assert node.role is Role.LEADER
+    assert RoleChanged(Role.LEADER, 4, "n0") in effects
+    assert len(sent(effects, Heartbeat)) == 2
+
+
+def test_late_and_foreign_votes_do_not_count() -> None:
+    node = elector()
+    node.tick(1.0)
+    node.receive("n1", VoteResponse(3, 4, True, VoteResult.ACCEPT), 1.0)
+    for response in (
+        VoteResponse(4, 3, False, VoteResult.ACCEPT),
+        VoteResponse(4, 4, True, VoteResult.ACCEPT),
+    ):
+        node.receive("n2", response, 1.0)
+        assert node.role is Role.CANDIDATE
+    node.receive("n9", VoteResponse(4, 4, False, VoteResult.ACCEPT), 1.0)
+    assert node.role is Role.CANDIDATE
+
+
+def test_one_vote_a_term_also_across_a_restart() -> None:
+    node = elector(term=4, vote="n1")
+    request = VoteRequest(4, "n2", 10, 3)
+    assert vote_of(node.receive("n2", request, 1.0)) is VoteResult.REJECT_ALREADY_VOTED
+    assert vote_of(node.receive("n1", VoteRequest(4, "n1", 10, 3), 1.0)) is VoteResult.ACCEPT
+
+
+def test_a_vote_is_saved_before_it_is_sent() -> None:
+    node = elector()
+    effects = node.receive("n1", VoteRequest(5, "n1", 10, 3), 1.0)
+    saved = effects.index(SaveHardState(HardState(5, "n1")))
+    answered = next(place for place, effect in enumerate(effects) if isinstance(effect, Send))
+    assert saved < answered
+    assert vote_of(effects) is VoteResult.ACCEPT
+
+
+@pytest.mark.parametrize(
+    ("last_term", "last_index", "result"),
+    [
+        (2, 99, VoteResult.REJECT_EXPIRED_LEDGER_TERM),
+        (3, 9, VoteResult.REJECT_SMALL_LEDGER_END_INDEX),
+        (3, 10, VoteResult.ACCEPT),
+        (3, 11, VoteResult.ACCEPT),
+        (4, 0, VoteResult.ACCEPT),
+    ],
+)
+@pytest.mark.parametrize("pre", [True, False])
+def test_only_a_log_at_least_as_up_to_date_wins(
+    last_term: int, last_index: int, result: VoteResult, pre: bool
+) -> None:
+    node = elector()
+    assert vote_of(node.receive("n1", VoteRequest(5, "n1", last_index, last_term, pre), 1.0)) is result
+
+
+def test_a_pre_vote_changes_nothing() -> None:
+    node = elector()
+    effects = node.receive("n1", VoteRequest(9, "n1", 10, 3, pre=True), 1.0)
+    assert (node.term, node.vote) == (3, None)
+    assert len(effects) == 1
+
+
+@pytest.mark.parametrize("pre", [True, False])
+def test_a_node_that_hears_its_leader_refuses_and_keeps_its_term(pre: bool) -> None:
+    node = elector()
+    node.receive("n2", Heartbeat(3, "n2"), 1.0)
+    effects = node.receive("n1", VoteRequest(4, "n1", 99, 3, pre), 1.1)
+    assert vote_of(effects) is VoteResult.REJECT_ALREADY_HAS_LEADER
+    assert node.term == 3
+
+
+def test_a_leadership_transfer_overrides_stickiness() -> None:
+    node = elector()
+    node.receive("n2", Heartbeat(3, "n2"), 1.0)
+    assert vote_of(node.receive("n1", VoteRequest(4, "n1", 10, 3, transfer=True), 1.1)) is VoteResult.ACCEPT
+
+
+def test_a_refused_connection_to_the_leader_starts_a_pre_vote_early_and_ends_stickiness() -> None:
+    node = elector()
+    node.receive("n2", Heartbeat(3, "n2"), 1.0)
+    before = node.deadline
+    node.leader_refused("n2", 1.05)
+    assert node.deadline <= 1.05 + SETTINGS.retry_min_s < before
+    assert vote_of(node.receive("n1", VoteRequest(4, "n1", 10, 3, pre=True), 1.06)) is VoteResult.ACCEPT
+    node.receive("n2", Heartbeat(3, "n2"), 1.07)
+    assert vote_of(node.receive("n1", VoteRequest(4, "n1", 10, 3, pre=True), 1.08)) is not VoteResult.ACCEPT
+
+
+def test_a_refused_connection_to_somebody_else_means_nothing() -> None:
+    node = elector()
+    node.receive("n2", Heartbeat(3, "n2"), 1.0)
+    before = node.deadline
+    node.leader_refused("n1", 1.05)
+    assert node.deadline == before
+
+
+def test_a_leader_without_contact_to_a_quorum_steps_down() -> None:
+    node = elector()
+    make_leader(node, 1.0)
+    node.receive("n1", HeartbeatResponse(4, 0), 1.5)  # type: ignore[arg-type]
+    node.tick(2.2)
+    assert node.role is Role.LEADER
+    effects = node.tick(2.6)
+    assert node.role is Role.FOLLOWER
+    assert RoleChanged(Role.FOLLOWER, 4, None) in effects
+
+
+def test_a_higher_term_deposes_before_the_disk_is_asked() -> None:
+    node = elector()
+    make_leader(node)
+    effects = node.receive("n1", HeartbeatResponse(9, 1), 1.1)  # type: ignore[arg-type]
+    assert effects == [RoleChanged(Role.FOLLOWER, 9, None), SaveHardState(HardState(9, None))]
+
+
+def test_two_leaders_in_one_term_are_a_bug() -> None:
+    node = elector()
+    node.receive("n1", Heartbeat(3, "n1"), 1.0)
+    with pytest.raises(InvariantBroken):
+        node.receive("n2", Heartbeat(3, "n2"), 1.0)
+
+
+def test_a_node_outside_the_configuration_neither_stands_nor_votes() -> None:
+    node = elector(self_id="n3")
+    assert node.role is Role.LEARNER
+    assert sent(node.tick(5.0), VoteRequest) == []
+    assert vote_of(node.receive("n1", VoteRequest(9, "n1", 99, 9), 5.0)) is VoteResult.UNKNOWN
+    assert node.term == 3
+
+
+def test_a_store_that_is_not_trusted_neither_stands_nor_votes() -> None:
+    node = elector()
+    node.may_vote = False
+    assert sent(node.tick(5.0), VoteRequest) == []
+    assert vote_of(node.receive("n1", VoteRequest(9, "n1", 99, 9), 5.0)) is VoteResult.UNKNOWN
+
+
+def test_a_single_voter_elects_itself() -> None:
+    node = elector(voters=("n0",))
+    effects = node.tick(5.0)
+    assert node.role is Role.LEADER
+    assert effects.index(SaveHardState(HardState(4, "n0"))) < effects.index(RoleChanged(Role.LEADER, 4, "n0"))
+
+
+def test_timeout_now_skips_the_pre_vote_only_from_the_current_leader() -> None:
+    node = elector()
+    node.receive("n2", Heartbeat(3, "n2"), 1.0)
+    assert node.receive("n1", TimeoutNow(3, "n1"), 1.0) == []
+    effects = node.receive("n2", TimeoutNow(3, "n2"), 1.0)
+    assert sent(effects, VoteRequest) == [VoteRequest(4, "n0", 10, 3, transfer=True)] * 2
+
+
+def test_failed_rounds_back_off_to_the_election_timeout() -> None:
+    node = elector()
+    now = 1.0
+    pauses = []
+    for _ in range(12):
+        node.tick(now)
+        pauses.append(node.deadline - now)
+        now = node.deadline
+    assert pauses[0] <= 0.04
+    assert max(pauses) <= SETTINGS.timeout_min_s
+    assert pauses[-1] >= SETTINGS.timeout_min_s / 2
