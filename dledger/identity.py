@@ -54,6 +54,7 @@ class StoreFiles:
         self._config = config
         self._dir = config.node_dir
         self._lock: File | None = None
+        self._checkpoint: File | None = None
         self._hard_state: HardStateFile | None = None
         self._saved_checkpoint = Checkpoint()
         self._saved_configs: list[int] = []
@@ -163,10 +164,18 @@ class StoreFiles:
             self._saved_configs = list(indexes)
 
     async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint if it changed: a hint for tools, so it is not fsynced for its own sake."""
+        """Overwrite the checkpoint if it changed: a hint for tools, so it is not fsynced."""
         if checkpoint != self._saved_checkpoint:
-            await self._publish(CHECKPOINT_FILE, encode_checkpoint(checkpoint))
+            await self._env.workers.run(Lane.DISK, self._write_checkpoint, checkpoint)
             self._saved_checkpoint = checkpoint
+
+    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        try:
+            if self._checkpoint is None:
+                self._checkpoint = self._env.files.open(f"{self._dir}/{CHECKPOINT_FILE}", create=True)
+            self._checkpoint.pwritev([encode_checkpoint(checkpoint)], 0)
+        except OSError as error:
+            raise NodeFailed(f"cannot write {self._dir}/{CHECKPOINT_FILE}: {error}", EXIT_STORE) from error
 
     async def clear_poison(self) -> None:
         """The store is whole again."""
@@ -181,6 +190,8 @@ class StoreFiles:
         await self.save_checkpoint(checkpoint)
         if self._hard_state is not None:
             await self._env.workers.run(Lane.FLUSH, self._hard_state.close)
+        if self._checkpoint is not None:
+            self._checkpoint.close()
         if self._lock is not None:
             self._lock.close()
 

@@ -77,6 +77,10 @@ class Node:
         self._peers = Peers(env, config, self, self._fail)
         self._replicator = Replicator(env, self.log, self._peers, self, sync_flush=config.sync_flush)
         self._requests = ClientRequests(self)
+        # Until the store is open this node is an empty learner, so that it can be asked at any time.
+        self._identity = Identity(config.group, config.self_id, "", config.segment_size)
+        self._elector = self._new_elector(HardState(), False, 0.0)
+        self._applier = Applier(self.log, host, -1, config.apply_bytes, self._on_applied)
         self._leading: Appender | None = None
         self._held: deque[tuple[str, Message]] = deque()
         self._holds = 0
@@ -96,10 +100,8 @@ class Node:
             await self._start(opened)
             async with asyncio.TaskGroup() as group:
                 self._spawn(group)
-        except* NodeFailed as failures:
-            raise _first(failures) from None
-        except* InvariantBroken as failures:
-            raise NodeFailed(f"invariant broken: {_first(failures)}", EXIT_BUG) from _first(failures)
+        except BaseExceptionGroup as failures:
+            raise _reason(failures) from failures
         finally:
             await self._close()
 
@@ -137,22 +139,7 @@ class Node:
             )
         self._applier = Applier(self.log, self._host, applied, self.config.apply_bytes, self._on_applied)
         self.commit_index = max(self.commit_index, applied)
-        settings = ElectionSettings(
-            self.config.heartbeat_interval_s,
-            self.config.election_timeout_min_s,
-            self.config.election_timeout_max_s,
-            self.config.vote_retry_min_s,
-        )
-        self._elector = Elector(
-            settings,
-            self.config.self_id,
-            self._voters(),
-            opened.hard_state.loaded or HardState(),
-            self.log,
-            self._env.random,
-            now,
-            may_vote=opened.may_vote,
-        )
+        self._elector = self._new_elector(opened.hard_state.loaded or HardState(), opened.may_vote, now)
         self._elector.set_members(self._voters(), self.config.peers, now)
         if not opened.may_vote:
             self.reasons.append(opened.reason)
@@ -161,6 +148,25 @@ class Node:
         self._host.on_role(self._elector.role, self._elector.term, None)
         self._schedule_tick()
         self._identity_wake.set()
+
+    def _new_elector(self, state: HardState, may_vote: bool, now: float) -> Elector:
+        config = self.config
+        settings = ElectionSettings(
+            config.heartbeat_interval_s,
+            config.election_timeout_min_s,
+            config.election_timeout_max_s,
+            config.vote_retry_min_s,
+        )
+        return Elector(
+            settings,
+            config.self_id,
+            self._voters(),
+            state,
+            self.log,
+            self._env.random,
+            now,
+            may_vote=may_vote,
+        )
 
     async def _close(self) -> None:
         if self._timer is not None:
@@ -648,8 +654,13 @@ class Node:
         self._schedule_tick()
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def _reason(group: BaseExceptionGroup[BaseException]) -> NodeFailed:
+    """What the operator is told of the failures of a node's tasks: the first one counts."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return error
+    if isinstance(error, NodeFailed):
+        return error
+    if isinstance(error, InvariantBroken):
+        return NodeFailed(f"invariant broken: {error}", EXIT_BUG)
+    return NodeFailed(f"unexpected {error!r}", EXIT_BUG)

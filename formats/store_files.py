@@ -36,6 +36,7 @@ POISONED_FILE = "poisoned"
 LOCK_FILE = "lock"
 
 SLOT_SIZE = 512
+CHECKPOINT_SIZE = 128
 _SLOT_HEAD = struct.Struct(">4sIQqH")
 _SLOT_MAGIC = b"DLHS"
 _MAX_VOTE_SIZE = SLOT_SIZE - _SLOT_HEAD.size - 4
@@ -147,9 +148,12 @@ class Checkpoint:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Java properties text as DLedger writes it, with a CRC line as a comment."""
+    """Java properties text as DLedger writes it, a CRC line as a comment, padded to a fixed size.
+
+    It is overwritten in place without fsync: a torn one does not fit its CRC and is ignored.
+    """
     text = f"endIndex={checkpoint.end_index}\ncommittedIndex={checkpoint.committed_index}\n".encode()
-    return text + f"# crc={crc32(text):08x}\n".encode()
+    return (text + f"# crc={crc32(text):08x}\n".encode()).ljust(CHECKPOINT_SIZE, b"\n")
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint | None:

@@ -478,7 +478,12 @@ class LogStore:
                 )
             await self._write_units()
             await self.sync_index()
-        await self.pool.take(self._segments.path(start))
+        try:
+            await self.pool.take(self._segments.path(start))
+        except OSError as error:
+            raise NodeFailed(
+                f"cannot prepare a segment of {self._segments.size} bytes in {self._dir}: {error}", EXIT_STORE
+            ) from error
         await self._segments.add(start)
         self.on_roll()
 

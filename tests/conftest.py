@@ -1,0 +1,24 @@
+"""Fixtures that more than one package's tests use."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.fixture
+def unused_tcp_ports() -> Callable[[int], list[int]]:
+    """Ports of 127.0.0.1 that nobody listened on a moment ago."""
+
+    def find(count: int) -> list[int]:
+        sockets = [socket.socket() for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        ports = [one.getsockname()[1] for one in sockets]
+        for one in sockets:
+            one.close()
+        return ports
+
+    return find
