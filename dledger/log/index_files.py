@@ -29,7 +29,9 @@ class IndexFiles:
         for name in self._files.listdir(self._dir):
             start = parse_segment_name(name)
             if start is not None:
-                self._open[start] = self._files.open(f"{self._dir}/{name}")
+                file = self._open[start] = self._files.open(f"{self._dir}/{name}")
+                if file.size() < self._size:
+                    file.truncate(self._size)  # a power loss may forget the length of a new file
 
     def unit(self, index: int) -> IndexUnit | None:
         """The unit of an entry, None when it was not written (or is damaged beyond its own index)."""

@@ -214,6 +214,13 @@ def test_a_lost_index_is_rebuilt_from_the_data(tmp_path: Path) -> None:
     assert read_all(tmp_path) == bodies
 
 
+def test_an_index_file_whose_length_was_forgotten_is_filled_again(tmp_path: Path) -> None:
+    """Found by simulation: after a power loss the new file had its name but not its length."""
+    bodies = fill(tmp_path, 50)
+    os.truncate(next((tmp_path / "index").iterdir()), 0)
+    assert read_all(tmp_path, power_lost=True) == bodies
+
+
 def test_a_missing_segment_is_said_by_name(tmp_path: Path) -> None:
     fill(tmp_path, 1500)
     names = sorted(file.name for file in (tmp_path / "data").iterdir())
