@@ -1,0 +1,130 @@
+"""The key-value table (KVConfigManager): a few settings by namespace and key, kept in kvConfig.json.
+
+A change is answered after it is on disk. Changes that come while one is written go into the next write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from remoting.codes import ResponseCode
+from remoting.errors import BadBody, RemotingError
+from remoting.fastjson import dumps, loads
+from remoting.properties_file import ConfigError
+from runtime.env import Env
+from runtime.publish import publish, read_file
+from runtime.workers import Lane
+
+ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
+"""Namespace: topic -> "brokerName:queues;..."."""
+
+MAX_ENTRIES = 100_000
+"""Keys in all namespaces: one more is refused."""
+MAX_ENTRY_SIZE = 64 * 1024
+"""Characters of one namespace, key and value together: more is refused."""
+MAX_WAITING = 10_000
+"""Changes that wait for the disk: one more is refused (SYSTEM_BUSY)."""
+
+Table = dict[str, dict[str, str]]
+Done = Callable[[RemotingError | None], None]
+
+
+class KvTable:
+    """The table; without a path it is never written. `run` does the writing."""
+
+    def __init__(self, env: Env, path: str | None) -> None:
+        self._env = env
+        self._path = path
+        self._log = env.log.child("kv")
+        self._table: Table = {}
+        self._waiting: list[tuple[str, str, str | None, Done]] = []
+        self._wake = asyncio.Event()
+
+    async def load(self) -> None:
+        """Read the file; ConfigError when it is there and cannot be understood."""
+        if self._path is None:
+            return
+        try:
+            data = await self._env.workers.run(Lane.DISK, read_file, self._env.files, self._path)
+            if data is not None:
+                self._table = decode_table(data)
+        except OSError as error:
+            raise ConfigError(f"{self._path}: cannot be read: {error.strerror or error}") from error
+        except BadBody as error:
+            raise ConfigError(f"{self._path}: {error.remark}") from error
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """One value."""
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """All of a namespace, None if there is nothing."""
+        return self._table.get(namespace)
+
+    def change(self, namespace: str, key: str, value: str | None, done: Done) -> None:
+        """Set a value, or delete it (None). `done` is told when it is on disk, or why not."""
+        if len(namespace) + len(key) + len(value or "") > MAX_ENTRY_SIZE:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"a KV entry may have {MAX_ENTRY_SIZE} characters at most"
+            )
+        if len(self._waiting) >= MAX_WAITING:
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{MAX_WAITING} changes wait for the disk")
+        self._waiting.append((namespace, key, value, done))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write changes, until cancelled. A failed write fails the changes in it and nothing else."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            waiting, self._waiting = self._waiting, []
+            if waiting:
+                await self._write(waiting)
+
+    async def _write(self, waiting: list[tuple[str, str, str | None, Done]]) -> None:
+        table = {namespace: dict(entries) for namespace, entries in self._table.items()}
+        accepted = []
+        size = sum(map(len, table.values()))
+        for namespace, key, value, done in waiting:
+            entries = table.setdefault(namespace, {})
+            if value is None:
+                size -= entries.pop(key, None) is not None
+            elif size >= MAX_ENTRIES and key not in entries:
+                done(RemotingError(ResponseCode.SYSTEM_ERROR, f"the KV table has {MAX_ENTRIES} entries"))
+                continue
+            else:
+                size += key not in entries
+                entries[key] = value
+            accepted.append(done)
+        table = {namespace: entries for namespace, entries in table.items() if entries}
+        error: RemotingError | None = None
+        if self._path is not None:
+            try:
+                await publish(self._env.files, self._env.workers, Lane.DISK, self._path, encode_table(table))
+            except OSError as failure:
+                reason = f"{self._path}: cannot be written: {failure.strerror or failure}"
+                self._log.error("KV table not written", reason=reason)
+                error = RemotingError(ResponseCode.SYSTEM_ERROR, reason)
+        if error is None:
+            self._table = table
+        for done in accepted:
+            done(error)
+
+
+def encode_table(table: Table) -> bytes:
+    """The file's content (KVConfigSerializeWrapper)."""
+    return dumps({"configTable": table})
+
+
+def decode_table(data: bytes) -> Table:
+    """Inverse of `encode_table`; BadBody when it is something else."""
+    value = loads(data) if data.strip() else {}
+    if not isinstance(value, dict):
+        raise BadBody("not a KV table: a JSON object is expected")
+    try:
+        return msgspec.convert(value.get("configTable") or {}, Table)
+    except msgspec.ValidationError as error:
+        raise BadBody(f"not a KV table: {error}") from error

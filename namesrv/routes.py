@@ -1,0 +1,365 @@
+"""The route tables (RouteInfoManager). Pure: no I/O, `now` (seconds of a monotonic clock) is an argument.
+
+A broker group is one brokerName; its nodes register with a broker id, 0 for the master. Only the master's
+registration says which topics there are. Rules:
+
+* An address that registers under another id gives up its old id first (a slave became master or back).
+* Fencing (safety.md S23): the master's DataVersion.stateVersion is the term of its leadership. The highest
+  one per brokerName is remembered, also after the group is gone; id 0 from another address with a lower
+  one is refused.
+* A registration ends when its connection closes, when it is withdrawn, or when nothing was heard for its
+  time-out. A displaced or late event of an old owner never removes the new one.
+* The topics of a group stay while any node of it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from remoting.bodies import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    BrokerMemberGroup,
+    ClusterInfo,
+    QueueData,
+    TopicRoute,
+)
+from remoting.codes import ResponseCode
+from remoting.errors import RemotingError
+from remoting.registration import DataVersion, Registration, TopicConfig
+
+DEFAULT_TIMEOUT_S = 120.0
+"""Seconds without a sign of life until a registration expires (DEFAULT_BROKER_CHANNEL_EXPIRED_TIME)."""
+
+MAX_BROKER_NAMES = 10_000
+"""Broker groups (and remembered terms): a new name above is refused."""
+MAX_TOPICS = 1_000_000
+"""Topics: a registration that brings more is refused."""
+
+
+@dataclass(frozen=True)
+class BrokerIdentity:
+    """Who registers."""
+
+    cluster: str
+    name: str
+    id: int
+    address: str
+
+
+@dataclass
+class LiveBroker:
+    """One registered node. `channel` is the number of its connection, `data_version` None if incomplete."""
+
+    identity: BrokerIdentity
+    channel: int
+    last_seen: float
+    timeout_s: float
+    ha_address: str
+    data_version: DataVersion | None
+    filter_servers: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Group:
+    """One broker group: addresses by id, and its topics."""
+
+    cluster: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    enable_acting_master: bool = False
+    topics: dict[str, QueueData] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Term:
+    """The highest stateVersion with which an address was master of a group."""
+
+    value: int
+    address: str
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Answer to a registration: for a slave, where its master is."""
+
+    master_address: str | None = None
+    ha_address: str | None = None
+
+
+class Routes:
+    """All tables. `revision` changes with every change that a reader can see."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.terms: dict[str, Term] = {}
+        self._groups: dict[str, Group] = {}
+        self._live: dict[str, LiveBroker] = {}  # by address
+        self._topics: dict[str, dict[str, QueueData]] = {}  # topic -> brokerName -> queues
+
+    # --- registration ---------------------------------------------------------------------------------
+
+    def register(
+        self,
+        now: float,
+        identity: BrokerIdentity,
+        registration: Registration,
+        *,
+        channel: int,
+        ha_address: str = "",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        enable_acting_master: bool = False,
+    ) -> Registered:
+        """Enter or refresh a node; RemotingError (code 1) when it is refused, and then nothing changed."""
+        self._check(identity, registration)
+        version = registration.data_version
+        if identity.id == MASTER_ID:
+            self._remember_term(identity, version)
+        known = self._live.get(identity.address)
+        if known is not None and known.identity != identity:
+            if known.identity.name != identity.name:
+                self._remove(known)
+            else:  # another role: its group stays, even if it is the only node
+                del self._groups[identity.name].addresses[known.identity.id]
+                self.revision += 1
+            known = None
+        group = self._groups.get(identity.name)
+        if group is None:
+            group = self._groups[identity.name] = Group(identity.cluster)
+            self.revision += 1
+        if (group.cluster, group.enable_acting_master) != (identity.cluster, enable_acting_master):
+            group.cluster, group.enable_acting_master = identity.cluster, enable_acting_master
+            self.revision += 1
+        previous = group.addresses.get(identity.id)
+        if previous != identity.address:
+            if previous is not None:
+                self._live.pop(previous, None)  # the displaced owner of this id
+            group.addresses[identity.id] = identity.address
+            self.revision += 1
+        first = known is None
+        if identity.id == MASTER_ID and (known is None or known.data_version != version):
+            self._apply_topics(identity.name, group, registration.topics)
+        # A first registration with a single topic may be an increment from a broker that thinks we know the
+        # rest: its version is not believed, so that 322 asks for the full table. (Apache refuses it.)
+        partial = first and len(registration.topics) == 1
+        filter_servers = known.filter_servers if known is not None else []
+        if registration.filter_servers is not None and registration.filter_servers != filter_servers:
+            filter_servers = registration.filter_servers
+            self.revision += 1
+        self._live[identity.address] = LiveBroker(
+            identity, channel, now, timeout_s, ha_address, None if partial else version, filter_servers
+        )
+        return self._master_of(group) if identity.id != MASTER_ID else Registered()
+
+    def _check(self, identity: BrokerIdentity, registration: Registration) -> None:
+        if not identity.name or not identity.address or not identity.cluster:
+            raise _refused("brokerName, brokerAddr and clusterName must not be empty")
+        if identity.id < 0:
+            raise _refused(f"brokerId {identity.id} is negative")
+        if identity.name not in self.terms and len(self.terms) >= MAX_BROKER_NAMES:
+            raise _refused(f"there are {MAX_BROKER_NAMES} broker names already")
+        if identity.name not in self._groups and len(self._groups) >= MAX_BROKER_NAMES:
+            raise _refused(f"there are {MAX_BROKER_NAMES} broker groups already")
+        if len(self._topics) + len(registration.topics) > MAX_TOPICS:
+            new = sum(1 for topic in registration.topics if topic not in self._topics)
+            if len(self._topics) + new > MAX_TOPICS:
+                raise _refused(f"more than {MAX_TOPICS} topics")
+
+    def _remember_term(self, identity: BrokerIdentity, version: DataVersion) -> None:
+        """Fence off a master of an older term (safety.md S23)."""
+        highest = self.terms.get(identity.name)
+        if highest is not None and version.stateVersion < highest.value:
+            if highest.address != identity.address:
+                raise _refused(
+                    f"{identity.address} registers as master of {identity.name} with stateVersion (term) "
+                    f"{version.stateVersion}, but {highest.address} was master with {highest.value}; if the "
+                    "group was made anew under an old name, restart this NameServer"
+                )
+            return
+        if version.stateVersion > 0:
+            self.terms[identity.name] = Term(version.stateVersion, identity.address)
+
+    def _apply_topics(self, name: str, group: Group, topics: Mapping[str, TopicConfig]) -> None:
+        for topic, config in topics.items():
+            data = QueueData(
+                name, config.readQueueNums, config.writeQueueNums, config.perm, config.topicSysFlag
+            )
+            if group.topics.get(topic) != data:
+                self._set_topic(name, group, topic, data)
+
+    def _set_topic(self, name: str, group: Group, topic: str, data: QueueData) -> None:
+        group.topics[topic] = data
+        self._topics.setdefault(topic, {})[name] = data
+        self.revision += 1
+
+    def _master_of(self, group: Group) -> Registered:
+        master = self._live.get(group.addresses.get(MASTER_ID, ""))
+        return Registered(master.identity.address, master.ha_address) if master is not None else Registered()
+
+    def unregister(self, identity: BrokerIdentity) -> bool:
+        """Withdraw a registration; False when the address holds that id no more."""
+        known = self._live.get(identity.address)
+        if known is None or known.identity.name != identity.name or known.identity.id != identity.id:
+            return False
+        self._remove(known)
+        return True
+
+    def heartbeat(self, now: float, address: str, timeout_s: float | None = None) -> bool:
+        """A sign of life without content (904, 322); False for an address that is not registered."""
+        known = self._live.get(address)
+        if known is None:
+            return False
+        known.last_seen = now
+        if timeout_s is not None:
+            known.timeout_s = timeout_s
+        return True
+
+    def channel_closed(self, channel: int) -> list[BrokerIdentity]:
+        """Remove what registered last over this connection."""
+        gone = [broker for broker in self._live.values() if broker.channel == channel]
+        for broker in gone:
+            self._remove(broker)
+        return [broker.identity for broker in gone]
+
+    def expire(self, now: float) -> list[LiveBroker]:
+        """Remove what has been silent for longer than its time-out."""
+        gone = [broker for broker in self._live.values() if broker.last_seen + broker.timeout_s < now]
+        for broker in gone:
+            self._remove(broker)
+        return gone
+
+    def _remove(self, broker: LiveBroker) -> None:
+        identity = broker.identity
+        self.revision += 1
+        self._live.pop(identity.address, None)
+        group = self._groups.get(identity.name)
+        if group is None:
+            return
+        if group.addresses.get(identity.id) == identity.address:
+            del group.addresses[identity.id]
+        if not group.addresses:
+            for topic in list(group.topics):
+                self._drop_topic(identity.name, group, topic)
+            del self._groups[identity.name]
+
+    def _drop_topic(self, name: str, group: Group, topic: str) -> None:
+        del group.topics[topic]
+        by_broker = self._topics[topic]
+        del by_broker[name]
+        if not by_broker:
+            del self._topics[topic]
+        self.revision += 1
+
+    def data_version(self, identity: BrokerIdentity) -> DataVersion | None:
+        """The version of the last full registration of this node."""
+        known = self._live.get(identity.address)
+        return known.data_version if known is not None and known.identity == identity else None
+
+    # --- topics ---------------------------------------------------------------------------------------
+
+    def add_write_perm(self, name: str) -> int:
+        """Let a group be written to again (327); the number of topics."""
+        return self._change_perm(name, PERM_READ | PERM_WRITE, 0)
+
+    def wipe_write_perm(self, name: str) -> int:
+        """Stop producers from using a group (205), until its topics change; the number of topics."""
+        return self._change_perm(name, 0, PERM_WRITE)
+
+    def _change_perm(self, name: str, add: int, remove: int) -> int:
+        group = self._groups.get(name)
+        if group is None:
+            return 0
+        for topic, data in list(group.topics.items()):
+            perm = (data.perm | add) & ~remove
+            changed = QueueData(name, data.readQueueNums, data.writeQueueNums, perm, data.topicSysFlag)
+            self._set_topic(name, group, topic, changed)
+        return len(group.topics)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> bool:
+        """Forget a topic, in one cluster or everywhere (216)."""
+        names = [
+            name
+            for name in self._topics.get(topic, {})
+            if cluster is None or self._groups[name].cluster == cluster
+        ]
+        for name in names:
+            self._drop_topic(name, self._groups[name], topic)
+        return bool(names)
+
+    def register_topic(self, topic: str, queues: list[QueueData]) -> None:
+        """Enter a topic for groups that are known (217)."""
+        for data in queues:
+            group = self._groups.get(data.brokerName)
+            if group is not None:
+                self._set_topic(data.brokerName, group, topic, data)
+
+    # --- questions ------------------------------------------------------------------------------------
+
+    def route(self, topic: str, order_conf: str | None = None) -> TopicRoute | None:
+        """Where a topic is; None when nowhere."""
+        by_broker = self._topics.get(topic)
+        if not by_broker:
+            return None
+        names = sorted(by_broker)
+        filters = {}
+        for name in names:
+            for address in self._groups[name].addresses.values():
+                broker = self._live.get(address)
+                if broker is not None and broker.filter_servers:
+                    filters[address] = broker.filter_servers
+        return TopicRoute(
+            [by_broker[name] for name in names],
+            [self._broker_data(name) for name in names],
+            filters,
+            order_conf,
+        )
+
+    def _broker_data(self, name: str) -> BrokerData:
+        group = self._groups[name]
+        return BrokerData(group.cluster, name, dict(group.addresses), group.enable_acting_master)
+
+    def cluster_info(self) -> ClusterInfo:
+        """All groups and clusters."""
+        clusters: dict[str, list[str]] = {}
+        for name in sorted(self._groups):
+            clusters.setdefault(self._groups[name].cluster, []).append(name)
+        return ClusterInfo({name: self._broker_data(name) for name in sorted(self._groups)}, clusters)
+
+    def member_group(self, cluster: str, name: str) -> BrokerMemberGroup | None:
+        """The nodes of one group."""
+        group = self._groups.get(name)
+        if group is None or group.cluster != cluster:
+            return None
+        return BrokerMemberGroup(cluster, name, dict(group.addresses))
+
+    def topics(self) -> list[str]:
+        """All topics."""
+        return sorted(self._topics)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Topics that a cluster has."""
+        found = {
+            topic: None
+            for group in self._groups.values()
+            if group.cluster == cluster
+            for topic in group.topics
+        }
+        return sorted(found)
+
+    def system_topics(self) -> tuple[list[str], str | None]:
+        """Names of clusters and groups, which are topics as well, and the address of some master (304)."""
+        clusters = sorted({group.cluster for group in self._groups.values()})
+        masters = sorted(
+            group.addresses[MASTER_ID] for group in self._groups.values() if MASTER_ID in group.addresses
+        )
+        return clusters + sorted(self._groups), masters[0] if masters else None
+
+    def live(self) -> list[LiveBroker]:
+        """Every registered node, in the order of registration."""
+        return list(self._live.values())
+
+
+def _refused(remark: str) -> RemotingError:
+    return RemotingError(ResponseCode.SYSTEM_ERROR, f"register broker failed: {remark}")

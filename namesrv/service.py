@@ -1,0 +1,319 @@
+"""The NameServer as a program: request handlers over the route tables (DefaultRequestProcessor)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from namesrv.config import NamesrvConfig
+from namesrv.kv import ORDER_TOPICS, KvTable
+from namesrv.routes import DEFAULT_TIMEOUT_S, BrokerIdentity, Routes
+from remoting.bodies import BrokerMemberGroupBody, TopicList, TopicRoute, decode_body
+from remoting.bodies import KvTable as KvBody
+from remoting.codes import RequestCode, ResponseCode
+from remoting.commands import Request
+from remoting.errors import RemotingError
+from remoting.headers import (
+    BrokerHeartbeatHeader,
+    BrokerIdentityHeader,
+    BrokerMemberGroupHeader,
+    BrokerNameHeader,
+    ClusterHeader,
+    DeleteTopicInNamesrvHeader,
+    GetRouteHeader,
+    KvConfigHeader,
+    KvNamespaceHeader,
+    PutKvConfigHeader,
+    RegisterBrokerHeader,
+    TopicHeader,
+)
+from remoting.limits import ServerLimits
+from remoting.properties_file import format_config
+from remoting.registration import decode_data_version, decode_registration
+from remoting.server import Connection, Handler, RemotingServer
+from runtime.env import Env
+
+FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+MAX_CACHED_ROUTES = 10_000
+"""Encoded routes kept between changes; further topics are encoded for each question."""
+
+
+class NameServer:
+    """One NameServer: its tables and its handlers. `main` runs it."""
+
+    def __init__(self, env: Env, config: NamesrvConfig) -> None:
+        self.config = config
+        self.routes = Routes()
+        self.kv = KvTable(env, config.kvConfigPath)
+        self._log = env.log.child("namesrv")
+        self._encoded: dict[str, bytes] = {}
+        self._encoded_revision = 0
+        limits = ServerLimits(
+            max_connections=config.maxConnections,
+            idle_close_s=float(config.serverChannelMaxIdleTimeSeconds),
+        )
+        self.server = RemotingServer(
+            env, handlers=self._handlers(), limits=limits, name="server", on_close=self._connection_closed
+        )
+
+    def _handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.BROKER_HEARTBEAT: self._heartbeat,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._member_group,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_namespace,
+            RequestCode.GET_NAMESRV_CONFIG: self._config,
+        }
+
+    # --- brokers --------------------------------------------------------------------------------------
+
+    def _register(self, connection: Connection, request: Request) -> None:
+        header = request.header(RegisterBrokerHeader)
+        registration = decode_registration(request.body, compressed=header.compressed, crc=header.bodyCrc32)
+        identity = BrokerIdentity(header.clusterName, header.brokerName, header.brokerId, header.brokerAddr)
+        timeout_ms = header.heartbeatTimeoutMillis
+        revision = self.routes.revision
+        result = self.routes.register(
+            self.server.loop.time(),
+            identity,
+            registration,
+            channel=connection.serial,
+            ha_address=header.haServerAddr,
+            timeout_s=timeout_ms / 1000 if timeout_ms else DEFAULT_TIMEOUT_S,
+            enable_acting_master=header.enableActingMaster,
+        )
+        if self.routes.revision != revision:
+            version = registration.data_version
+            self._log.info(
+                "broker registered",
+                broker=identity.name,
+                id=identity.id,
+                address=identity.address,
+                topics=len(registration.topics),
+                term=version.stateVersion,
+                counter=version.counter,
+            )
+        ext = {}
+        if result.master_address is not None:
+            ext = {"masterAddr": result.master_address, "haServerAddr": result.ha_address or ""}
+        orders = self.kv.namespace(ORDER_TOPICS)
+        body = KvBody(dict(orders)).encode() if orders else b""
+        connection.respond(request, ResponseCode.SUCCESS, ext=ext, body=body)
+
+    def _unregister(self, connection: Connection, request: Request) -> None:
+        header = request.header(BrokerIdentityHeader)
+        identity = _identity(header)
+        if self.routes.unregister(identity):
+            self._log.info("broker unregistered", broker=identity.name, address=identity.address)
+        connection.respond(request, ResponseCode.SUCCESS)
+
+    def _heartbeat(self, connection: Connection, request: Request) -> None:
+        header = request.header(BrokerHeartbeatHeader)
+        timeout_ms = header.heartbeatTimeoutMills
+        timeout_s = timeout_ms / 1000 if timeout_ms else None
+        self.routes.heartbeat(self.server.loop.time(), header.brokerAddr, timeout_s)
+        connection.respond(request, ResponseCode.SUCCESS)
+
+    def _query_data_version(self, connection: Connection, request: Request) -> None:
+        identity = _identity(request.header(BrokerIdentityHeader))
+        theirs = decode_data_version(request.body)
+        ours = self.routes.data_version(identity)
+        changed = ours != theirs
+        if not changed:
+            self.routes.heartbeat(self.server.loop.time(), identity.address)
+        connection.respond(
+            request,
+            ResponseCode.SUCCESS,
+            ext={"changed": "true" if changed else "false"},
+            body=b"" if ours is None else ours.encode(),
+        )
+
+    def _wipe_write_perm(self, connection: Connection, request: Request) -> None:
+        name = request.header(BrokerNameHeader).brokerName
+        count = self.routes.wipe_write_perm(name)
+        self._log.info("write permission wiped", broker=name, topics=count, peer=connection.peer)
+        connection.respond(request, ResponseCode.SUCCESS, ext={"wipeTopicCount": str(count)})
+
+    def _add_write_perm(self, connection: Connection, request: Request) -> None:
+        name = request.header(BrokerNameHeader).brokerName
+        count = self.routes.add_write_perm(name)
+        self._log.info("write permission added", broker=name, topics=count, peer=connection.peer)
+        connection.respond(request, ResponseCode.SUCCESS, ext={"addTopicCount": str(count)})
+
+    # --- questions ------------------------------------------------------------------------------------
+
+    def _route(self, connection: Connection, request: Request) -> None:
+        topic = request.header(GetRouteHeader).topic
+        body = self._encoded_route(topic)
+        if body is None:
+            remark = f"No topic route info in name server for the topic: {topic}{FAQ}"
+            connection.respond(request, ResponseCode.TOPIC_NOT_EXIST, remark=remark)
+        else:
+            connection.respond(request, ResponseCode.SUCCESS, body=body)
+
+    def _encoded_route(self, topic: str) -> bytes | None:
+        """Strict JSON, which clients of every version read."""
+        order = self.kv.get(ORDER_TOPICS, topic) if self.config.orderMessageEnable else None
+        if order is not None:
+            route = self.routes.route(topic, order)
+            return None if route is None else route.encode()
+        if self._encoded_revision != self.routes.revision:
+            self._encoded.clear()
+            self._encoded_revision = self.routes.revision
+        body = self._encoded.get(topic)
+        if body is None and (route := self.routes.route(topic)) is not None:
+            body = route.encode()
+            if len(self._encoded) < MAX_CACHED_ROUTES:
+                self._encoded[topic] = body
+        return body
+
+    def _cluster_info(self, connection: Connection, request: Request) -> None:
+        connection.respond(request, ResponseCode.SUCCESS, body=self.routes.cluster_info().encode())
+
+    def _member_group(self, connection: Connection, request: Request) -> None:
+        header = request.header(BrokerMemberGroupHeader)
+        group = self.routes.member_group(header.clusterName, header.brokerName)
+        if group is None:
+            remark = f"no broker group {header.brokerName} in cluster {header.clusterName}"
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, remark)
+        connection.respond(request, ResponseCode.SUCCESS, body=BrokerMemberGroupBody(group).encode())
+
+    def _all_topics(self, connection: Connection, request: Request) -> None:
+        connection.respond(request, ResponseCode.SUCCESS, body=TopicList(self.routes.topics()).encode())
+
+    def _topics_of_cluster(self, connection: Connection, request: Request) -> None:
+        topics = self.routes.topics_of_cluster(request.header(ClusterHeader).cluster)
+        connection.respond(request, ResponseCode.SUCCESS, body=TopicList(topics).encode())
+
+    def _system_topics(self, connection: Connection, request: Request) -> None:
+        connection.respond(
+            request, ResponseCode.SUCCESS, body=TopicList(*self.routes.system_topics()).encode()
+        )
+
+    def _delete_topic(self, connection: Connection, request: Request) -> None:
+        header = request.header(DeleteTopicInNamesrvHeader)
+        if self.routes.delete_topic(header.topic, header.clusterName or None):
+            self._log.info("topic deleted", topic=header.topic, cluster=header.clusterName)
+        connection.respond(request, ResponseCode.SUCCESS)
+
+    def _register_topic(self, connection: Connection, request: Request) -> None:
+        topic = request.header(TopicHeader).topic
+        route = decode_body(request.body, TopicRoute, "route")
+        self.routes.register_topic(topic, route.queueDatas)
+        connection.respond(request, ResponseCode.SUCCESS)
+
+    def _config(self, connection: Connection, request: Request) -> None:
+        connection.respond(request, ResponseCode.SUCCESS, body=format_config(self.config).encode())
+
+    # --- key-value table ------------------------------------------------------------------------------
+
+    def _put_kv(self, connection: Connection, request: Request) -> None:
+        header = request.header(PutKvConfigHeader)
+        self.kv.change(header.namespace, header.key, header.value, _answer(connection, request))
+
+    def _delete_kv(self, connection: Connection, request: Request) -> None:
+        header = request.header(KvConfigHeader)
+        self.kv.change(header.namespace, header.key, None, _answer(connection, request))
+
+    def _get_kv(self, connection: Connection, request: Request) -> None:
+        header = request.header(KvConfigHeader)
+        value = self.kv.get(header.namespace, header.key)
+        if value is None:
+            remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
+            raise RemotingError(ResponseCode.QUERY_NOT_FOUND, remark)
+        connection.respond(request, ResponseCode.SUCCESS, ext={"value": value})
+
+    def _kv_namespace(self, connection: Connection, request: Request) -> None:
+        namespace = request.header(KvNamespaceHeader).namespace
+        entries = self.kv.namespace(namespace)
+        if entries is None:
+            remark = f"No config item, Namespace: {namespace}"
+            raise RemotingError(ResponseCode.QUERY_NOT_FOUND, remark)
+        connection.respond(request, ResponseCode.SUCCESS, body=KvBody(dict(entries)).encode())
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    def _connection_closed(self, connection: Connection) -> None:
+        for identity in self.routes.channel_closed(connection.serial):
+            self._log.warning(
+                "broker gone: connection closed",
+                broker=identity.name,
+                id=identity.id,
+                address=identity.address,
+            )
+
+    async def expire(self) -> None:
+        """Remove brokers that went silent, until cancelled; their connections are closed."""
+        while True:
+            await asyncio.sleep(self.config.scanNotActiveBrokerInterval / 1000)
+            for broker in self.routes.expire(self.server.loop.time()):
+                self._log.warning(
+                    "broker gone: silent",
+                    broker=broker.identity.name,
+                    id=broker.identity.id,
+                    address=broker.identity.address,
+                    timeout_s=broker.timeout_s,
+                )
+                for connection in self.server.connections:
+                    if connection.serial == broker.channel:
+                        connection.close()
+
+
+def _identity(header: BrokerIdentityHeader) -> BrokerIdentity:
+    return BrokerIdentity(header.clusterName, header.brokerName, header.brokerId, header.brokerAddr)
+
+
+def _answer(connection: Connection, request: Request) -> Callable[[RemotingError | None], None]:
+    def done(error: RemotingError | None) -> None:
+        if error is None:
+            connection.respond(request, ResponseCode.SUCCESS)
+        else:
+            connection.respond(request, error.code or ResponseCode.SYSTEM_ERROR, remark=error.remark)
+
+    return done
+
+
+async def _cancel_when(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+    await stop.wait()
+    for task in tasks:
+        task.cancel()
+
+
+async def main(
+    env: Env,
+    config: NamesrvConfig,
+    stop: asyncio.Event | None = None,
+    on_ready: Callable[[NameServer], None] | None = None,
+) -> None:
+    """Run a NameServer until `stop` is set or it is cancelled. OSError when it cannot listen."""
+    nameserver = NameServer(env, config)
+    await nameserver.kv.load()
+    await nameserver.server.start(config.bindAddress, config.listenPort)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(nameserver.server.run(), name="namesrv idle sweep"),
+                tasks.create_task(nameserver.expire(), name="namesrv expiry"),
+                tasks.create_task(nameserver.kv.run(), name="namesrv kv writer"),
+            ]
+            if stop is not None:
+                tasks.create_task(_cancel_when(stop, background), name="namesrv stop")
+            if on_ready is not None:
+                on_ready(nameserver)
+    finally:
+        await nameserver.server.close()

@@ -1,0 +1,343 @@
+"""Typed bodies of requests and answers (RocketMQ's *Body, *Data classes), with fastjson's leniencies.
+
+Reading accepts what clients really send: enums by name or ordinal, numbers as text, missing keys, a
+trailing newline, unquoted keys; unknown keys are ignored. Writing is strict JSON with sorted keys and
+without nulls. Field names are those on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from formats.message_ids import java_hash
+from remoting.errors import BadBody
+from remoting.fastjson import dumps, dumps_object_map, loads, without_nulls
+
+T = TypeVar("T")
+
+CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+"""Pull, push, pop: position = ordinal."""
+MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
+CONSUME_FROM_WHERE = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+PERM_PRIORITY = 8
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+MASTER_ID = 0
+"""Broker id of the master; any other is a slave."""
+
+DEFAULT_TOPIC = "TBW102"
+"""The topic whose queues a topic created on first use inherits (MixAll, TopicValidator)."""
+
+
+class Body(msgspec.Struct):
+    """Base of all bodies: `encode()` writes one, `decode_body` reads one."""
+
+    def encode(self) -> bytes:
+        """JSON with sorted keys, without nulls."""
+        return dumps(self)
+
+
+def decode_body(data: bytes, type_: type[T], what: str = "body") -> T:
+    """A typed body; BadBody says what is wrong. Numbers and booleans may come as text."""
+    return convert_body(loads(data), type_, what)
+
+
+def convert_body(value: object, type_: type[T], what: str = "body") -> T:
+    """The same from parsed JSON."""
+    try:
+        return msgspec.convert(value, type_, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadBody(f"the {what} is wrong: {error}") from error
+
+
+# --- routes -------------------------------------------------------------------------------------------
+
+
+class QueueData(Body):
+    """Queues of a topic on one broker group. perm: 4 read, 2 write, 1 inherit."""
+
+    brokerName: str
+    readQueueNums: int
+    writeQueueNums: int
+    perm: int
+    topicSysFlag: int = 0
+
+
+class BrokerData(Body):
+    """Addresses of one broker group by broker id; 0 is the master."""
+
+    cluster: str
+    brokerName: str
+    brokerAddrs: dict[int, str]
+    enableActingMaster: bool = False
+    zoneName: str | None = None
+
+    @property
+    def master(self) -> str | None:
+        """Address of the master, None while there is none."""
+        return self.brokerAddrs.get(MASTER_ID)
+
+
+class TopicRoute(Body):
+    """Answer to 105 (TopicRouteData)."""
+
+    queueDatas: list[QueueData]
+    brokerDatas: list[BrokerData]
+    filterServerTable: dict[str, list[str]] = {}
+    orderTopicConf: str | None = None
+
+
+class ClusterInfo(Body):
+    """Answer to 106."""
+
+    brokerAddrTable: dict[str, BrokerData] = {}
+    clusterAddrTable: dict[str, list[str]] = {}
+
+
+class BrokerMemberGroup(Body):
+    """Addresses of one group by broker id."""
+
+    cluster: str
+    brokerName: str
+    brokerAddrs: dict[int, str] = {}
+
+
+class BrokerMemberGroupBody(Body):
+    """Answer to 901."""
+
+    brokerMemberGroup: BrokerMemberGroup
+
+
+class TopicList(Body):
+    """Answer to 206, 224, 304."""
+
+    topicList: list[str] = []
+    brokerAddr: str | None = None
+
+
+class KvTable(Body):
+    """Answer to 219, 28, and to 103 (order topics)."""
+
+    table: dict[str, str] = {}
+
+
+# --- clients ------------------------------------------------------------------------------------------
+
+
+class Subscription(Body):
+    """What a group wants of a topic (SubscriptionData). codeSet: Java hashes of the tags; empty = all."""
+
+    topic: str
+    subString: str = "*"
+    tagsSet: list[str] = []
+    codeSet: list[int] = []
+    subVersion: int = 0
+    expressionType: str = "TAG"
+    classFilterMode: bool = False
+    filterClassSource: str | None = None
+
+
+class ProducerData(Body):
+    """A producer group of a client."""
+
+    groupName: str
+
+
+class ConsumerData(Body):
+    """A consumer group of a client. The enums are their names, whatever form they came in."""
+
+    groupName: str
+    consumeType: str = "CONSUME_PASSIVELY"
+    messageModel: str = "CLUSTERING"
+    consumeFromWhere: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptionDataSet: list[Subscription] = []
+    unitMode: bool = False
+
+
+class Heartbeat(Body):
+    """Body of 34 (HeartbeatData)."""
+
+    clientID: str
+    producerDataSet: list[ProducerData] = []
+    consumerDataSet: list[ConsumerData] = []
+    heartbeatFingerprint: int = 0
+    withoutSub: bool = False
+
+
+class ConsumerIdList(Body):
+    """Answer to 38."""
+
+    consumerIdList: list[str] = []
+
+
+class ClientConnection(Body):
+    """One client of a group (Connection)."""
+
+    clientId: str
+    clientAddr: str
+    language: str
+    version: int
+
+
+class ConsumerConnections(Body):
+    """Answer to 203."""
+
+    connectionSet: list[ClientConnection] = []
+    consumeType: str | None = None
+    messageModel: str | None = None
+    consumeFromWhere: str | None = None
+    subscriptionTable: dict[str, Subscription] = {}
+
+
+class ProducerConnections(Body):
+    """Answer to 204."""
+
+    connectionSet: list[ClientConnection] = []
+
+
+class MessageQueue(msgspec.Struct, frozen=True, order=True):
+    """One queue; a map key; sorts as clients sort it for allocation (topic, broker, queue)."""
+
+    topic: str
+    brokerName: str
+    queueId: int
+
+
+class LockRequest(Body):
+    """Body of 41 and 42."""
+
+    consumerGroup: str
+    clientId: str
+    mqSet: list[MessageQueue] = []
+    onlyThisBroker: bool = False
+
+
+class LockAnswer(Body):
+    """Answer to 41."""
+
+    lockOKMQSet: list[MessageQueue] = []
+
+
+def subscription_codes(expression: str | None) -> tuple[list[str], list[int]]:
+    """Tags and their codes of "TagA || TagB"; both empty for everything (FilterAPI.buildSubscriptionData)."""
+    text = (expression or "").strip()
+    if text in ("", "*"):
+        return [], []
+    tags = sorted({tag.strip() for tag in text.split("||")} - {""})
+    return tags, [java_hash(tag) for tag in tags]
+
+
+def make_subscription(topic: str, expression: str | None, version: int, kind: str = "TAG") -> Subscription:
+    """A subscription with its tags worked out."""
+    tags, codes = subscription_codes(expression) if kind == "TAG" else ([], [])
+    return Subscription(topic, expression or "*", tags, codes, version, kind)
+
+
+def decode_heartbeat(data: bytes) -> Heartbeat:
+    """Body of 34, from any client: codeSet is worked out where it is missing (C++ sends none)."""
+    value = loads(data)
+    if not isinstance(value, dict):
+        raise BadBody("the heartbeat is not a JSON object")
+    consumers = value.get("consumerDataSet")
+    for consumer in consumers if isinstance(consumers, list) else []:
+        if isinstance(consumer, dict):
+            _name_ordinal(consumer, "consumeType", CONSUME_TYPES)
+            _name_ordinal(consumer, "messageModel", MESSAGE_MODELS)
+            _name_ordinal(consumer, "consumeFromWhere", CONSUME_FROM_WHERE)
+    heartbeat = convert_body(without_nulls(value), Heartbeat, "heartbeat")
+    for data_of_group in heartbeat.consumerDataSet:
+        for subscription in data_of_group.subscriptionDataSet:
+            if subscription.expressionType == "TAG" and not subscription.codeSet:
+                tags, codes = subscription_codes(subscription.subString)
+                subscription.tagsSet, subscription.codeSet = tags, codes
+    return heartbeat
+
+
+def _name_ordinal(value: dict[str, Any], field: str, names: tuple[str, ...]) -> None:
+    """Replace an enum's ordinal by its name; BadBody for what is neither."""
+    item = value.get(field)
+    if item is None:
+        value.pop(field, None)
+        return
+    if isinstance(item, str) and item.isdecimal():
+        item = int(item)
+    if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < len(names):
+        value[field] = names[item]
+    elif item not in names:
+        raise BadBody(f"the heartbeat has a wrong {field}: {item!r}")
+
+
+# --- tables -------------------------------------------------------------------------------------------
+
+
+class TopicOffset(Body):
+    """Offsets of one queue; lastUpdateTimestamp in ms, 0 for never."""
+
+    minOffset: int
+    maxOffset: int
+    lastUpdateTimestamp: int = 0
+
+
+class OffsetWrapper(Body):
+    """Progress of a group on one queue."""
+
+    brokerOffset: int
+    consumerOffset: int
+    lastTimestamp: int = 0
+    pullOffset: int = 0
+
+
+class SubscriptionGroupConfig(Body):
+    """Body of 200; a consumer group's settings."""
+
+    groupName: str
+    consumeEnable: bool = True
+    consumeFromMinEnable: bool = True
+    consumeBroadcastEnable: bool = True
+    consumeMessageOrderly: bool = False
+    retryQueueNums: int = 1
+    retryMaxTimes: int = 16
+    brokerId: int = MASTER_ID
+    whichBrokerWhenConsumeSlowly: int = 1
+    notifyConsumerIdsChangedEnable: bool = True
+    groupSysFlag: int = 0
+    consumeTimeoutMinute: int = 15
+    attributes: dict[str, str] = {}
+
+
+def queue_table(
+    name: str, table: Mapping[MessageQueue, object] | Iterable[tuple[MessageQueue, object]]
+) -> bytes:
+    """Body with one map from queues to values: `{"offsetTable":{{queue}:value}}` (202, 208, 220, 221)."""
+    items = table.items() if isinstance(table, Mapping) else table
+    return dumps_object_map(name, sorted(items, key=lambda item: item[0]))
+
+
+def decode_queue_table(data: bytes, name: str, value_type: type[T]) -> dict[MessageQueue, T]:
+    """Inverse of `queue_table`."""
+    value = loads(data)
+    table = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(table, dict):
+        raise BadBody(f"the body has no {name}")
+    queues = {decode_body(key.encode(), MessageQueue, "queue"): item for key, item in table.items()}
+    named = {
+        f"$.{name}.MessageQueue [topic={q.topic}, brokerName={q.brokerName}, queueId={q.queueId}]": item
+        for q, item in queues.items()
+    }
+    for queue, item in queues.items():
+        if isinstance(item, dict) and "$ref" in item:  # Java wrote an object that it had written before
+            queues[queue] = named.get(str(item["$ref"]).replace("\\", ""))
+    return {queue: convert_body(item, value_type, name) for queue, item in queues.items()}

@@ -1,0 +1,208 @@
+"""The client side: one connection per address, many requests in flight on it, answers matched by opaque.
+
+A connection is dialled at its first use; requests made meanwhile wait for it. When it goes down, all its
+requests fail at once and the next use dials again. Requests of one turn of the loop leave in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from remoting.codes import ResponseCode
+from remoting.commands import FLAG_ONEWAY, Request, Response, SerializeType
+from remoting.errors import ConnectFailed, FrameError, RemotingError
+from remoting.frames import Fields, encode_request
+from remoting.limits import ClientLimits
+from remoting.link import Link, OnDone
+from runtime.env import Env
+
+__all__ = ["ClientHandler", "ClientLimits", "OnDone", "RemotingClient"]
+
+ClientHandler = Callable[[str, Request], Response | None]
+"""Handles a request that the peer at an address made; None leaves it without an answer."""
+
+
+class RemotingClient:
+    """Makes requests of any address ("host:port"). `run` must run: it dials and closes what is idle."""
+
+    def __init__(
+        self,
+        env: Env,
+        *,
+        limits: ClientLimits | None = None,
+        handlers: Mapping[int, ClientHandler] | None = None,
+        on_connection_lost: Callable[[str], None] | None = None,
+        serialize: SerializeType = SerializeType.JSON,
+    ) -> None:
+        self.limits = limits or ClientLimits()
+        self.late_responses = 0
+        self.bad_frames = 0
+        self._log = env.log.child("client")
+        self._handlers = dict(handlers or {})
+        self._on_connection_lost = on_connection_lost
+        self._serialize = serialize
+        self._links: dict[str, Link] = {}
+        self._to_dial: list[Link] = []
+        self._tasks: asyncio.TaskGroup | None = None
+        self._opaque = env.random.getrandbits(24)
+        self._closed = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop it is used on."""
+        return asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        """Dial and sweep, until cancelled. Requests made before this starts wait for it."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                waiting, self._to_dial = self._to_dial, []
+                for link in waiting:
+                    self._dial(link)
+                tasks.create_task(self._sweep(), name="client idle sweep")
+        finally:
+            self._tasks = None
+
+    async def _sweep(self) -> None:
+        """Close idle connections, until cancelled."""
+        while True:
+            await asyncio.sleep(self.limits.idle_sweep_s)
+            now = self.loop.time()
+            for link in [link for link in self._links.values() if link.idle(now)]:
+                link.close("closed: idle")
+
+    async def invoke(
+        self,
+        addr: str,
+        code: int,
+        header: Fields = None,
+        body: bytes = b"",
+        timeout_s: float = 3.0,
+    ) -> Response:
+        """Make a request and wait for its answer, whatever its code; RemotingError when there is none."""
+        future: asyncio.Future[Response] = self.loop.create_future()
+
+        def done(result: Response | RemotingError) -> None:
+            if future.done():
+                return
+            if isinstance(result, Response):
+                future.set_result(result)
+            else:
+                future.set_exception(result)
+
+        link, opaque = self._request(addr, code, header, body, timeout_s, done)
+        try:
+            return await future
+        finally:
+            link.forget(opaque)
+
+    def invoke_nowait(
+        self,
+        addr: str,
+        code: int,
+        header: Fields,
+        body: bytes,
+        timeout_s: float,
+        on_done: OnDone,
+    ) -> None:
+        """Make a request; `on_done` gets the answer or the error later, never before this returns."""
+        try:
+            self._request(addr, code, header, body, timeout_s, on_done)
+        except RemotingError as error:
+            self.loop.call_soon(on_done, error)
+
+    async def invoke_oneway(self, addr: str, code: int, header: Fields = None, body: bytes = b"") -> None:
+        """Send a request that gets no answer. Returns when it is handed to the transport's buffer."""
+        link = self._link(addr)
+        self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
+        link.send(encode_request(code, opaque, header, len(body), FLAG_ONEWAY, self._serialize), body)
+        await link.wait_up()
+
+    async def close(self) -> None:
+        """Hang up everywhere; requests in flight fail with ConnectionLost, later ones are refused."""
+        self._closed = True
+        for link in list(self._links.values()):
+            link.close("this client was closed")
+
+    def disconnect(self, addr: str) -> None:
+        """Hang up on one address; the next use dials again."""
+        link = self._links.get(addr)
+        if link is not None:
+            link.close("hung up")
+
+    def connected(self, addr: str) -> bool:
+        """Whether there is a connection to this address now."""
+        link = self._links.get(addr)
+        return link is not None and link.is_up
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _request(
+        self, addr: str, code: int, header: Fields, body: bytes, timeout_s: float, done: OnDone
+    ) -> tuple[Link, int]:
+        link = self._links.get(addr) or self._link(addr)
+        self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
+        frame = encode_request(code, opaque, header, len(body), 0, self._serialize)
+        link.request(opaque, code, frame, body, timeout_s, done)
+        return link, opaque
+
+    def _link(self, addr: str) -> Link:
+        if self._closed:
+            raise ConnectFailed(f"{addr}: this client is closed")
+        link = self._links.get(addr)
+        if link is None:
+            link = Link(self, addr)
+            self._links[addr] = link
+            self._dial(link)
+        return link
+
+    def _dial(self, link: Link) -> None:
+        if self._tasks is None:
+            self._to_dial.append(link)
+        else:
+            self._tasks.create_task(link.dial(), name=f"dial {link.address}")
+
+    # --- for Link ------------------------------------------------------------------------------------
+
+    def call(self, done: OnDone, result: Response | RemotingError) -> None:
+        """Tell a caller; what its callback raises goes to the loop's exception handler."""
+        try:
+            done(result)
+        except Exception as error:  # the boundary of one request
+            self.report(error)
+
+    def report(self, error: Exception) -> None:
+        """An error that belongs to no caller."""
+        self.loop.call_exception_handler({"message": "failed in a remoting callback", "exception": error})
+
+    def handle(self, addr: str, request: Request) -> Response | None:
+        """What we answer to a request of the peer."""
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            remark = f" request type {request.code} not supported"
+            return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        try:
+            return handler(addr, request)
+        except RemotingError as error:
+            code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
+            return Response(code, remark=error.remark)
+        except Exception as error:  # the boundary of one request
+            self.report(error)
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    def drop(self, link: Link) -> None:
+        """A link has ended: the next use of its address makes a new one."""
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+
+    def lost(self, link: Link) -> None:
+        """An established connection went down."""
+        if self._on_connection_lost is not None:
+            self._on_connection_lost(link.address)
+
+    def bad_frame(self, addr: str, error: FrameError) -> None:
+        """A peer sent what is no frame."""
+        self.bad_frames += 1
+        self._log.warning("connection closed", peer=addr, reason=str(error))

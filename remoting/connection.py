@@ -1,0 +1,248 @@
+"""One TCP connection of a server, as its handlers see it.
+
+A read is cut into all the requests it completes, each is handed to the handler of its code, and what the
+handlers answer in one turn of the loop (or later, from commits and timers) leaves in one write.
+Back-pressure is by not reading: while the peer does not take its answers (`outbound_high_water`) or has
+too much unanswered (`max_inflight`), nothing more is read from it. A bad frame closes the connection and
+touches nobody else (safety.md S29).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from formats.message_ids import pack_ipv4_host
+from remoting.codes import ResponseCode
+from remoting.commands import Request
+from remoting.frames import SERVER_LANGUAGE, FrameReader, encode_request, encode_response
+from remoting.limits import REQUEST_OVERHEAD
+from remoting.sockets import peer_of, set_no_delay
+from runtime.files import Buffer
+
+if TYPE_CHECKING:
+    from remoting.server import RemotingServer
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One peer, as handlers see it. Every request that is not oneway is to be answered once, now or later.
+
+    `peer` is "ip:port", `peer_host` the same as the 8-byte host field of a record (zeros for an IPv6
+    address, which records do not hold), `attributes` belongs to the application.
+    """
+
+    def __init__(self, server: RemotingServer) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._stats = server.stats
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader(
+            server.limits.max_frame_size, server.limits.read_buffer, server.limits.max_read_buffer
+        )
+        self._out: list[Buffer] = []
+        self._flush_scheduled = False
+        self._inflight = 0
+        self._peer_is_slow = False
+        self._reading_paused = False
+        self.last_active = 0.0
+        self.serial = -1
+        self.peer = ""
+        self.peer_host = bytes(8)
+        self.closed = True
+        self.attributes: dict[str, object] = {}
+
+    # --- for handlers ---------------------------------------------------------------------------------
+
+    def respond(
+        self,
+        request: Request,
+        code: int,
+        *,
+        ext: Mapping[str, str] | None = None,
+        body: Buffer | Sequence[Buffer] = b"",
+        remark: str | None = None,
+    ) -> None:
+        """Answer a request, in its serialization. Nothing happens if it was oneway or the peer is gone.
+
+        A body may come in pieces; they are taken when the turn's output is written, by the next turn.
+        """
+        if request.flag & 2 or self.closed:
+            self._settle(request)
+            return
+        parts = (body,) if isinstance(body, (bytes, bytearray, memoryview)) else body
+        size = sum(map(len, parts))
+        if size > self._limits.max_frame_size:
+            remark = f"the answer has {size} bytes: at most {self._limits.max_frame_size}"
+            code, ext, parts, size = ResponseCode.SYSTEM_ERROR, None, (), 0
+        self._out.append(encode_response(request, code, ext, remark, size))
+        if size:
+            self._out.extend(parts)
+        self._sent(request)
+
+    def respond_parts(self, request: Request, parts: Sequence[Buffer]) -> None:
+        """Answer with an already encoded frame (`remoting.frames.encode_response_json` and a body)."""
+        if request.flag & 2 or self.closed:
+            self._settle(request)
+            return
+        self._out.extend(parts)
+        self._sent(request)
+
+    def send_oneway(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
+        """A request of ours that expects no answer, in JSON, which every client reads."""
+        if self.closed:
+            return
+        opaque = self._server.next_opaque()
+        self._out.append(encode_request(code, opaque, ext, len(body), flag=2, language=SERVER_LANGUAGE))
+        if body:
+            self._out.append(body)
+        self._schedule_flush()
+
+    def close(self) -> None:
+        """Close after what was answered so far has gone out."""
+        if self._transport is not None and not self._transport.is_closing():
+            self.flush()
+            self._transport.close()
+
+    def close_idle(self) -> None:
+        """Close; at once if the peer has not taken what was sent to it for all that time."""
+        transport = self._transport
+        if transport is not None and (transport.is_closing() or transport.get_write_buffer_size()):
+            transport.abort()
+        else:
+            self.close()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- output ---------------------------------------------------------------------------------------
+
+    def _sent(self, request: Request) -> None:
+        self._settle(request)
+        self._stats.responses += 1
+        if not self._flush_scheduled:
+            self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._server.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what has gathered, in one piece."""
+        self._flush_scheduled = False
+        out, transport = self._out, self._transport
+        if not out or transport is None or transport.is_closing():
+            out.clear()
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        self.last_active = self._server.loop.time()
+        self._stats.bytes_out += len(data)
+        transport.write(data)
+        if self._peer_is_slow and transport.get_write_buffer_size() > self._limits.max_outbound:
+            self._server.complain("peer does not read its answers", self.peer)
+            transport.abort()
+
+    # --- back-pressure --------------------------------------------------------------------------------
+
+    def _settle(self, request: Request) -> None:
+        """Take an answered request out of the in-flight account (once)."""
+        if request.size:
+            self._inflight -= request.size
+            request.size = 0
+            if self._reading_paused and self._inflight <= self._limits.max_inflight // 2:
+                self._adjust_reading()
+
+    def _adjust_reading(self) -> None:
+        wanted = self._peer_is_slow or self._inflight > self._limits.max_inflight
+        transport = self._transport
+        if wanted == self._reading_paused or transport is None or transport.is_closing():
+            return
+        self._reading_paused = wanted
+        if wanted:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        self._peer_is_slow = True
+        self._adjust_reading()
+
+    def resume_writing(self) -> None:
+        self._peer_is_slow = False
+        self._adjust_reading()
+
+    # --- input ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.peer = peer_of(transport)
+        if not self._server.admit(self):
+            transport.abort()
+            return
+        self.closed = False
+        self.last_active = self._server.loop.time()
+        host, _, port = self.peer.rpartition(":")
+        try:
+            self.peer_host = pack_ipv4_host(host.removeprefix("::ffff:"), int(port))
+        except ValueError:  # IPv6 or no address at all
+            self.peer_host = bytes(8)
+        set_no_delay(transport)
+        transport.set_write_buffer_limits(self._limits.outbound_high_water)
+        self._server.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed:
+            self.closed = True
+            self._out.clear()
+            self._server.discharge(self)
+        self._transport = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.closed:
+            return
+        self.last_active = self._server.loop.time()
+        self._stats.bytes_in += nbytes
+        requests = self._reader.received(nbytes)
+        self._stats.requests += len(requests)
+        dispatch = self._server.dispatch
+        for request in requests:
+            if request.flag:
+                if request.flag & 1:  # an answer to something we asked: only oneway requests are sent today
+                    self._stats.stray_responses += 1
+                    continue
+                if request.flag & 2:
+                    self._stats.oneway += 1
+                    request.size = 0
+            if request.size:
+                request.size += REQUEST_OVERHEAD
+                self._inflight += request.size
+            dispatch(self, request)
+        error = self._reader.error
+        if error is not None:
+            self._server.complain(error.cause, self.peer, detail=str(error))
+            self.close()
+        elif self._inflight > self._limits.max_inflight:
+            self._adjust_reading()
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes itself
+
+    def idle_since(self) -> float:
+        """Loop time of the last traffic."""
+        return self.last_active
+
+    def release_memory(self) -> None:
+        """Give the read buffer back while nothing arrives."""
+        self._reader.shrink()
+
+
+Handler = Callable[[Connection, Request], None]
+"""Answers a request by `connection.respond`, now or later; what it raises becomes the answer."""

@@ -1,0 +1,159 @@
+"""JSON as fastjson 1.2 writes it: strict JSON, except that map keys which are no text stay as they are.
+
+`{"offsetTable":{"T@CG":{0:5,1:7}}}` has numbers as keys, `{{"brokerName":"a","queueId":0,"topic":"T"}:9}`
+has objects. `loads` reads all of it, `dumps` writes keys sorted and without nulls as Java does, with
+quoted keys (every tested client reads those), and `dumps_object_map` writes the one form that has no
+strict spelling.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from remoting.commands import DECODE_ERRORS
+from remoting.errors import BadBody
+
+MAX_DEPTH = 64
+"""Nested values in a body; deeper is refused."""
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NAMED = {"true": True, "false": False, "null": None}
+
+
+def loads(data: bytes) -> Any:
+    """A body as Python values; BadBody when it is not JSON even in fastjson's sense.
+
+    A key that is a number becomes its text, a key that is an object its `dumps` text.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except DECODE_ERRORS:
+        pass
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise BadBody(f"the body is not UTF-8: {error}") from error
+    parser = _Parser(text)
+    value = parser.value(0)
+    parser.skip_space()
+    if parser.at != len(text):
+        raise parser.error("the end of the body")
+    return value
+
+
+def dumps(value: object) -> bytes:
+    """Sorted strict JSON without nulls (map keys that are numbers are quoted)."""
+    return _ENCODER.encode(without_nulls(msgspec.to_builtins(value, str_keys=True)))
+
+
+def dumps_object_map(name: str, items: Iterable[tuple[object, object]], **others: object) -> bytes:
+    """`{"name":{{key object}:value,...}, others}`: bodies of 202, 208, 220, 221, 307 have such maps."""
+    entries = b",".join(dumps(key) + b":" + dumps(value) for key, value in items)
+    fields = {key: dumps(value) for key, value in others.items() if value is not None}
+    fields[name] = b"{" + entries + b"}"
+    return b"{" + b",".join(b'"%b":%b' % (key.encode(), fields[key]) for key in sorted(fields)) + b"}"
+
+
+def without_nulls(value: Any) -> Any:
+    """The same without fields that are None, at any depth."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+class _Parser:
+    """Recursive descent over the relaxed grammar; only used when strict JSON did not fit."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def error(self, expected: str) -> BadBody:
+        found = self.text[self.at : self.at + 12]
+        return BadBody(f"the body is not JSON: {expected} is expected at character {self.at}, not {found!r}")
+
+    def skip_space(self) -> None:
+        match = _SPACE.match(self.text, self.at)
+        if match is not None:
+            self.at = match.end()
+
+    def peek(self) -> str:
+        self.skip_space()
+        return self.text[self.at : self.at + 1]
+
+    def take(self, character: str) -> bool:
+        if self.peek() != character:
+            return False
+        self.at += 1
+        return True
+
+    def match(self, pattern: re.Pattern[str]) -> str | None:
+        self.skip_space()
+        match = pattern.match(self.text, self.at)
+        if match is None:
+            return None
+        self.at = match.end()
+        return match.group()
+
+    def value(self, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise BadBody(f"the body is nested more than {MAX_DEPTH} deep")
+        if self.take("{"):
+            return self.object(depth)
+        if self.take("["):
+            return self.array(depth)
+        text = self.match(_STRING) or self.match(_NUMBER)
+        if text is not None:
+            return self.scalar(text)
+        start = self.at
+        name = self.match(_NAME)
+        if name in _NAMED:
+            return _NAMED[name]
+        self.at = start
+        raise self.error("a value")
+
+    def scalar(self, text: str) -> Any:
+        try:
+            return msgspec.json.decode(text)
+        except DECODE_ERRORS as error:
+            raise BadBody(f"the body is not JSON: {error}") from error
+
+    def object(self, depth: int) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        while not self.take("}"):
+            key = self.key(depth)
+            if not self.take(":"):
+                raise self.error("':'")
+            result[key] = self.value(depth + 1)
+            if not self.take(",") and self.peek() != "}":
+                raise self.error("',' or '}'")
+        return result
+
+    def array(self, depth: int) -> list[Any]:
+        result = []
+        while not self.take("]"):
+            result.append(self.value(depth + 1))
+            if not self.take(",") and self.peek() != "]":
+                raise self.error("',' or ']'")
+        return result
+
+    def key(self, depth: int) -> str:
+        if self.peek() in ("{", "["):
+            return dumps(self.value(depth + 1)).decode()
+        text = self.match(_STRING)
+        if text is not None:
+            return str(self.scalar(text))
+        name = self.match(_NUMBER) or self.match(_NAME)
+        if name is None:
+            raise self.error("a key")
+        return name

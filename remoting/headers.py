@@ -1,0 +1,480 @@
+"""The header of each request as a typed struct; field names as on the wire (RocketMQ's *RequestHeader).
+
+A field without default is required: a request that lacks it is answered with code 1 and its name. What is
+not declared (routing fields, ACL fields, newer fields) is ignored. Times in ms, offsets in messages unless
+said. The one exception in names is `SendMessageV2Header`: its fields travel as the letters a to n, and are
+called here as in `SendMessageHeader`, so that one send path serves both.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from remoting.codes import RequestCode
+from remoting.response_headers import (
+    I32,
+    I64,
+)
+from remoting.response_headers import (
+    AddWritePermResponseHeader as AddWritePermResponseHeader,
+)
+from remoting.response_headers import (
+    Header as Header,
+)
+from remoting.response_headers import (
+    KvConfigResponseHeader as KvConfigResponseHeader,
+)
+from remoting.response_headers import (
+    OffsetResponseHeader as OffsetResponseHeader,
+)
+from remoting.response_headers import (
+    PullMessageResponseHeader as PullMessageResponseHeader,
+)
+from remoting.response_headers import (
+    QueryDataVersionResponseHeader as QueryDataVersionResponseHeader,
+)
+from remoting.response_headers import (
+    QueryMessageResponseHeader as QueryMessageResponseHeader,
+)
+from remoting.response_headers import (
+    RegisterBrokerResponseHeader as RegisterBrokerResponseHeader,
+)
+from remoting.response_headers import (
+    SendMessageResponseHeader as SendMessageResponseHeader,
+)
+from remoting.response_headers import (
+    TimestampResponseHeader as TimestampResponseHeader,
+)
+from remoting.response_headers import (
+    WipeWritePermResponseHeader as WipeWritePermResponseHeader,
+)
+
+
+class NoHeader(Header):
+    """A request whose header has no fields of its own."""
+
+
+# --- messages -----------------------------------------------------------------------------------------
+
+
+class SendMessageHeader(Header):
+    """10 SEND_MESSAGE, 324 SEND_REPLY_MESSAGE. `properties` is the encoded text of formats.properties."""
+
+    producerGroup: str
+    topic: str
+    defaultTopic: str
+    defaultTopicQueueNums: I32
+    queueId: I32
+    sysFlag: I32
+    bornTimestamp: I64
+    flag: I32
+    properties: str | None = None
+    reconsumeTimes: I32 | None = None
+    unitMode: bool = False
+    maxReconsumeTimes: I32 | None = None
+    batch: bool = False
+    brokerName: str | None = msgspec.field(name="bname", default=None)
+
+
+class SendMessageV2Header(
+    Header,
+    rename=dict(zip(SendMessageHeader.__struct_fields__, "abcdefghijklmn", strict=True)),
+):
+    """310 SEND_MESSAGE_V2, 320 SEND_BATCH_MESSAGE, 325 SEND_REPLY_MESSAGE_V2: a to n, in this order."""
+
+    producerGroup: str
+    topic: str
+    defaultTopic: str
+    defaultTopicQueueNums: I32
+    queueId: I32
+    sysFlag: I32
+    bornTimestamp: I64
+    flag: I32
+    properties: str | None = None
+    reconsumeTimes: I32 | None = None
+    unitMode: bool = False
+    maxReconsumeTimes: I32 | None = None
+    batch: bool = False
+    brokerName: str | None = None
+
+
+SendHeader = SendMessageHeader | SendMessageV2Header
+"""What a send processor works on: both have the same fields."""
+
+
+class PullMessageHeader(Header):
+    """11 PULL_MESSAGE, 361 LITE_PULL_MESSAGE. sysFlag: the PULL_* bits below."""
+
+    consumerGroup: str
+    topic: str
+    queueId: I32
+    queueOffset: I64
+    maxMsgNums: I32
+    sysFlag: I32
+    commitOffset: I64
+    suspendTimeoutMillis: I64
+    subVersion: I64
+    subscription: str | None = None
+    expressionType: str | None = None
+    maxMsgBytes: I32 | None = None
+    requestSource: I32 | None = None
+
+
+PULL_COMMIT_OFFSET = 1
+"""`commitOffset` is to be stored as the group's consumer offset."""
+PULL_SUSPEND = 2
+"""Hold the request up to `suspendTimeoutMillis` when there is nothing new."""
+PULL_SUBSCRIPTION = 4
+"""`subscription` is in the header; without it that of the heartbeat counts."""
+PULL_CLASS_FILTER = 8
+PULL_LITE = 16
+
+
+class QueryMessageHeader(Header):
+    """12 QUERY_MESSAGE. With the field `_UNIQUE_KEY_QUERY` = true the key is a unique id."""
+
+    topic: str
+    key: str
+    maxNum: I32
+    beginTimestamp: I64
+    endTimestamp: I64
+    uniqueKeyQuery: bool = msgspec.field(name="_UNIQUE_KEY_QUERY", default=False)
+
+
+class ViewMessageHeader(Header):
+    """33 VIEW_MESSAGE_BY_ID. `offset` is a physical offset in bytes."""
+
+    offset: I64
+    topic: str | None = None
+
+
+class ConsumerSendMsgBackHeader(Header):
+    """36 CONSUMER_SEND_MSG_BACK. `offset` is a physical offset in bytes."""
+
+    offset: I64
+    group: str
+    delayLevel: I32
+    originMsgId: str | None = None
+    originTopic: str | None = None
+    unitMode: bool = False
+    maxReconsumeTimes: I32 | None = None
+
+
+class EndTransactionHeader(Header):
+    """37 END_TRANSACTION. commitOrRollback: 8 commit, 12 roll back, 0 not known."""
+
+    producerGroup: str
+    tranStateTableOffset: I64
+    commitLogOffset: I64
+    commitOrRollback: I32
+    msgId: str
+    fromTransactionCheck: bool = False
+    transactionId: str | None = None
+    topic: str | None = None
+
+
+class CheckTransactionStateHeader(Header):
+    """39 CHECK_TRANSACTION_STATE, broker to producer."""
+
+    tranStateTableOffset: I64
+    commitLogOffset: I64
+    msgId: str | None = None
+    transactionId: str | None = None
+    offsetMsgId: str | None = None
+    topic: str | None = None
+
+
+# --- offsets ------------------------------------------------------------------------------------------
+
+
+class QueueHeader(Header):
+    """31 GET_MIN_OFFSET, 32 GET_EARLIEST_MSG_STORETIME: one queue."""
+
+    topic: str
+    queueId: I32
+
+
+class GetMaxOffsetHeader(Header):
+    """30 GET_MAX_OFFSET: the offset that the next message will get."""
+
+    topic: str
+    queueId: I32
+    committed: bool = True
+
+
+class SearchOffsetHeader(Header):
+    """29 SEARCH_OFFSET_BY_TIMESTAMP. boundaryType: lower (default) or upper, in any case."""
+
+    topic: str
+    queueId: I32
+    timestamp: I64
+    boundaryType: str | None = None
+
+
+class QueryConsumerOffsetHeader(Header):
+    """14 QUERY_CONSUMER_OFFSET."""
+
+    consumerGroup: str
+    topic: str
+    queueId: I32
+    setZeroIfNotFound: bool | None = None
+
+
+class UpdateConsumerOffsetHeader(Header):
+    """15 UPDATE_CONSUMER_OFFSET. Clients may send -1: to be ignored."""
+
+    consumerGroup: str
+    topic: str
+    queueId: I32
+    commitOffset: I64
+
+
+class ResetOffsetHeader(Header):
+    """222 INVOKE_BROKER_TO_RESET_OFFSET, and 220 to the consumers. timestamp -1 is the end of the queue."""
+
+    group: str
+    topic: str
+    timestamp: I64
+    isForce: bool
+    queueId: I32 = -1
+    offset: I64 | None = None
+
+
+# --- clients and groups -------------------------------------------------------------------------------
+
+
+class UnregisterClientHeader(Header):
+    """35 UNREGISTER_CLIENT. The C++ client sends "" for the group that it does not mean."""
+
+    clientID: str
+    producerGroup: str | None = None
+    consumerGroup: str | None = None
+
+
+class ConsumerGroupHeader(Header):
+    """38 GET_CONSUMER_LIST_BY_GROUP, 40 NOTIFY_CONSUMER_IDS_CHANGED, 203 GET_CONSUMER_CONNECTION_LIST."""
+
+    consumerGroup: str
+
+
+class ProducerGroupHeader(Header):
+    """204 GET_PRODUCER_CONNECTION_LIST."""
+
+    producerGroup: str
+
+
+class ConsumeStatsHeader(Header):
+    """208 GET_CONSUME_STATS."""
+
+    consumerGroup: str
+    topic: str | None = None
+    topicList: str | None = None
+
+
+class GetAllSubscriptionGroupHeader(Header):
+    """201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG; older tools send no fields."""
+
+    groupSeq: I32 = 0
+    dataVersion: str | None = None
+    maxGroupNum: I32 | None = None
+
+
+class DeleteSubscriptionGroupHeader(Header):
+    """207 DELETE_SUBSCRIPTIONGROUP."""
+
+    groupName: str
+    cleanOffset: bool = False
+
+
+class GroupHeader(Header):
+    """352 GET_SUBSCRIPTIONGROUP_CONFIG, 343 QUERY_TOPICS_BY_CONSUMER."""
+
+    group: str
+
+
+# --- topics -------------------------------------------------------------------------------------------
+
+
+class TopicHeader(Header):
+    """202 GET_TOPIC_STATS_INFO, 215 DELETE_TOPIC_IN_BROKER, 217, 300, 351: one topic."""
+
+    topic: str
+
+
+class CreateTopicHeader(Header):
+    """17 UPDATE_AND_CREATE_TOPIC. attributes: "+message.type=NORMAL,-other"."""
+
+    topic: str
+    defaultTopic: str
+    readQueueNums: I32
+    writeQueueNums: I32
+    perm: I32
+    topicFilterType: str = "SINGLE_TAG"
+    topicSysFlag: I32 | None = None
+    order: bool = False
+    attributes: str | None = None
+    force: bool = False
+
+
+class GetAllTopicConfigHeader(Header):
+    """21 GET_ALL_TOPIC_CONFIG; older tools send no fields."""
+
+    topicSeq: I32 = 0
+    dataVersion: str | None = None
+    maxTopicNum: I32 | None = None
+
+
+class GetRouteHeader(Header):
+    """105 GET_ROUTEINFO_BY_TOPIC."""
+
+    topic: str
+    acceptStandardJsonOnly: bool = False
+
+
+class DeleteTopicInNamesrvHeader(Header):
+    """216 DELETE_TOPIC_IN_NAMESRV; without cluster everywhere."""
+
+    topic: str
+    clusterName: str | None = None
+
+
+class ClusterHeader(Header):
+    """224 GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str
+
+
+# --- NameServer ---------------------------------------------------------------------------------------
+
+
+class PutKvConfigHeader(Header):
+    """100 PUT_KV_CONFIG."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class KvConfigHeader(Header):
+    """101 GET_KV_CONFIG, 102 DELETE_KV_CONFIG."""
+
+    namespace: str
+    key: str
+
+
+class KvNamespaceHeader(Header):
+    """219 GET_KVLIST_BY_NAMESPACE."""
+
+    namespace: str
+
+
+class RegisterBrokerHeader(Header):
+    """103 REGISTER_BROKER. bodyCrc32: of the body as it travels, 31 bits; 0 is not checked."""
+
+    brokerName: str
+    brokerAddr: str
+    clusterName: str
+    haServerAddr: str
+    brokerId: I64
+    heartbeatTimeoutMillis: I64 | None = None
+    enableActingMaster: bool = False
+    compressed: bool = False
+    bodyCrc32: I32 = 0
+
+
+class BrokerIdentityHeader(Header):
+    """104 UNREGISTER_BROKER, 322 QUERY_DATA_VERSION."""
+
+    brokerName: str
+    brokerAddr: str
+    clusterName: str
+    brokerId: I64
+
+
+class BrokerHeartbeatHeader(Header):
+    """904 BROKER_HEARTBEAT: keeps a registration alive. The time-out's name is misspelt on the wire."""
+
+    clusterName: str
+    brokerAddr: str
+    brokerName: str
+    brokerId: I64 | None = None
+    epoch: I32 | None = None
+    maxOffset: I64 | None = None
+    confirmOffset: I64 | None = None
+    heartbeatTimeoutMills: I64 | None = None
+    electionPriority: I32 | None = None
+
+
+class BrokerNameHeader(Header):
+    """205 WIPE_WRITE_PERM_OF_BROKER, 327 ADD_WRITE_PERM_OF_BROKER."""
+
+    brokerName: str
+
+
+class BrokerMemberGroupHeader(Header):
+    """901 GET_BROKER_MEMBER_GROUP."""
+
+    clusterName: str
+    brokerName: str
+
+
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
+    RequestCode.SEND_MESSAGE: SendMessageHeader,
+    RequestCode.PULL_MESSAGE: PullMessageHeader,
+    RequestCode.QUERY_MESSAGE: QueryMessageHeader,
+    RequestCode.QUERY_CONSUMER_OFFSET: QueryConsumerOffsetHeader,
+    RequestCode.UPDATE_CONSUMER_OFFSET: UpdateConsumerOffsetHeader,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: CreateTopicHeader,
+    RequestCode.GET_ALL_TOPIC_CONFIG: GetAllTopicConfigHeader,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffsetHeader,
+    RequestCode.GET_MAX_OFFSET: GetMaxOffsetHeader,
+    RequestCode.GET_MIN_OFFSET: QueueHeader,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: QueueHeader,
+    RequestCode.VIEW_MESSAGE_BY_ID: ViewMessageHeader,
+    RequestCode.HEART_BEAT: NoHeader,
+    RequestCode.UNREGISTER_CLIENT: UnregisterClientHeader,
+    RequestCode.CONSUMER_SEND_MSG_BACK: ConsumerSendMsgBackHeader,
+    RequestCode.END_TRANSACTION: EndTransactionHeader,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: ConsumerGroupHeader,
+    RequestCode.CHECK_TRANSACTION_STATE: CheckTransactionStateHeader,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: ConsumerGroupHeader,
+    RequestCode.LOCK_BATCH_MQ: NoHeader,
+    RequestCode.UNLOCK_BATCH_MQ: NoHeader,
+    RequestCode.PUT_KV_CONFIG: PutKvConfigHeader,
+    RequestCode.GET_KV_CONFIG: KvConfigHeader,
+    RequestCode.DELETE_KV_CONFIG: KvConfigHeader,
+    RequestCode.REGISTER_BROKER: RegisterBrokerHeader,
+    RequestCode.UNREGISTER_BROKER: BrokerIdentityHeader,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: GetRouteHeader,
+    RequestCode.GET_BROKER_CLUSTER_INFO: NoHeader,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: NoHeader,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: GetAllSubscriptionGroupHeader,
+    RequestCode.GET_TOPIC_STATS_INFO: TopicHeader,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: ConsumerGroupHeader,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: ProducerGroupHeader,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: BrokerNameHeader,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NoHeader,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: DeleteSubscriptionGroupHeader,
+    RequestCode.GET_CONSUME_STATS: ConsumeStatsHeader,
+    RequestCode.DELETE_TOPIC_IN_BROKER: TopicHeader,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: DeleteTopicInNamesrvHeader,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: TopicHeader,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: KvNamespaceHeader,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: ResetOffsetHeader,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffsetHeader,
+    RequestCode.GET_TOPICS_BY_CLUSTER: ClusterHeader,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: TopicHeader,
+    RequestCode.SEND_MESSAGE_V2: SendMessageV2Header,
+    RequestCode.SEND_BATCH_MESSAGE: SendMessageV2Header,
+    RequestCode.QUERY_DATA_VERSION: BrokerIdentityHeader,
+    RequestCode.SEND_REPLY_MESSAGE: SendMessageHeader,
+    RequestCode.SEND_REPLY_MESSAGE_V2: SendMessageV2Header,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: BrokerNameHeader,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: GroupHeader,
+    RequestCode.GET_TOPIC_CONFIG: TopicHeader,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GroupHeader,
+    RequestCode.LITE_PULL_MESSAGE: PullMessageHeader,
+    RequestCode.GET_BROKER_MEMBER_GROUP: BrokerMemberGroupHeader,
+    RequestCode.BROKER_HEARTBEAT: BrokerHeartbeatHeader,
+}
+"""The header of every request code that is described here (tests and tools decode by it)."""

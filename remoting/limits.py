@@ -1,0 +1,65 @@
+"""Every bound of the remoting layer: its name, unit and what happens there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_FRAME_SIZE = 16 * 1024 * 1024
+"""Bytes of one frame after its length field (`frameMaxLength` of RocketMQ): more closes the connection."""
+
+REQUEST_OVERHEAD = 512
+"""Bytes that one waiting request costs besides its frame, for the in-flight accounts."""
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """Bounds of a server. Sizes in bytes, times in seconds."""
+
+    max_connections: int = 4096
+    """One more is closed as soon as it is made, and counted."""
+    max_frame_size: int = MAX_FRAME_SIZE
+    """A longer frame closes its connection."""
+    idle_close_s: float = 120.0
+    """A connection without traffic for that long is closed (serverChannelMaxIdleTimeSeconds)."""
+    idle_sweep_s: float = 5.0
+    """How often `run` looks for idle connections."""
+    outbound_high_water: int = 1024 * 1024
+    """Unsent answers of one connection: above, nothing more is read from it until its peer reads."""
+    max_outbound: int = 64 * 1024 * 1024
+    """Unsent answers of one connection: above, the connection is aborted (its peer does not read)."""
+    max_inflight: int = 32 * 1024 * 1024
+    """Frames of one connection not yet answered, each plus `REQUEST_OVERHEAD`: above, reading pauses."""
+    read_buffer: int = 64 * 1024
+    """What a connection starts to read into."""
+    max_read_buffer: int = 256 * 1024
+    """What the buffer grows to when reads fill it (frames above it get their own size)."""
+    close_grace_s: float = 1.0
+    """How long `close` lets the last answers go out before it aborts."""
+
+
+@dataclass(frozen=True)
+class ClientLimits:
+    """Bounds of a client. Sizes in bytes, times in seconds."""
+
+    connect_timeout_s: float = 3.0
+    """A dial that takes longer has failed."""
+    max_frame_size: int = MAX_FRAME_SIZE
+    """A longer answer closes the connection; a longer request is refused with TooLarge."""
+    max_inflight: int = 65536
+    """Requests of one connection without an answer: one more is refused with Overloaded."""
+    max_outbound: int = 64 * 1024 * 1024
+    """Bytes of one connection not yet taken by the transport: a request more is refused with Overloaded."""
+    outbound_high_water: int = 1024 * 1024
+    """What the transport takes before it asks to wait."""
+    idle_close_s: float = 120.0
+    """A connection without traffic and without requests in flight for that long is closed."""
+    idle_sweep_s: float = 5.0
+    """How often `run` looks for idle connections."""
+    silence_close_s: float = 2.0
+    """A request timed out and nothing at all arrived for that long: the connection is hung up."""
+    timer_grain_s: float = 0.005
+    """Time-outs of one connection are looked at no more often than this."""
+    read_buffer: int = 64 * 1024
+    """What a connection starts to read into."""
+    max_read_buffer: int = 1024 * 1024
+    """What the buffer grows to when reads fill it (frames above it get their own size)."""

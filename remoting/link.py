@@ -1,0 +1,263 @@
+"""One connection of a client: requests in flight on it, their deadlines, its life from the dial to the end.
+
+Per request there is a dict entry and a callback, no task, future or timer: one timer per connection looks
+for expired requests (the order of deadlines is nearly that of insertion, so it wakes about once per
+time-out period and not per request).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from remoting.commands import Request, Response, request_name
+from remoting.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    Overloaded,
+    RemotingError,
+    RequestTimeout,
+    TooLarge,
+)
+from remoting.frames import FrameReader, encode_response
+from remoting.sockets import set_no_delay, split_address
+
+if TYPE_CHECKING:
+    from remoting.client import RemotingClient
+
+OnDone = Callable[[Response | RemotingError], None]
+"""Told the answer, or why there is none. Called once, from the loop; it must not raise."""
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection to one address, from the dial to its end. A new one is made after that."""
+
+    def __init__(self, client: RemotingClient, address: str) -> None:
+        self.address = address
+        self._up: asyncio.Future[None] | None = None
+        self._client = client
+        self._loop = client.loop
+        self._limits = client.limits
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader(
+            client.limits.max_frame_size, client.limits.read_buffer, client.limits.max_read_buffer
+        )
+        # opaque -> (deadline, time-out, callback, request code)
+        self._pending: dict[int, tuple[float, float, OnDone, int]] = {}
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._flush_scheduled = False
+        self._writable = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._last_received = 0.0
+        self._last_used = self._loop.time()
+        self._failed = False
+
+    # --- requests -------------------------------------------------------------------------------------
+
+    def request(
+        self, opaque: int, code: int, frame: bytes, body: bytes, timeout_s: float, done: OnDone
+    ) -> None:
+        """Send a request, or keep it until the connection is up."""
+        if len(self._pending) >= self._limits.max_inflight:
+            raise Overloaded(f"{self.address}: {len(self._pending)} requests in flight")
+        self.send(frame, body)
+        now = self._loop.time()
+        deadline = now + timeout_s
+        self._pending[opaque] = (deadline, timeout_s, done, code)
+        self._last_used = now
+        if self._timer is None or deadline < self._timer_at:
+            self._set_timer(deadline)
+
+    def send(self, frame: bytes, body: bytes) -> None:
+        """Put a frame into the next write."""
+        size = len(frame) + len(body)
+        if size > self._limits.max_frame_size:
+            raise TooLarge(f"a request of {size} bytes: at most {self._limits.max_frame_size}")
+        if self._out_size + size > self._limits.max_outbound:
+            raise Overloaded(f"{self.address}: {self._out_size} bytes are waiting to be sent")
+        self._out.append(frame)
+        if body:
+            self._out.append(body)
+        self._out_size += size
+        if self._writable and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the connection is made and not lost."""
+        return self._transport is not None
+
+    async def wait_up(self) -> None:
+        """Until the connection is made; raises what prevented it."""
+        if self._transport is None:
+            if self._up is None:
+                self._up = self._loop.create_future()
+            await asyncio.shield(self._up)
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._pending.pop(opaque, None)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._out and self._writable and self._transport is not None:
+            data = b"".join(self._out)
+            self._out.clear()
+            self._out_size = 0
+            self._transport.write(data)
+
+    # --- time-outs ------------------------------------------------------------------------------------
+
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """Fail what is overdue and set the timer to the next deadline."""
+        self._timer = None
+        now = self._loop.time()
+        overdue = [(opaque, entry) for opaque, entry in self._pending.items() if entry[0] <= now]
+        silent = False
+        for opaque, (deadline, timeout_s, done, code) in overdue:
+            del self._pending[opaque]
+            silent = silent or self._last_received < deadline - timeout_s
+            remark = f"{self.address} did not answer {request_name(code)} within {timeout_s:g} s"
+            self._client.call(done, RequestTimeout(remark))
+        silent = silent and now - self._last_received >= self._limits.silence_close_s
+        if silent and self._transport is not None:
+            # Nothing at all came since the request left: the host may be gone without a word. The next use
+            # dials anew, and whoever else waits here learns at once.
+            self._transport.abort()
+        elif self._pending and self._timer is None:
+            soonest = min(entry[0] for entry in self._pending.values())
+            self._set_timer(max(soonest, now + self._limits.timer_grain_s))
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    async def dial(self) -> None:
+        """Connect; whatever prevents it fails the requests that wait."""
+        if self._failed:
+            return
+        try:
+            host, port = split_address(self.address)
+            async with asyncio.timeout(self._limits.connect_timeout_s):
+                await self._loop.create_connection(lambda: self, host, port)
+        except TimeoutError:
+            self.fail(ConnectFailed(f"{self.address}: no connection in {self._limits.connect_timeout_s:g} s"))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            refused = isinstance(error, ConnectionRefusedError)
+            self.fail(ConnectFailed(f"{self.address}: cannot connect: {reason}", refused))
+        except ValueError as error:
+            self.fail(ConnectFailed(str(error)))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if self._failed:  # closed or timed out while dialling
+            transport.abort()
+            return
+        set_no_delay(transport)
+        transport.set_write_buffer_limits(self._limits.outbound_high_water)
+        self._transport = transport
+        self._writable = True
+        self._last_received = self._loop.time()
+        if self._up is not None and not self._up.done():
+            self._up.set_result(None)
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        was_up = self._transport is not None
+        self._transport = None
+        self._writable = False
+        detail = f": {exc}" if exc is not None else ""
+        self.fail(ConnectionLost(f"{self.address}: connection lost{detail}"))
+        if was_up:
+            self._client.lost(self)
+
+    def fail(self, error: RemotingError) -> None:
+        """The end of this link: everything in flight gets the error, later requests use a new link."""
+        if self._failed:
+            return
+        self._failed = True
+        self._client.drop(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._out.clear()
+        pending, self._pending = self._pending, {}
+        if self._up is not None and not self._up.done():
+            self._up.set_exception(error)
+            self._up.exception()  # it is no error if nobody waits
+        for entry in pending.values():
+            self._client.call(entry[2], error)
+
+    def close(self, reason: str) -> None:
+        """Hang up."""
+        transport = self._transport
+        self.fail(ConnectionLost(f"{self.address}: {reason}"))
+        if transport is not None:
+            transport.close()
+
+    def idle(self, now: float) -> bool:
+        """Whether nothing was asked for longer than the limit and nothing is in flight."""
+        if self._pending or self._transport is None:
+            return False
+        quiet = now - max(self._last_used, self._last_received)
+        if quiet > self._limits.idle_sweep_s:
+            self._reader.shrink()
+        return quiet > self._limits.idle_close_s
+
+    # --- transport ------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._flush()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._failed:
+            return
+        self._last_received = self._loop.time()
+        pending, call = self._pending, self._client.call
+        for command in self._reader.received(nbytes):
+            if command.flag & 1:
+                entry = pending.pop(command.opaque, None)
+                if entry is None:  # timed out or cancelled before
+                    self._client.late_responses += 1
+                    continue
+                response = Response(
+                    command.code,
+                    command.opaque,
+                    command.remark,
+                    command.ext_fields,
+                    command.body,
+                    command.version,
+                )
+                call(entry[2], response)
+            else:
+                self._serve(command)
+        if self._reader.error is not None:
+            self._client.bad_frame(self.address, self._reader.error)
+            if self._transport is not None:
+                self._transport.abort()
+
+    def _serve(self, request: Request) -> None:
+        response = self._client.handle(self.address, request)
+        if response is None or request.oneway or self._failed:
+            return
+        frame = encode_response(request, response.code, response.ext, response.remark, len(response.body))
+        try:
+            self.send(frame, response.body)
+        except RemotingError as error:
+            self._client.report(error)

@@ -1,0 +1,263 @@
+"""What a broker tells a NameServer with 103 REGISTER_BROKER: its topics, with the version of the table.
+
+The body is JSON (RegisterBrokerBody), or compressed: one zlib stream of
+
+```
+length (4), DataVersion as JSON
+count (4), per topic: length (4), "name readQueues writeQueues perm filterType attributesJson"
+length (4), filter servers as JSON list
+count (4), per static topic mapping: length (4), JSON          (from brokers of version >= V5_0_0)
+```
+
+bodyCrc32 in the header is CRC-32 & 0x7FFFFFFF of the body as it travels; 0 is not checked.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import msgspec
+
+from remoting.bodies import PERM_READ, PERM_WRITE, Body, convert_body
+from remoting.commands import DECODE_ERRORS
+from remoting.errors import BadBody
+from remoting.fastjson import dumps, loads, without_nulls
+from remoting.limits import MAX_FRAME_SIZE
+
+CRC_MASK = 0x7FFFFFFF
+MAX_DECOMPRESSED = 4 * MAX_FRAME_SIZE
+"""Bytes of a compressed body when unpacked; more is refused."""
+
+SINGLE_TAG = "SINGLE_TAG"
+_LENGTH = struct.Struct(">i")
+_FILTER_TYPES = (SINGLE_TAG, "MULTI_TAG")
+
+
+class TopicConfig(Body):
+    """Settings of a topic on one broker group. attributes without "+"/"-" signs."""
+
+    topicName: str
+    readQueueNums: int = 16
+    writeQueueNums: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    topicFilterType: str = SINGLE_TAG
+    topicSysFlag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class DataVersion(msgspec.Struct, frozen=True, order=True):
+    """Version of a table. stateVersion: the Raft term with us (safety.md S23). timestamp in ms."""
+
+    stateVersion: int = 0
+    counter: int = 0
+    timestamp: int = 0
+
+    def encode(self) -> bytes:
+        """JSON with sorted keys."""
+        return dumps(self)
+
+
+class TopicTable(Body):
+    """Answer to 21, and the topic part of a registration (TopicConfigSerializeWrapper)."""
+
+    topicConfigTable: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
+    dataVersion: DataVersion = DataVersion()
+
+
+class _RegisterBrokerBody(msgspec.Struct):
+    """The JSON body when it has no surprises: decoded in one go, as tables can be large."""
+
+    topicConfigSerializeWrapper: TopicTable
+    filterServerList: list[str] | None = None
+
+
+class Registration(msgspec.Struct):
+    """A decoded body of 103. `filter_servers` None: nothing was said of them."""
+
+    topics: dict[str, TopicConfig]
+    data_version: DataVersion
+    filter_servers: list[str] | None = None
+
+
+def decode_data_version(data: bytes) -> DataVersion:
+    """Body of 322."""
+    return _data_version(loads(data))
+
+
+def decode_topic_table(data: bytes) -> TopicTable:
+    """Answer to 21."""
+    topics, version = _topic_table(loads(data))
+    return TopicTable(topics, version)
+
+
+def decode_topic_config(data: bytes) -> TopicConfig:
+    """One topic's settings (answer to 351)."""
+    return _topic_config(loads(data))
+
+
+def body_crc(body: bytes) -> int:
+    """What header.bodyCrc32 says of this body."""
+    return zlib.crc32(body) & CRC_MASK
+
+
+def encode_registration(registration: Registration, *, compressed: bool = False) -> bytes:
+    """Body of 103."""
+    if compressed:
+        return zlib.compress(_encode_lines(registration))
+    return dumps(
+        {
+            "filterServerList": registration.filter_servers or [],
+            "topicConfigSerializeWrapper": {
+                "dataVersion": registration.data_version,
+                "topicConfigTable": registration.topics,
+            },
+        }
+    )
+
+
+def decode_registration(body: bytes, *, compressed: bool = False, crc: int = 0) -> Registration:
+    """Body of 103; BadBody when it is none. An empty body is an empty table, as for Java."""
+    if crc and body_crc(body) != crc:
+        raise BadBody("crc32 not match")
+    if not body:
+        return Registration({}, DataVersion())
+    if compressed:
+        return _decode_lines(_decompress(body))
+    try:
+        plain = msgspec.json.decode(body, type=_RegisterBrokerBody, strict=False)
+    except DECODE_ERRORS:
+        return _decode_json(body)
+    table = plain.topicConfigSerializeWrapper
+    return Registration(table.topicConfigTable, table.dataVersion, plain.filterServerList)
+
+
+def _decode_json(body: bytes) -> Registration:
+    """The same with every leniency: nulls, missing names, enums by ordinal, unquoted keys."""
+    value = loads(body)
+    if not isinstance(value, dict):
+        raise BadBody("the registration is not a JSON object")
+    topics, version = _topic_table(value.get("topicConfigSerializeWrapper") or {})
+    servers = value.get("filterServerList")
+    return Registration(
+        topics, version, None if servers is None else convert_body(servers, list[str], "filterServerList")
+    )
+
+
+# --- JSON ---------------------------------------------------------------------------------------------
+
+
+def _topic_table(value: Any) -> tuple[dict[str, TopicConfig], DataVersion]:
+    if not isinstance(value, dict):
+        raise BadBody("the topic table is not a JSON object")
+    table = value.get("topicConfigTable") or {}
+    if not isinstance(table, dict):
+        raise BadBody("topicConfigTable is not a JSON object")
+    topics = {name: _topic_config(config, name) for name, config in table.items()}
+    return topics, _data_version(value.get("dataVersion") or {})
+
+
+def _topic_config(value: Any, name: str = "") -> TopicConfig:
+    if not isinstance(value, dict):
+        raise BadBody(f"the settings of topic {name!r} are not a JSON object")
+    value = without_nulls(value)
+    kind = value.get("topicFilterType")
+    if isinstance(kind, int) and kind in (0, 1):
+        value["topicFilterType"] = _FILTER_TYPES[kind]
+    value.setdefault("topicName", name)
+    return convert_body(value, TopicConfig, f"topic {name!r}")
+
+
+def _data_version(value: Any) -> DataVersion:
+    if not isinstance(value, dict):
+        raise BadBody("the data version is not a JSON object")
+    value = without_nulls(value)
+    if isinstance(value.get("counter"), dict):  # AtomicLong as an object, by other JSON writers
+        value["counter"] = value["counter"].get("value", 0)
+    return convert_body(value, DataVersion, "data version")
+
+
+# --- compressed ---------------------------------------------------------------------------------------
+
+
+def encode_topic_line(config: TopicConfig) -> str:
+    """A topic as one line of the compressed form (TopicConfig.encode)."""
+    return (
+        f"{config.topicName} {config.readQueueNums} {config.writeQueueNums} {config.perm} "
+        f"{config.topicFilterType} {dumps(config.attributes).decode()}"
+    )
+
+
+def decode_topic_line(line: str) -> TopicConfig:
+    """Inverse of `encode_topic_line`; the attributes may be missing (brokers before V5_0_0)."""
+    parts = line.split(" ", 5)
+    try:
+        name, read, write, perm = parts[0], int(parts[1]), int(parts[2]), int(parts[3])
+    except (IndexError, ValueError) as error:
+        raise BadBody(f"not a topic line: {line[:200]!r}") from error
+    kind = parts[4] if len(parts) > 4 else SINGLE_TAG
+    attributes: dict[str, str] = {}
+    if len(parts) > 5 and parts[5].strip():
+        attributes = convert_body(loads(parts[5].encode()) or {}, dict[str, str], "topic attributes")
+    return TopicConfig(name, read, write, perm, kind, attributes=attributes)
+
+
+def _encode_lines(registration: Registration) -> bytes:
+    lines = [encode_topic_line(config).encode() for _, config in sorted(registration.topics.items())]
+    servers = dumps(registration.filter_servers or [])
+    parts = [_sized(registration.data_version.encode()), _LENGTH.pack(len(lines))]
+    parts += [_sized(line) for line in lines]
+    parts += [_sized(servers), _LENGTH.pack(0)]
+    return b"".join(parts)
+
+
+def _sized(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
+
+
+def _decode_lines(data: bytes) -> Registration:
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        if at + 4 > len(data):
+            raise BadBody("the compressed registration is cut off")
+        (value,) = _LENGTH.unpack_from(data, at)
+        at += 4
+        if value < 0:
+            raise BadBody(f"the compressed registration has a length of {value}")
+        return int(value)
+
+    def piece() -> bytes:
+        nonlocal at
+        size = number()
+        if at + size > len(data):
+            raise BadBody("the compressed registration is cut off")
+        at += size
+        return data[at - size : at]
+
+    version = _data_version(loads(piece()))
+    topics: dict[str, TopicConfig] = {}
+    for _ in range(number()):
+        try:
+            config = decode_topic_line(piece().decode())
+        except UnicodeDecodeError as error:
+            raise BadBody(f"not a topic line: {error}") from error
+        topics[config.topicName] = config
+    servers = convert_body(loads(piece()) or [], list[str], "filter servers")
+    return Registration(topics, version, servers)  # static topic mappings behind it are not used
+
+
+def _decompress(body: bytes) -> bytes:
+    unpacker = zlib.decompressobj()
+    try:
+        data = unpacker.decompress(body, MAX_DECOMPRESSED)
+    except zlib.error as error:
+        raise BadBody(f"the compressed registration cannot be unpacked: {error}") from error
+    if unpacker.unconsumed_tail:
+        raise BadBody(f"the registration is larger than {MAX_DECOMPRESSED} bytes when unpacked")
+    if not unpacker.eof:
+        raise BadBody("the compressed registration is cut off")
+    return data

@@ -1,0 +1,196 @@
+"""The server side: one `RemotingServer` per port, one `Connection` per TCP connection.
+
+There is no task, future or lock per request (`remoting.connection` has the path of a request); the server
+itself admits and counts connections and closes idle ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from remoting.codes import ResponseCode
+from remoting.commands import Request, request_name
+from remoting.connection import Connection, Handler
+from remoting.errors import RemotingError
+from remoting.limits import ServerLimits
+from runtime.env import Env
+
+__all__ = ["Connection", "Handler", "RemotingServer", "ServerLimits", "ServerStats"]
+
+
+MAX_ERROR_CAUSES = 256
+"""Different causes of errors that are counted apart."""
+
+
+@dataclass
+class ServerStats:
+    """Counters since the start. `errors` by cause: bad frames, failed handlers, refused connections."""
+
+    accepted: int = 0
+    closed: int = 0
+    closed_idle: int = 0
+    refused: int = 0
+    requests: int = 0
+    oneway: int = 0
+    responses: int = 0
+    stray_responses: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+class RemotingServer:
+    """Listens on one port and hands requests to handlers by code."""
+
+    loop: asyncio.AbstractEventLoop
+    """The loop it runs on: set by `start`."""
+
+    def __init__(
+        self,
+        env: Env,
+        *,
+        handlers: Mapping[int, Handler],
+        limits: ServerLimits,
+        name: str,
+        on_connect: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+        default: Handler | None = None,
+    ) -> None:
+        self.handlers = dict(handlers)
+        self.limits = limits
+        self.default = default
+        self.stats = ServerStats()
+        self._log = env.log.child(name)
+        self._on_connect = on_connect
+        self._on_close = on_close
+        self._connections: dict[int, Connection] = {}
+        self._serial = 0
+        self._opaque = 0
+        self._listener: asyncio.Server | None = None
+        self._addresses: list[tuple[str, int]] = []
+        self._empty: asyncio.Event = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where it listens: (host, port) pairs."""
+        return list(self._addresses)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The open connections, oldest first."""
+        return list(self._connections.values())
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. OSError names the address, for example when the port is in use. Port 0 picks one."""
+        self.loop = asyncio.get_running_loop()
+        try:
+            self._listener = await self.loop.create_server(lambda: Connection(self), host, port)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {reason}") from error
+        sockets = getattr(self._listener, "sockets", None) or ()
+        self._addresses = [tuple(socket.getsockname()[:2]) for socket in sockets] or [(host, port)]
+
+    async def run(self) -> None:
+        """Close idle connections, until cancelled."""
+        while True:
+            await asyncio.sleep(self.limits.idle_sweep_s)
+            now = self.loop.time()
+            for connection in self.connections:
+                quiet = now - connection.idle_since()
+                if quiet > self.limits.idle_close_s:
+                    self.stats.closed_idle += 1
+                    connection.close_idle()
+                elif quiet > self.limits.idle_sweep_s:
+                    connection.release_memory()
+
+    async def close(self) -> None:
+        """Stop listening, let the last answers go out (up to `close_grace_s`), close every connection."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for connection in self.connections:
+            connection.close()
+        try:
+            async with asyncio.timeout(self.limits.close_grace_s):
+                await self._empty.wait()
+        except TimeoutError:
+            for connection in self.connections:
+                connection.abort()
+
+    # --- for Connection -------------------------------------------------------------------------------
+
+    def dispatch(self, connection: Connection, request: Request) -> None:
+        """Hand a request to its handler; what that raises becomes the answer (safety.md S29)."""
+        handler = self.handlers.get(request.code, self.default)
+        if handler is None:
+            remark = f" request type {request.code} not supported"
+            connection.respond(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+            self.complain("request code not supported", connection.peer, code=request.code)
+            return
+        try:
+            handler(connection, request)
+        except RemotingError as error:
+            self.count_error(f"{request_name(request.code)} answered with code {error.code}")
+            if request.size:  # not answered before it failed
+                code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
+                connection.respond(request, code, remark=error.remark)
+        except Exception as error:  # the outermost boundary of one request: it ends here and nowhere else
+            name = type(error).__name__
+            cause = f"handler of {request_name(request.code)} failed: {name}"
+            self.complain(cause, connection.peer, error=error)
+            if request.size:
+                connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=f"{name}: {error}")
+
+    def next_opaque(self) -> int:
+        """Correlation number of a request of ours: 31 bits, going round."""
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return self._opaque
+
+    def admit(self, connection: Connection) -> bool:
+        """Enter a new connection; False when there are too many."""
+        if len(self._connections) >= self.limits.max_connections:
+            self.stats.refused += 1
+            self.complain("too many connections", connection.peer, limit=self.limits.max_connections)
+            return False
+        self.stats.accepted += 1
+        self._serial += 1
+        connection.serial = self._serial
+        self._connections[self._serial] = connection
+        self._empty.clear()
+        return True
+
+    def opened(self, connection: Connection) -> None:
+        """Tell the application of an admitted connection."""
+        if self._on_connect is not None:
+            self._on_connect(connection)
+
+    def discharge(self, connection: Connection) -> None:
+        """Take a closed connection out."""
+        self.stats.closed += 1
+        del self._connections[connection.serial]
+        if not self._connections:
+            self._empty.set()
+        if self._on_close is not None:
+            self._on_close(connection)
+
+    def count_error(self, cause: str) -> int:
+        """Count an error by cause (bounded: further causes are counted as one); how many it had so far."""
+        errors = self.stats.errors
+        if cause not in errors and len(errors) >= MAX_ERROR_CAUSES:
+            cause = "other"
+        errors[cause] = errors.get(cause, 0) + 1
+        return errors[cause]
+
+    def complain(self, cause: str, peer: str, error: Exception | None = None, **fields: object) -> None:
+        """Count an error and say it in the log the first, tenth, hundredth ... time of its cause."""
+        count = self.count_error(cause)
+        if str(count).strip("0") != "1":
+            return
+        if error is not None:
+            fields["trace"] = "".join(traceback.format_exception(error))
+        self._log.warning(cause, peer=peer, count=count, **fields)

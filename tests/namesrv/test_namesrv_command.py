@@ -1,0 +1,78 @@
+"""`python -m namesrv` as a real process: options, errors, start and stop."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from namesrv.__main__ import configure
+from runtime.env import production_env
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "namesrv", *arguments],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_print_shows_the_effective_properties(tmp_path: Path) -> None:
+    conf = write(tmp_path / "namesrv.conf", "listenPort=12345\nserverWorkerThreads=8\n")
+    process = start("-c", conf, "-p")
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "listenPort=12345\n" in out
+    assert f"kvConfigPath={tmp_path}/kvConfig.json\n" in out
+
+
+def test_a_bad_file_names_line_and_key(tmp_path: Path) -> None:
+    conf = write(tmp_path / "namesrv.conf", "# x\nlistenPrt=1\n")
+    process = start("-c", conf)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert err == f"error: {conf}, line 2: unknown key 'listenPrt' (did you mean 'listenPort'?)\n"
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    process = start("-c", str(tmp_path / "none.conf"))
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert err == f"error: {tmp_path}/none.conf: no such file\n"
+
+
+def test_it_boots_says_where_refuses_a_second_on_its_port_and_stops_cleanly(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    conf = write(tmp_path / "namesrv.conf", f"listenPort=0\nbindAddress=127.0.0.1\nlogDir={logs}\n")
+    process = start("-c", conf)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("The Name Server boot success. address=127.0.0.1:")
+    port = line.split("address=127.0.0.1:")[1].split()[0]
+    second = start(
+        "-c", write(tmp_path / "second.conf", f"listenPort={port}\nbindAddress=127.0.0.1\nlogDir={logs}\n")
+    )
+    _, err = second.communicate(timeout=20)
+    assert second.returncode == 1
+    assert err.startswith(f"error: cannot listen on 127.0.0.1:{port}: ")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "", "")
+    assert "boot success" in (logs / "namesrv.log").read_text()
+
+
+def test_without_a_file_the_defaults_of_rocketmq_hold() -> None:
+    config = configure(production_env(), None)
+    assert config.listenPort == 9876
+    assert config.kvConfigPath is not None and config.kvConfigPath.endswith("/namesrv/kvConfig.json")

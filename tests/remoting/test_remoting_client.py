@@ -1,0 +1,387 @@
+"""The client against a real server on loopback, and against servers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from remoting_kit import Pair, pair, read_frame, run, until
+
+from remoting.client import ClientLimits, RemotingClient
+from remoting.codes import RequestCode
+from remoting.commands import Request, Response
+from remoting.errors import (
+    BadHeader,
+    ConnectFailed,
+    ConnectionLost,
+    Overloaded,
+    RemotingError,
+    RequestTimeout,
+    TooLarge,
+)
+from remoting.frames import encode_request
+from remoting.headers import ConsumerGroupHeader, OffsetResponseHeader, TimestampResponseHeader
+from remoting.server import Connection
+
+ECHO, LATER = 1, 2
+
+
+def echo(connection: Connection, request: Request) -> None:
+    connection.respond(request, 0, ext=request.ext(), body=request.body)
+
+
+def never(connection: Connection, request: Request) -> None:
+    pass
+
+
+HANDLERS = {ECHO: echo, LATER: never}
+
+
+@asynccontextmanager
+async def stub(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """A server made of one function per connection."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        server.close()
+
+
+async def failure(call: Awaitable[Response]) -> RemotingError:
+    with pytest.raises(RemotingError) as caught:
+        await call
+    return caught.value
+
+
+def test_requests_share_one_connection_and_find_their_answers() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            calls = [p.client.invoke(p.address, ECHO, {"n": str(n)}, b"b%d" % n) for n in range(100)]
+            for n, response in enumerate(await asyncio.gather(*calls)):
+                assert (response.ext, response.body) == ({"n": str(n)}, b"b%d" % n)
+            assert p.server.stats.accepted == 1
+            assert p.client.connected(p.address)
+
+    run(main())
+
+
+def test_a_pipelined_window_of_callbacks() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            results: list[Response | RemotingError] = []
+            for n in range(3000):
+                p.client.invoke_nowait(p.address, ECHO, {"n": str(n)}, b"", 3.0, results.append)
+            assert results == []  # never before it returns
+            await until(lambda: len(results) == 3000)
+            assert [r.ext["n"] for r in results if isinstance(r, Response)] == [str(n) for n in range(3000)]
+
+    run(main())
+
+
+def test_an_error_code_is_an_answer_and_checked_raises_it() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            response = await p.client.invoke(p.address, 9999)
+            assert response.code == 3
+            assert response.checked(3) is response
+            with pytest.raises(RemotingError, match="code 3:  request type 9999"):
+                response.checked()
+
+    run(main())
+
+
+def test_oneway_requests_arrive() -> None:
+    async def main() -> None:
+        seen: list[tuple[bool, str]] = []
+
+        def note(connection: Connection, request: Request) -> None:
+            seen.append((request.oneway, request.header(ConsumerGroupHeader).consumerGroup))
+
+        async with pair({40: note}) as p:
+            for group in ("a", "b"):  # the first dials, the second does not
+                await p.client.invoke_oneway(p.address, 40, ConsumerGroupHeader(group))
+            await until(lambda: len(seen) == 2)
+            assert seen == [(True, "a"), (True, "b")]
+
+    run(main())
+
+
+def test_nobody_listening_fails_everything_that_waits() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            await p.server.close()
+            errors = [await failure(p.client.invoke(p.address, ECHO)) for _ in range(2)]
+            assert all(isinstance(error, ConnectFailed) and error.refused for error in errors)
+            assert p.address in errors[0].remark
+            with pytest.raises(ConnectFailed):
+                await p.client.invoke_oneway(p.address, ECHO)
+
+    run(main())
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:70000"])
+def test_a_bad_address_is_said(address: str) -> None:
+    async def main() -> None:
+        async with pair() as p:
+            error = await failure(p.client.invoke(address, ECHO))
+            assert isinstance(error, ConnectFailed)
+            assert "host:port" in error.remark
+
+    run(main())
+
+
+def test_a_lost_connection_fails_all_in_flight_at_once_and_the_next_use_dials() -> None:
+    async def main() -> None:
+        lost: list[str] = []
+        async with pair(HANDLERS, on_connection_lost=lost.append) as p:
+            calls = [
+                asyncio.ensure_future(p.client.invoke(p.address, LATER, timeout_s=60)) for _ in range(20)
+            ]
+            await until(lambda: p.server.stats.requests == 20)
+            p.server.connections[0].abort()
+            for call in calls:
+                assert isinstance(await failure(call), ConnectionLost)
+            assert lost == [p.address]
+            assert not p.client.connected(p.address)
+            assert (await p.client.invoke(p.address, ECHO)).code == 0
+            assert p.server.stats.accepted == 2
+
+    run(main())
+
+
+def test_time_outs_of_different_length_each_come_in_time() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            loop = asyncio.get_running_loop()
+            start = loop.time()
+            ended: dict[float, float] = {}
+
+            async def one(timeout_s: float) -> None:
+                error = await failure(p.client.invoke(p.address, LATER, timeout_s=timeout_s))
+                assert isinstance(error, RequestTimeout)
+                ended[timeout_s] = loop.time() - start
+
+            await asyncio.gather(*(one(timeout_s) for timeout_s in (0.2, 0.05, 0.1)))
+            for timeout_s, took in ended.items():
+                assert timeout_s <= took < timeout_s + 0.1
+            assert p.client.connected(p.address)
+
+    run(main())
+
+
+def test_a_late_answer_is_dropped() -> None:
+    async def main() -> None:
+        waiting: list[tuple[Connection, Request]] = []
+        async with pair({LATER: lambda c, r: waiting.append((c, r)), ECHO: echo}) as p:
+            await failure(p.client.invoke(p.address, LATER, timeout_s=0.02))
+            connection, request = waiting[0]
+            connection.respond(request, 0)
+            assert (await p.client.invoke(p.address, ECHO)).code == 0
+            assert p.client.late_responses == 1
+
+    run(main())
+
+
+def test_a_silent_connection_is_hung_up_after_a_time_out() -> None:
+    async def main() -> None:
+        limits = ClientLimits(silence_close_s=0.05)
+        async with pair(HANDLERS, client_limits=limits) as p:
+            other = asyncio.ensure_future(p.client.invoke(p.address, LATER, timeout_s=60))
+            await until(lambda: p.server.stats.requests == 1)
+            await asyncio.sleep(0.06)
+            error = await failure(p.client.invoke(p.address, LATER, timeout_s=0.1))
+            assert isinstance(error, RequestTimeout)
+            assert isinstance(await failure(other), ConnectionLost)
+            assert (await p.client.invoke(p.address, ECHO)).code == 0
+
+    run(main())
+
+
+def test_a_cancelled_call_leaves_nothing_behind() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            call = asyncio.ensure_future(p.client.invoke(p.address, LATER))
+            await until(lambda: p.server.stats.requests == 1)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert p.client._links[p.address]._pending == {}
+
+    run(main())
+
+
+def test_limits_refuse_what_is_too_much() -> None:
+    async def main() -> None:
+        limits = ClientLimits(max_inflight=3, max_frame_size=10_000, max_outbound=25_000)
+        async with pair(HANDLERS, client_limits=limits) as p:
+            assert isinstance(await failure(p.client.invoke(p.address, ECHO, body=bytes(10_001))), TooLarge)
+            results: list[Response | RemotingError] = []
+            for _ in range(4):
+                p.client.invoke_nowait(p.address, ECHO, None, bytes(9000), 3.0, results.append)
+            await until(lambda: len(results) == 4)
+            assert sum(isinstance(result, Overloaded) for result in results) == 2  # by bytes
+            for _ in range(5):
+                p.client.invoke_nowait(p.address, LATER, None, b"", 0.05, results.append)
+            await until(lambda: len(results) == 9)
+            assert sum(isinstance(result, Overloaded) for result in results) == 4  # by number
+
+    run(main())
+
+
+def test_a_failing_callback_does_not_take_other_answers_with_it() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            reported: list[object] = []
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+            results: list[Response | RemotingError] = []
+
+            def fail(result: Response | RemotingError) -> None:
+                raise KeyError("bug")
+
+            for done in (results.append, fail, results.append):
+                p.client.invoke_nowait(p.address, ECHO, None, b"", 3.0, done)
+            await until(lambda: len(results) == 2)
+            assert [type(error) for error in reported] == [KeyError]
+
+    run(main())
+
+
+def test_requests_of_the_server_reach_handlers_and_are_answered() -> None:
+    async def main() -> None:
+        answers: list[Request] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_frame(reader)
+            for code in (40, 307, 308, 999):
+                writer.write(encode_request(code, code, {"consumerGroup": "CG"}))
+            writer.write(encode_request(999, 5, {}, flag=2))
+            for _ in range(3):
+                answers.append(await read_frame(reader))
+            writer.close()
+
+        def notice(addr: str, request: Request) -> None:
+            assert request.header(ConsumerGroupHeader).consumerGroup == "CG"
+
+        def info(addr: str, request: Request) -> Response:
+            return Response(0, ext={"from": addr}, body=b"info")
+
+        def refuse(addr: str, request: Request) -> Response:
+            raise RemotingError(16, "no")
+
+        handlers = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: notice, 307: info, 308: refuse}
+        async with stub(serve) as address, pair(client_handlers=handlers) as p:
+            await failure(p.client.invoke(address, ECHO))
+            assert [(a.opaque, a.code) for a in answers] == [(307, 0), (308, 16), (999, 3)]
+            assert (answers[0].ext(), answers[0].body) == ({"from": address}, b"info")
+
+    run(main())
+
+
+def test_garbage_from_a_server_is_a_lost_connection() -> None:
+    async def main() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        async with stub(serve) as address, pair() as p:
+            assert isinstance(await failure(p.client.invoke(address, ECHO)), ConnectionLost)
+            assert p.client.bad_frames == 1
+
+    run(main())
+
+
+def test_an_answer_with_numbers_and_nulls_is_read_as_text_and_typed() -> None:
+    async def main() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            request = await read_frame(reader)
+            text = '{"code":0,"flag":1,"opaque":%d,"extFields":{"offset":7,"x":null,"y":true}}'
+            header = (text % request.opaque).encode()
+            writer.write(struct.pack(">II", 4 + len(header), len(header)) + header)
+
+        async with stub(serve) as address, pair() as p:
+            response = await p.client.invoke(address, ECHO)
+            assert response.ext == {"offset": "7", "y": "true"}
+            assert response.header(OffsetResponseHeader).offset == 7
+            with pytest.raises(BadHeader, match="the header lacks the field timestamp"):
+                response.header(TimestampResponseHeader)
+
+    run(main())
+
+
+def test_an_idle_connection_is_closed_but_not_one_that_waits() -> None:
+    async def main() -> None:
+        limits = ClientLimits(idle_close_s=0.05, idle_sweep_s=0.01)
+        async with pair(HANDLERS, client_limits=limits) as p:
+            await failure(p.client.invoke(p.address, LATER, timeout_s=0.2))
+            assert p.client.connected(p.address)
+            await until(lambda: not p.client.connected(p.address))
+            assert (await p.client.invoke(p.address, ECHO)).code == 0
+
+    run(main())
+
+
+def test_close_fails_what_is_in_flight_and_refuses_what_comes_later() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            call = asyncio.ensure_future(p.client.invoke(p.address, LATER))
+            await until(lambda: p.server.stats.requests == 1)
+            await p.client.close()
+            assert isinstance(await failure(call), ConnectionLost)
+            assert isinstance(await failure(p.client.invoke(p.address, ECHO)), ConnectFailed)
+            await until(lambda: not p.server.connections)
+
+    run(main())
+
+
+def test_requests_made_before_run_wait_for_it_or_time_out() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            client = RemotingClient(p.env)
+            first = await failure(client.invoke(p.address, LATER, timeout_s=0.02))
+            assert isinstance(first, RequestTimeout)
+            call = asyncio.ensure_future(client.invoke(p.address, ECHO))
+            await asyncio.sleep(0)
+            running = asyncio.ensure_future(client.run())
+            assert (await call).code == 0
+            await client.close()
+            running.cancel()
+
+    run(main())
+
+
+def test_many_failed_dials_leave_nothing_behind() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            await p.server.close()
+            for _ in range(50):
+                await failure(p.client.invoke(p.address, ECHO))
+            assert p.client._links == {}
+            gc.collect()
+            assert len([task for task in asyncio.all_tasks() if task.get_name().startswith("dial")]) == 0
+
+    run(main())
+
+
+def test_back_pressure_of_the_transport_is_obeyed() -> None:
+    async def main() -> None:
+        limits = ClientLimits(outbound_high_water=10_000, max_outbound=200_000_000, max_inflight=2000)
+
+        async def check(p: Pair) -> None:
+            results: list[Response | RemotingError] = []
+            for _ in range(300):
+                p.client.invoke_nowait(p.address, ECHO, None, bytes(100_000), 10.0, results.append)
+            await until(lambda: len(results) == 300)
+            assert all(isinstance(result, Response) for result in results)
+
+        async with pair(HANDLERS, client_limits=limits) as p:
+            await check(p)
+
+    run(main())

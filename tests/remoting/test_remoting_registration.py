@@ -1,0 +1,150 @@
+"""Bodies of REGISTER_BROKER in both forms."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from remoting_kit import java_bytes, java_samples
+
+from remoting import registration as module
+from remoting.errors import BadBody
+from remoting.registration import (
+    DataVersion,
+    Registration,
+    TopicConfig,
+    body_crc,
+    decode_registration,
+    decode_topic_config,
+    decode_topic_line,
+    decode_topic_table,
+    encode_registration,
+    encode_topic_line,
+)
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters=" \n"), min_size=1, max_size=12)
+CONFIGS = st.builds(
+    TopicConfig,
+    NAMES,
+    st.integers(0, 1024),
+    st.integers(0, 1024),
+    st.integers(0, 15),
+    attributes=st.dictionaries(
+        st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")), max_size=2
+    ),
+)
+REGISTRATIONS = st.builds(
+    Registration,
+    st.lists(CONFIGS, max_size=5).map(lambda configs: {config.topicName: config for config in configs}),
+    st.builds(DataVersion, st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**50)),
+    st.lists(NAMES, max_size=2),
+)
+
+
+def check_java_sample(registration: Registration) -> None:
+    assert registration.data_version == DataVersion(0, 3, 1700000000000)
+    assert registration.filter_servers == []
+    assert registration.topics == {
+        "T": TopicConfig("T", 4, 4, 6, attributes={"message.type": "NORMAL"}),
+        "TBW102": TopicConfig("TBW102", 8, 8, 7),
+    }
+
+
+def test_javas_json_body_is_read_and_its_crc_fits() -> None:
+    crc = java_samples()["registerBrokerBody.crc32.uncompressed"]["value"]
+    check_java_sample(decode_registration(java_bytes("registerBrokerBody.uncompressed"), crc=crc))
+
+
+def test_javas_compressed_body_is_read() -> None:
+    check_java_sample(decode_registration(java_bytes("registerBrokerBody.compressed"), compressed=True))
+
+
+def test_javas_topic_line_is_read_and_written() -> None:
+    line = java_samples()["topicConfig.encode-line"]["text"]
+    config = decode_topic_line(line)
+    assert config == TopicConfig("T", 4, 4, 6, attributes={"message.type": "NORMAL"})
+    assert encode_topic_line(config) == line
+
+
+def test_javas_topic_table_is_read() -> None:
+    table = decode_topic_table(java_bytes("topicConfigSerializeWrapper"))
+    assert sorted(table.topicConfigTable) == ["T", "TBW102"]
+    assert table.dataVersion.counter == 3
+
+
+@given(REGISTRATIONS, st.booleans())
+def test_what_is_written_is_read(registration: Registration, compressed: bool) -> None:
+    body = encode_registration(registration, compressed=compressed)
+    assert decode_registration(body, compressed=compressed, crc=body_crc(body)) == registration
+
+
+def test_a_line_without_attributes_is_read() -> None:
+    assert decode_topic_line("T 4 8 6 MULTI_TAG") == TopicConfig("T", 4, 8, 6, "MULTI_TAG")
+
+
+def test_unusual_json_is_read() -> None:
+    body = (
+        b'{"topicConfigSerializeWrapper":{"dataVersion":{"counter":{"value":7},"timestamp":"5"},'
+        b'"topicConfigTable":{"T":{"readQueueNums":"4","topicFilterType":1,"attributes":null}}}}'
+    )
+    registration = decode_registration(body)
+    assert registration.data_version == DataVersion(0, 7, 5)
+    assert registration.topics == {"T": TopicConfig("T", 4, 16, 6, "MULTI_TAG")}
+    assert registration.filter_servers is None
+
+
+def test_an_empty_body_is_an_empty_table() -> None:
+    assert decode_registration(b"") == Registration({}, DataVersion())
+
+
+def test_a_wrong_crc_is_refused_as_java_says_it() -> None:
+    body = java_bytes("registerBrokerBody.uncompressed")
+    with pytest.raises(BadBody, match="crc32 not match"):
+        decode_registration(body, crc=body_crc(body) ^ 1)
+
+
+LONG = struct.pack(">i", 1 << 30)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"not zlib",
+        zlib.compress(b""),
+        zlib.compress(LONG),
+        zlib.compress(struct.pack(">i", -1)),
+        zlib.compress(struct.pack(">i", 2) + b"{}" + LONG),
+        zlib.compress(struct.pack(">i", 2) + b"{}" + struct.pack(">ii", 1, 3) + b"T x"),
+        zlib.compress(b"x" * 1000)[:-4],
+    ],
+)
+def test_damaged_compressed_bodies_are_refused(body: bytes) -> None:
+    with pytest.raises(BadBody):
+        decode_registration(body, compressed=True)
+
+
+def test_a_small_body_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_DECOMPRESSED", 1000)
+    with pytest.raises(BadBody, match="larger than 1000 bytes"):
+        decode_registration(zlib.compress(bytes(100_000)), compressed=True)
+
+
+@given(st.binary(max_size=100), st.booleans())
+def test_any_bytes_are_a_registration_or_a_bad_body(data: bytes, packed: bool) -> None:
+    for compressed in (False, True):
+        with contextlib.suppress(BadBody):
+            decode_registration(zlib.compress(data) if packed else data, compressed=compressed)
+
+
+def test_data_versions_order_by_term_first() -> None:
+    assert DataVersion(2, 0, 0) > DataVersion(1, 9, 9)
+
+
+def test_a_topic_config_that_is_no_object_is_refused() -> None:
+    with pytest.raises(BadBody, match="not a JSON object"):
+        decode_topic_config(json.dumps([1]).encode())
