@@ -68,6 +68,7 @@ class StoreFiles:
             power_lost = await run(Lane.DISK, self._take_lock)
             identity, new = await self._open_identity()
             hard_state = await run(Lane.DISK, HardStateFile.open, self._env.files, self._dir)
+            await run(Lane.FLUSH, self._env.files.sync_dir, self._dir)
             self._hard_state = hard_state
             poison = await run(Lane.DISK, self._read, POISONED_FILE)
             self._poisoned = poison is not None

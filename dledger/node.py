@@ -75,7 +75,7 @@ class Node:
         self._store = StoreFiles(env, config)
         self._members = Members(config)
         self._peers = Peers(env, config, self, self._fail)
-        self._replicator = Replicator(env, self.log, self._peers, self, sync_flush=config.sync_flush)
+        self._replicator = Replicator(env, self.log, self._peers, self)
         self._requests = ClientRequests(self)
         # Until the store is open this node is an empty learner, so that it can be asked at any time.
         self._identity = Identity(config.group, config.self_id, "", config.segment_size)
@@ -401,7 +401,6 @@ class Node:
             self.log,
             self.commit_index,
             opening,
-            sync_flush=self.config.sync_flush,
             push_bytes=self.config.push_bytes,
             inflight_bytes=self.config.inflight_bytes,
         )

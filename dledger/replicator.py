@@ -49,14 +49,11 @@ class ReplicatorEvents(Protocol):
 class Replicator:
     """One per node. `leader` is set during a leadership, `follower` towards a known leader."""
 
-    def __init__(
-        self, env: Env, log: LogStore, peers: Peers, events: ReplicatorEvents, *, sync_flush: bool
-    ) -> None:
+    def __init__(self, env: Env, log: LogStore, peers: Peers, events: ReplicatorEvents) -> None:
         self._env = env
         self._log = log
         self._peers = peers
         self._events = events
-        self._sync = sync_flush
         self.leader: LeaderReplication | None = None
         self.follower: FollowerReplication | None = None
         self._cold: deque[tuple[str, LeaderReplication, leader_core.SendAppend | leader_core.SendCommit]] = (
@@ -167,7 +164,7 @@ class Replicator:
         """A push of the current leader, in the current term."""
         follower = self.follower
         if follower is None or follower.term != push.term or follower.leader != push.leader:
-            follower = FollowerReplication(push.term, push.leader, self._log, sync_flush=self._sync)
+            follower = FollowerReplication(push.term, push.leader, self._log)
             self.follower = follower
         self._perform_follower(peer, push, follower.receive(push, commit_index), commit_index)
 

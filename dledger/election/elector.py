@@ -16,12 +16,11 @@ and every later event (architecture rule 3).
 ```
 
 A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter.
-Time is a float in seconds from the shell's monotonic clock; chance is the injected `random`.
+Time is a float in seconds from the shell's monotonic clock; chance is injected.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -51,6 +50,13 @@ class LogTip(Protocol):
     @property
     def last_term(self) -> int:
         """Its term, -1 when there is none."""
+
+
+class Chance(Protocol):
+    """The injected source of chance (`random.Random`)."""
+
+    def uniform(self, a: float, b: float) -> float:
+        """A number between a and b."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class Elector:
         voters: Iterable[str],
         hard_state: HardState,
         log: LogTip,
-        rng: random.Random,
+        rng: Chance,
         now: float,
         *,
         may_vote: bool = True,

@@ -10,7 +10,8 @@ import struct
 from collections.abc import Callable
 from zlib import crc32
 
-from dledger.log.store import Batch, LogStore
+from dledger.log.store import LogStore
+from dledger.log.tail import Batch
 from formats.entry import HEADER, HEADER_SIZE, MAGIC, Kind
 from formats.record import system_record, system_record_size
 

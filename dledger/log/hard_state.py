@@ -17,14 +17,11 @@ class HardStateFile:
 
     @classmethod
     def open(cls, files: Files, directory: str) -> HardStateFile:
-        """Open or create; a new file has its blocks and name on disk before the first save."""
-        path = f"{directory}/{HARD_STATE_FILE}"
-        new = not files.exists(path)
-        file = files.open(path, create=True)
-        if new or file.size() < 2 * SLOT_SIZE:
+        """Open or create. The caller syncs the directory before the first save."""
+        file = files.open(f"{directory}/{HARD_STATE_FILE}", create=True)
+        if file.size() < 2 * SLOT_SIZE:
             file.allocate(2 * SLOT_SIZE)
             file.fdatasync()
-            files.sync_dir(directory)
         found = decode_hard_state(file.pread(2 * SLOT_SIZE, 0))
         return cls(file, 0, None) if found is None else cls(file, found[0], found[1])
 

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from dledger.log.store import Batch
+from dledger.log.tail import Batch
 from formats.entry import HEADER, HEADER_SIZE, MAGIC, CorruptEntry, Kind
 
 _CHAIN = struct.Struct(">qqI")

@@ -44,12 +44,12 @@ class IndexFiles:
         return unit if unit.magic == MAGIC and unit.index == index else None
 
     def write(self, first: int, units: bytes) -> None:
-        """Write consecutive units from entry `first` on (blocking, not synced)."""
+        """Write consecutive units from entry `first` on (blocking, not synced); see `lacks`."""
         at = first * INDEX_UNIT_SIZE
         view = memoryview(units)
         while view:
             start = at - at % self._size
-            file = self._open.get(start) or self._create(start)
+            file = self._open[start]
             part = view[: self._size - (at - start)]
             file.pwritev([part], at - start)
             self._dirty[start] = file
@@ -95,13 +95,26 @@ class IndexFiles:
             file.close()
         self._open.clear()
 
-    def _create(self, start: int) -> File:
-        path = f"{self._dir}/{segment_name(start)}"
-        file = self._files.open(path, create=True)
-        file.truncate(self._size)
-        self._open[start] = file
+    def lacks(self, first: int, count: int) -> bool:
+        """Whether units `first..first + count - 1` need a file that is not there yet."""
+        begin = first * INDEX_UNIT_SIZE
+        end = (first + count - 1) * INDEX_UNIT_SIZE
+        return begin - begin % self._size not in self._open or end - end % self._size not in self._open
+
+    def create(self, first: int, count: int) -> None:
+        """Make the missing files (blocking); then the caller runs `sync_names` as a job of its own."""
+        start = first * INDEX_UNIT_SIZE
+        start -= start % self._size
+        while start <= (first + count - 1) * INDEX_UNIT_SIZE:
+            if start not in self._open:
+                file = self._files.open(f"{self._dir}/{segment_name(start)}", create=True)
+                file.truncate(self._size)
+                self._open[start] = file
+            start += self._size
+
+    def sync_names(self) -> None:
+        """Make names of new files durable (blocking)."""
         self._files.sync_dir(self._dir)
-        return file
 
     def _written_end(self, start: int) -> int:
         """Bytes of the file up to its last written unit.

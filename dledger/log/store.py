@@ -11,17 +11,14 @@ range in the tail or in the mapped segments.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from dledger.errors import EXIT_STORE, NodeFailed
-from dledger.log.index_files import IndexFiles
 from dledger.log.pool import SegmentPool
+from dledger.log.reader import ReadableLog
 from dledger.log.recovery import Recovered, recover
-from dledger.log.segments import Segments
-from dledger.log.terms import TermTable
+from dledger.log.tail import Batch, first_part
 from formats.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -34,28 +31,10 @@ from formats.entry import (
 from formats.store_files import POISONED_FILE
 from runtime import Env, File, Lane
 
-HOT_SEGMENTS = 4
-"""Newest segments whose pages are read through the map on the loop; older ones by a worker."""
 FLUSH_BYTES = 8 * 1024 * 1024
 """Most of the tail that one write takes, so that acknowledgements keep flowing."""
 ASYNC_SYNC_INTERVAL_S = 0.05
 """ASYNC_FLUSH: how often what was written is fsynced while writes go on."""
-
-
-class Batch(NamedTuple):
-    """Sealed entries `first..last` of one term, back to back, in one segment."""
-
-    first: int
-    last: int
-    term: int
-    pos: int
-    end_pos: int
-    data: bytes | memoryview
-    sizes: list[int]
-    remaining: list[int] | None
-    """`batch_remaining` of each entry; None when all are 0."""
-    chain: int
-    """Chain value of the last entry."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +46,8 @@ class FlushStats:
     seconds: float
 
 
-class LogStore:
-    """See the module. Implements `LogView`, `LogReader` and `LogTip`."""
+class LogStore(ReadableLog):
+    """See the module."""
 
     def __init__(
         self,
@@ -80,23 +59,10 @@ class LogStore:
         pool_segments: int,
         sync_flush: bool,
     ) -> None:
-        self._env = env
+        super().__init__(env, node_dir, segment_size, index_units_per_file)
         self._dir = node_dir
         self._sync_flush = sync_flush
-        self._segments = Segments(env, node_dir, segment_size, HOT_SEGMENTS)
-        self._index = IndexFiles(env.files, node_dir, index_units_per_file)
         self.pool = SegmentPool(env, node_dir, segment_size, pool_segments)
-        self._terms = TermTable()
-        self._first_index = 0
-        self._last_index = -1
-        self._last_term = -1
-        self._end_pos = 0
-        self._written_pos = 0
-        self._durable_index = -1
-        self._durable_pos = 0
-        self.last_chain = 0
-        self._unwritten: deque[Batch] = deque()
-        self._unindexed: deque[Batch] = deque()
         self._synced_index = -1
         self._last_sync = 0.0
         self._wake = asyncio.Event()
@@ -134,8 +100,9 @@ class LogStore:
             await run(Lane.FLUSH, self._segments.file(start).fdatasync)
         if self._segments.starts:
             await run(Lane.FLUSH, self._env.files.sync_dir, self._segments.directory)
-        for first, units in found.missing_units:
-            await run(Lane.FLUSH, self._index.write, first, units)
+        for missing in found.missing_units:
+            await self._make_index_files(missing)
+            await run(Lane.FLUSH, self._index.write, *missing)
         await self.sync_index()
         for start in found.stale_segments:
             await self._retire(start)
@@ -158,182 +125,7 @@ class LogStore:
             raise NodeFailed(f"segment at {start} is to be cut while somebody reads it", EXIT_STORE)
         await self.pool.give_back(path)
 
-    # LogView, LogTip, LogReader
-
-    @property
-    def first_index(self) -> int:
-        return self._first_index
-
-    @property
-    def last_index(self) -> int:
-        return self._last_index
-
-    @property
-    def last_term(self) -> int:
-        return self._last_term
-
-    @property
-    def durable_index(self) -> int:
-        return self._durable_index
-
-    @property
-    def durable_pos(self) -> int:
-        """Offset behind the last durable entry."""
-        return self._durable_pos
-
-    @property
-    def end_pos(self) -> int:
-        return self._end_pos
-
-    @property
-    def segment_size(self) -> int:
-        """Bytes of a segment."""
-        return self._segments.size
-
-    def term_of(self, index: int) -> int | None:
-        """Term of an entry; -1 for index -1; None when the log does not hold it."""
-        if index == -1:
-            return -1
-        if not self._first_index <= index <= self._last_index:
-            return None
-        return self._terms.term_of(index)
-
-    def last_of_term_at_most(self, term: int, index: int) -> int:
-        """Largest i <= index whose term is <= `term`; -1 when there is none."""
-        return self._terms.last_of_term_at_most(term, index)
-
-    def term_starts(self) -> list[tuple[int, int]]:
-        """(first index, term) of each term."""
-        return self._terms.starts()
-
-    def locate(self, index: int) -> tuple[int, int]:
-        """(pos, size) of an entry; KeyError when the log does not hold it."""
-        batch = self._tail_batch(index)
-        if batch is not None:
-            offset = index - batch.first
-            return batch.pos + sum(batch.sizes[:offset]), batch.sizes[offset]
-        unit = self._index.unit(index)
-        if unit is None:
-            raise KeyError(index)
-        return unit.pos, unit.size
-
-    def end_of(self, index: int) -> int:
-        """Offset behind entry `index`; the start of the log for -1."""
-        if index == self._last_index:
-            return self._end_pos
-        if index < self._first_index:
-            return self._segments.starts[0] if self._segments.starts else 0
-        batch = self._tail_batch(index)
-        if batch is not None and batch.last == index:
-            return batch.end_pos
-        pos, size = self.locate(index)
-        return pos + size
-
-    def start_of_next(self, index: int) -> int:
-        """Offset of the entry after `index`, which the log holds: behind a blank tail if it lies there."""
-        return self.locate(index + 1)[0]
-
-    def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
-        """(last index, bytes) of a run from `first`; see `LogView.range_end`."""
-        batch = self._tail_batch(first)
-        if batch is not None:
-            return _cut_batch(batch, first, max_bytes)
-        begin, size = self.locate(first)
-        segment_end = self._segments.start_of(begin) + self._segments.size
-        limit = min(begin + max_bytes, segment_end)
-        low = first
-        high = min(self._last_indexed(), first + max_bytes // HEADER_SIZE)
-        while low < high:
-            middle = (low + high + 1) // 2
-            pos, size = self.locate(middle)
-            if pos + size <= limit:
-                low = middle
-            else:
-                high = middle - 1
-        pos, size = self.locate(low)
-        remaining = unpack_header(self._bytes(pos, HEADER_SIZE)).batch_remaining
-        if remaining:
-            low += remaining
-            pos, size = self.locate(low)
-        return low, pos + size - begin
-
-    def range_bytes(self, first: int, last: int) -> bytes | memoryview | None:
-        """Bytes of entries `first..last` of one segment; None when they are cold (then `read_range`)."""
-        batch = self._tail_batch(first)
-        if batch is not None and last <= batch.last:
-            if first == batch.first and last == batch.last:
-                return batch.data
-            start = sum(batch.sizes[: first - batch.first])
-            size = sum(batch.sizes[first - batch.first : last - batch.first + 1])
-            return memoryview(batch.data)[start : start + size]
-        pos, size = self.locate(first)
-        end = self.end_of(last)
-        if not self._segments.is_hot(pos, self._end_pos):
-            return None
-        return self.view(pos, end - pos)
-
-    async def read_range(self, first: int, last: int) -> bytes:
-        """The same, by a worker."""
-        pos, _ = self.locate(first)
-        return await self.read(pos, self.end_of(last) - pos)
-
-    def view(self, pos: int, size: int) -> memoryview | None:
-        """Bytes of the hot window of what is written; None when they are cold."""
-        if pos + size > self._written_pos:
-            data = self._from_tail(pos, size)
-            return None if data is None else memoryview(data)
-        if not self._segments.is_hot(pos, self._end_pos):
-            return None
-        return self._segments.view(pos, size)
-
-    async def read(self, pos: int, size: int) -> bytes:
-        """Bytes at `pos`; ValueError when the log does not hold them."""
-        if pos + size > self._written_pos:
-            data = self._from_tail(pos, size)
-            if data is None:
-                raise ValueError(f"the log ends at {self._end_pos}, not {pos + size}")
-            return bytes(data)
-        return await self.read_later(pos, size)
-
-    def read_later(self, pos: int, size: int) -> asyncio.Future[bytes]:
-        """Start reading written bytes by a worker; the future may carry ValueError or OSError."""
-        return self._env.workers.run(Lane.DISK, self._segments.pread, pos, size)
-
-    def _bytes(self, pos: int, size: int) -> memoryview | bytes:
-        view = self._segments.view(pos, size)
-        if view is None:
-            raise KeyError(pos)
-        return view
-
-    def _from_tail(self, pos: int, size: int) -> memoryview | None:
-        for batch in self._unwritten:
-            if batch.pos <= pos and pos + size <= batch.end_pos:
-                return memoryview(batch.data)[pos - batch.pos : pos - batch.pos + size]
-        return None
-
-    def _tail_batch(self, index: int) -> Batch | None:
-        for batches in (self._unwritten, self._unindexed):
-            if batches and batches[0].first <= index <= batches[-1].last:
-                for batch in reversed(batches):
-                    if batch.first <= index:
-                        return batch
-        return None
-
-    def _last_indexed(self) -> int:
-        if self._unindexed:
-            return self._unindexed[0].first - 1
-        return self._unwritten[0].first - 1 if self._unwritten else self._last_index
-
     # Appending
-
-    def fits(self, size: int) -> bool:
-        """Whether `size` bytes of entries fit the current segment beside the blank tail."""
-        offset = self._end_pos - self._segments.start_of(self._end_pos)
-        return offset + size + MIN_BLANK_SIZE <= self._segments.size
-
-    def next_segment_start(self) -> int:
-        """Where the log goes on after a roll."""
-        return self._segments.start_of(self._end_pos) + self._segments.size
 
     def append(self, batch: Batch) -> None:
         """Join sealed entries to the tail and wake the flusher; continuity is the caller's proof."""
@@ -373,6 +165,8 @@ class LogStore:
         if not self._segments.has(start):
             await self._roll(start)
         units = self._pack_units()
+        if units is not None:
+            await self._make_index_files(units)
         began = loop.time()
         await run(
             Lane.FLUSH,
@@ -453,8 +247,15 @@ class LogStore:
     async def _write_units(self) -> None:
         units = self._pack_units()
         if units is not None:
+            await self._make_index_files(units)
             await self._env.workers.run(Lane.FLUSH, self._index.write, *units)
             self._drop_indexed(units)
+
+    async def _make_index_files(self, units: tuple[int, bytes]) -> None:
+        count = len(units[1]) // INDEX_UNIT.size
+        if self._index.lacks(units[0], count):
+            await self._env.workers.run(Lane.FLUSH, self._index.create, units[0], count)
+            await self._env.workers.run(Lane.FLUSH, self._index.sync_names)
 
     async def sync_index(self) -> None:
         """Make the index units written so far durable."""
@@ -508,7 +309,7 @@ class LogStore:
         while self._unwritten and self._unwritten[-1].first >= index:
             self._unwritten.pop()
         if self._unwritten and self._unwritten[-1].last >= index:
-            self._unwritten.append(_first_part(self._unwritten.pop(), index - 1))
+            self._unwritten.append(first_part(self._unwritten.pop(), index - 1))
         if pos < self._written_pos:
             # Units first: a crash in between only brings back entries that the leader cuts again.
             for file in await run(Lane.FLUSH, self._index.clear_from, index):
@@ -567,40 +368,6 @@ class LogStore:
             await self.sync_index()
         self._segments.close()
         self._index.close()
-
-
-def _cut_batch(batch: Batch, first: int, max_bytes: int) -> tuple[int, int]:
-    if first == batch.first and batch.end_pos - batch.pos <= max_bytes:
-        return batch.last, batch.end_pos - batch.pos
-    size = 0
-    last = first
-    for offset in range(first - batch.first, len(batch.sizes)):
-        inside = offset > 0 and batch.remaining is not None and batch.remaining[offset - 1] > 0
-        if size and size + batch.sizes[offset] > max_bytes and not inside:
-            break
-        size += batch.sizes[offset]
-        last = batch.first + offset
-    return last, size
-
-
-def _first_part(batch: Batch, last: int) -> Batch:
-    """The entries of a batch up to `last`, which ends a client batch."""
-    count = last - batch.first + 1
-    size = sum(batch.sizes[:count])
-    data = memoryview(batch.data)[:size]
-    chain = unpack_header(data, size - batch.sizes[count - 1]).chain_crc
-    remaining = None if batch.remaining is None else batch.remaining[:count]
-    return Batch(
-        batch.first,
-        last,
-        batch.term,
-        batch.pos,
-        batch.pos + size,
-        data,
-        batch.sizes[:count],
-        remaining,
-        chain,
-    )
 
 
 def _write_synced(file: File, parts: list[bytes], at: int) -> None:

@@ -49,13 +49,12 @@ Effect = Respond | CutLog | StoreEntries | CommitTo
 class FollowerReplication:
     """State towards the leader of one term; made anew with every leader."""
 
-    def __init__(self, term: int, leader: str, log: LogView, *, sync_flush: bool) -> None:
+    def __init__(self, term: int, leader: str, log: LogView) -> None:
         self.term = term
         self.leader = leader
         self.matched = -1
         self.leader_commit = -1
         self._log = log
-        self._sync = sync_flush
         self._reported = (-2, -2)
 
     def receive(self, push: Push, commit_index: int) -> list[Effect]:

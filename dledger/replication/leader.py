@@ -6,8 +6,9 @@ agreement is found, a follower with a longer log is told to TRUNCATE what confli
 APPEND frames, pipelined up to a window in bytes and acknowledged cumulatively. COMMIT goes when no APPEND
 is there to carry the commit index (S22).
 
-An entry is committed when a quorum of voters has reached it by the watermark that counts (`durable` under
-SYNC_FLUSH, else `stored`) *and* it was appended in this term (5.4.2; dledger and LogCabin had this wrong).
+An entry is committed when a quorum of voters has it durable (fsynced; under ASYNC_FLUSH written) *and* it was
+appended in this term (5.4.2; dledger and LogCabin had this wrong). `stored`, what a peer has in memory, only
+moves the window.
 """
 
 from __future__ import annotations
@@ -118,7 +119,6 @@ class LeaderReplication:
         commit_index: int,
         opening_index: int,
         *,
-        sync_flush: bool,
         push_bytes: int,
         inflight_bytes: int,
     ) -> None:
@@ -129,7 +129,6 @@ class LeaderReplication:
         self.progress: dict[str, Progress] = {}
         self.self_id = self_id
         self._log = log
-        self._sync = sync_flush
         self._push_bytes = push_bytes
         self._window = inflight_bytes
         self._voters: tuple[str, ...] = ()
@@ -152,19 +151,19 @@ class LeaderReplication:
     def peer_up(self, peer: str, counts: bool) -> list[Effect]:
         """A connection to the peer is there: find out where its log agrees.
 
-        `counts`: it is the incarnation that the configuration names; another one may have been wiped, so
-        what an earlier one acknowledged is forgotten, and it counts towards no quorum.
+        What it acknowledged before is forgotten: it may have been restarted and hold less (what was only
+        stored, or under ASYNC_FLUSH only written, may be gone). `counts`: it is the incarnation that the
+        configuration names; another one counts towards no quorum.
         """
         progress = self.progress.get(peer)
         if progress is None:
             return []
-        if not counts:
-            progress.stored = progress.durable = -1
+        progress.stored = progress.durable = -1
         progress.counts = counts
         return self._compare(peer, progress, self._log.last_index)
 
     def peer_down(self, peer: str) -> list[Effect]:
-        """The connection is gone. Watermarks stay: what was acknowledged in this term remains true."""
+        """The connection is gone."""
         progress = self.progress.get(peer)
         if progress is not None:
             progress.state = PushState.DOWN
@@ -216,9 +215,8 @@ class LeaderReplication:
         self.progress[peer].sent_commit = self.commit_index
 
     def watermark(self, peer: str) -> int:
-        """The one of a peer's watermarks that counts for commit."""
-        progress = self.progress[peer]
-        return progress.durable if self._sync else progress.stored
+        """The one of a peer's two watermarks that counts for commit: never what is only in memory there."""
+        return self.progress[peer].durable
 
     # Finding the agreement
 

@@ -50,7 +50,7 @@ class ListLog:
         return last, 100 * (last - first + 1)
 
 
-def leader_of(log: ListLog, term: int, *, sync: bool = True, window: int = 1000) -> LeaderReplication:
+def leader_of(log: ListLog, term: int, *, window: int = 1000) -> LeaderReplication:
     return LeaderReplication(
         term,
         "n0",
@@ -59,7 +59,6 @@ def leader_of(log: ListLog, term: int, *, sync: bool = True, window: int = 1000)
         log,
         -1,
         log.last_index,
-        sync_flush=sync,
         push_bytes=300,
         inflight_bytes=window,
     )
@@ -72,7 +71,7 @@ class Wire:
         self.leader_log = ListLog(leader_terms)
         self.follower_log = ListLog(follower_terms)
         self.leader = leader_of(self.leader_log, term)
-        self.follower = FollowerReplication(term, "n0", self.follower_log, sync_flush=True)
+        self.follower = FollowerReplication(term, "n0", self.follower_log)
         self.commit = -1
         self.messages = 0
         self.compares = 0
@@ -176,24 +175,26 @@ def test_an_old_term_entry_is_not_committed_by_counting() -> None:
     assert leader.commit_index == 2
 
 
-@pytest.mark.parametrize(("sync", "commit"), [(True, 0), (False, 2)])
-def test_the_watermark_that_counts_depends_on_the_flush_mode(sync: bool, commit: int) -> None:
+def test_what_a_peer_holds_only_in_memory_does_not_count() -> None:
     log = ListLog([1, 1, 1])
-    leader = LeaderReplication(
-        1,
-        "n0",
-        ["n0", "n1", "n2"],
-        ["n1", "n2"],
-        log,
-        -1,
-        0,
-        sync_flush=sync,
-        push_bytes=300,
-        inflight_bytes=900,
-    )
+    leader = leader_of(log, 1)
+    leader.opening_index = 0
     leader.peer_up("n1", True)
     leader.response("n1", PushResponse(1, Code.SUCCESS, 2, 0, 2))
-    assert leader.commit_index == commit
+    assert leader.commit_index == 0
+
+
+def test_a_peer_that_comes_back_with_less_is_sent_what_it_lost() -> None:
+    """Found by simulation: a watermark kept across a reconnection led to endless compares."""
+    log = ListLog([1] * 10)
+    leader = leader_of(log, 1)
+    leader.peer_up("n1", True)
+    leader.response("n1", PushResponse(1, Code.SUCCESS, 9, 4, 9))
+    leader.peer_down("n1")
+    leader.peer_up("n1", True)
+    leader.response("n1", PushResponse(1, Code.INCONSISTENT_STATE, -1, -1, 4, 4, 1))
+    effects = leader.response("n1", PushResponse(1, Code.SUCCESS, 4, 4, 4))
+    assert next(effect.first for effect in effects if isinstance(effect, lcore.SendAppend)) == 5
 
 
 def test_an_unrecorded_incarnation_counts_towards_no_quorum() -> None:
@@ -229,7 +230,7 @@ def test_answers_of_another_term_are_ignored() -> None:
 
 def test_a_follower_acknowledges_only_what_agreed_with_this_leader() -> None:
     log = ListLog([1, 1, 1, 1])
-    follower = FollowerReplication(5, "n0", log, sync_flush=True)
+    follower = FollowerReplication(5, "n0", log)
     (response, commit) = follower.receive(Compare(5, "n0", 1, 1, 99), -1)
     assert isinstance(response, fcore.Respond)
     assert (response.response.stored, response.response.durable) == (1, 1)
@@ -237,7 +238,7 @@ def test_a_follower_acknowledges_only_what_agreed_with_this_leader() -> None:
 
 
 def test_cutting_what_is_committed_is_a_bug() -> None:
-    follower = FollowerReplication(5, "n0", ListLog([1, 1, 1]), sync_flush=True)
+    follower = FollowerReplication(5, "n0", ListLog([1, 1, 1]))
     with pytest.raises(InvariantBroken):
         follower.receive(Truncate(5, "n0", 1, 4, -1), 2)
 

@@ -1,0 +1,259 @@
+"""`runtime.files.Files` and `File` of one simulated process, over the disk of its machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from chaos.sim.disk import Directory, Disk, FileOp, Inode
+from runtime.files import Buffer, DiskUsage
+
+if TYPE_CHECKING:
+    from chaos.sim.node import Process
+
+
+class SimFile:
+    """An open file."""
+
+    def __init__(self, files: SimFiles, path: str, inode: Inode) -> None:
+        self.path = path
+        self._files = files
+        self._inode: Inode | None = inode
+        self._view: memoryview | None = None
+        self._mapped = False
+
+    def _open_inode(self) -> Inode:
+        if self._inode is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+        return self._inode
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self._open_inode().content)
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes from `offset`; short only at the end of the file."""
+        return self._open_inode().read(offset, length)
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Write all parts one after another, into the page cache."""
+        data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        if data:
+            self._change((offset, data), f"write {self.path} {offset}+{len(data)}")
+
+    def allocate(self, size: int) -> None:
+        """Reserve blocks up to `size`, reading as zeros."""
+        if size > self.size():
+            self._change((size, None), f"alloc {self.path} {size}")
+
+    def truncate(self, size: int) -> None:
+        """Set the length; new bytes read as zeros."""
+        if size != self.size():
+            self._change((size, None), f"trunc {self.path} {size}")
+
+    def _change(self, op: FileOp, detail: str) -> None:
+        inode = self._open_inode()
+        if not self._files.effect(detail):
+            return
+        try:
+            inode.write(op)
+        except BufferError as error:
+            raise NotImplementedError(
+                f"{self.path}: simulated files keep their length while mapped"
+            ) from error
+
+    def fdatasync(self) -> None:
+        """Make durable what was written before; it is so when the job ends."""
+        inode = self._open_inode()
+        if self._files.effect(f"fsync {self.path}", durable=True):
+            mark = inode.written
+            self._files.commit(lambda: inode.commit(min(mark, inode.written)))
+
+    def view(self) -> memoryview:
+        """The whole file as it is long now, read-only, always showing what was written."""
+        inode = self._open_inode()
+        if not inode.content:
+            raise ValueError("cannot mmap an empty file")
+        if not self._files.alive:
+            return memoryview(bytes(inode.content))  # the rest of a step that a crash cut
+        if self._view is None:
+            self._view = memoryview(inode.content).toreadonly()
+            self._mapped = True
+            self._files.mapped.append(self)
+        return self._view
+
+    def close(self) -> None:
+        """Close; BufferError if a slice of `view()` is still alive somewhere (the file stays open)."""
+        inode = self._inode
+        if inode is None:
+            return
+        if self._mapped:
+            if self._view is not None:
+                self._view.release()
+                self._view = None
+            _check_no_exports(inode.content)
+            self._mapped = False
+            self._files.mapped.remove(self)
+        if inode.lock_owner is self:
+            inode.lock_owner = None
+        self._inode = None
+
+    def unmap(self) -> None:
+        """The process was killed. If it holds slices of the view, it keeps that memory to itself."""
+        inode = self._open_inode()
+        self._mapped = False
+        try:
+            if self._view is not None:
+                self._view.release()
+            _check_no_exports(inode.content)
+        except BufferError:
+            inode.content = bytearray(inode.content)
+
+    def held_lock(self) -> bool:
+        """Whether this open file belongs to a process that still runs."""
+        return self._inode is not None and self._files.alive
+
+
+def _check_no_exports(content: bytearray) -> None:
+    # A bytearray refuses to change its length while a view of it is alive, as mmap refuses to close.
+    try:
+        content.append(content.pop())
+    except BufferError:
+        raise BufferError("cannot close exported pointers exist") from None
+
+
+class SimFiles:
+    """Names and directories, for one process."""
+
+    def __init__(self, disk: Disk, process: Process) -> None:
+        self._disk = disk
+        self._process = process
+        self._world = process.world
+        self.mapped: list[SimFile] = []
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.alive
+
+    def effect(self, detail: str, durable: bool = False, ends_job: bool = True) -> bool:
+        """Count and trace an operation; False when the process is dead. Checks rule 4 of simulation.md."""
+        if not self._process.effect():
+            return False
+        world = self._world
+        if world.trace is not None:
+            world.trace.add(self._process.loop.now_ns(), self._process.name, "disk", detail)
+        if world.settings.strict_disk:
+            if world.job is None:
+                if durable and world.current is not None:
+                    world.fail(
+                        self._process, f"{detail}: durable work on the event loop, not in a worker", None
+                    )
+            else:
+                if world.job.synced:
+                    world.fail(self._process, f"{detail}: a job ends with its one durable action", None)
+                world.job.synced = durable and ends_job
+        return True
+
+    def commit(self, action: Callable[[], None]) -> None:
+        """Make something durable: when the running job ends, or now if there is none."""
+        if self._world.job is None:
+            action()
+        else:
+            self._world.job.commits.append(action)
+
+    def killed(self) -> None:
+        """The page cache lives on, without the dead process's mappings."""
+        for file in self.mapped:
+            file.unmap()
+        self.mapped.clear()
+
+    def open(self, path: str, create: bool = False) -> SimFile:
+        """Open for reading and writing; FileNotFoundError without `create`."""
+        if create and self._disk.find(path) is None:
+            self._disk.directory(self._disk.split(path)[0])
+            if self.effect(f"create {path}"):
+                return SimFile(self, path, self._disk.create(path))
+            return SimFile(self, path, Inode(0))
+        return SimFile(self, path, self._disk.inode(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+        return self._disk.find(path) is not None
+
+    def size(self, path: str) -> int:
+        """Length in bytes."""
+        return len(self._disk.inode(path).content)
+
+    def listdir(self, path: str) -> list[str]:
+        """Names inside, sorted; empty when the directory is not there."""
+        return sorted(self._disk.directory(path).names) if self.exists(path) else []
+
+    def is_dir(self, path: str) -> bool:
+        """Whether the name is a directory."""
+        return isinstance(self._disk.find(path), Directory)
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory with its parents and make their names durable; no error if it is there."""
+        if self.is_dir(path):
+            return
+        # Harmless to repeat, so several in one job are allowed; all are durable when it ends.
+        if self.effect(f"mkdir {path}", durable=True, ends_job=False):
+            missing = path
+            above: list[str] = []
+            while not self.is_dir(missing):
+                missing = self._disk.split(missing)[0]
+                above.append(missing)
+            self._disk.make_directory(path)
+            mark = self._disk.name_mark
+            places = [self._disk.directory(name) for name in above]
+
+            def commit() -> None:
+                for place in reversed(places):
+                    self._disk.sync_names(place, mark)
+
+            self.commit(commit)
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace atomically; durable after `sync_dir` of the parent(s)."""
+        if self.effect(f"rename {old} {new}"):
+            self._disk.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file name; no error if it is not there."""
+        if self.is_dir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if self.exists(path) and self.effect(f"unlink {path}"):
+            self._disk.remove(path)
+
+    def rmtree(self, path: str) -> None:
+        """Remove a directory and all in it, in one step here; no error if it is not there."""
+        if not self.exists(path):
+            return
+        self._disk.directory(path)
+        if self.effect(f"rmtree {path}"):
+            self._disk.remove(path)
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in this directory durable, when the job ends."""
+        directory = self._disk.directory(path)
+        if self.effect(f"syncdir {path}", durable=True):
+            mark = self._disk.name_mark
+            self.commit(lambda: self._disk.sync_names(directory, mark))
+
+    def usage(self, path: str) -> DiskUsage:
+        """Of the whole disk."""
+        total = self._world.settings.disk_bytes
+        return DiskUsage(total, total - self._disk.used())
+
+    def lock(self, path: str) -> SimFile:
+        """Create and lock a file against other processes until closed; BlockingIOError if held."""
+        file = self.open(path, create=True)
+        inode = self._disk.inode(path)
+        owner = inode.lock_owner
+        if isinstance(owner, SimFile) and owner.held_lock():
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+        inode.lock_owner = file
+        return file

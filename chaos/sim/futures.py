@@ -1,0 +1,60 @@
+"""Futures, tasks and callbacks of a simulated loop.
+
+Tasks and futures hash by number instead of by address: with the stock hash, the order in which
+`TaskGroup` aborts its children, or `asyncio.wait` goes through its futures, would differ from run to run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chaos.sim.loop import SimLoop
+
+
+class SimFuture(asyncio.Future[Any]):
+    """A future whose hash is drawn, at first use, from its loop's counter."""
+
+    __slots__ = ("_number",)
+    _number: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._number
+        except AttributeError:
+            self._number = self.get_loop().next_number()  # type: ignore[attr-defined]
+            return self._number
+
+
+class SimTask(asyncio.Task[Any]):
+    """A task whose hash is drawn, at first use, from its loop's counter."""
+
+    __slots__ = ("_number",)
+    _number: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._number
+        except AttributeError:
+            self._number = self.get_loop().next_number()  # type: ignore[attr-defined]
+            return self._number
+
+
+class SimHandle(asyncio.Handle):
+    """A callback; the stock constructor without its debug look-ups."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Callable[..., object], args: Any, loop: SimLoop, context: contextvars.Context | None
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None

@@ -1,0 +1,46 @@
+"""What happened, one line per event, in fixed columns: time (ns), node, kind, detail.
+
+Two runs of one seed must give equal lines, in any process. So a detail never holds a default repr, an
+address or the order of a set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+
+class Trace:
+    """Collects the lines, or hands each to `sink`; always keeps their number and digest."""
+
+    def __init__(self, sink: Callable[[str], None] | None = None) -> None:
+        self.lines: list[str] = []
+        self.count = 0
+        self._sink = sink if sink is not None else self.lines.append
+        self._hash = hashlib.sha256()
+
+    def add(self, now: int, node: str, kind: str, detail: str) -> None:
+        """One event. The time is that of the node, which may be a little ahead of the world's."""
+        line = f"{now:>16d} {node:<8} {kind:<9} {detail}"
+        self.count += 1
+        self._hash.update(line.encode())
+        self._hash.update(b"\n")
+        self._sink(line)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all lines so far."""
+        return self._hash.hexdigest()
+
+
+def first_difference(one: list[str], other: list[str]) -> str | None:
+    """Where two traces part, with the lines before it; None when they are equal."""
+    for number, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            before = "\n".join("  " + line for line in one[max(0, number - 5) : number])
+            return f"line {number + 1}:\n{before}\n< {left}\n> {right}"
+    if len(one) != len(other):
+        longer = one if len(one) > len(other) else other
+        short = min(len(one), len(other))
+        return f"line {short + 1}: one trace ends, the other goes on with\n  {longer[short]}"
+    return None

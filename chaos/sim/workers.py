@@ -1,0 +1,171 @@
+"""Worker threads as jobs of seeded duration.
+
+A job runs in one piece when a thread of its lane takes it, as thread code does: with no running loop. Its
+future is completed when its duration is over. What an fsync in it covers was written before it began; it
+becomes durable at the end of the job. Between the two, a power cut loses it.
+
+Enforced (design/simulation.md, rule 4): a job makes one thing durable, and that last, so that a crash can
+fall between any two durable actions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.events import _get_running_loop, _set_running_loop
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from runtime.workers import Lane
+
+if TYPE_CHECKING:
+    from chaos.sim.node import Process
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Job:
+    """One call on its way through a lane."""
+
+    __slots__ = ("commits", "error", "function", "future", "lane", "result", "synced")
+
+    def __init__(self, lane: _Lane, future: asyncio.Future[Any], function: Callable[[], Any]) -> None:
+        self.lane = lane
+        self.future = future
+        self.function = function
+        self.commits: list[Callable[[], None]] = []  # what its fsync will have made durable
+        self.synced = False  # nothing more may follow in this job
+        self.result: Any = None
+        self.error: Exception | None = None
+
+
+class _Lane:
+    __slots__ = ("free", "name", "queue")
+
+    def __init__(self, name: str, threads: int) -> None:
+        self.name = name
+        self.free = threads
+        self.queue: deque[Job] = deque()
+
+
+class SimWorkers:
+    """`runtime.workers.Workers` of one process, and the executor of its loop."""
+
+    def __init__(self, process: Process) -> None:
+        settings = process.world.settings
+        self._process = process
+        self._world = process.world
+        self._settings = settings
+        self._random = process.world.stream(f"workers/{process.name}/{process.number}")
+        self._lanes = {
+            Lane.FLUSH: _Lane("flush", 1),
+            Lane.DISK: _Lane("disk", settings.disk_threads),
+            "executor": _Lane("executor", settings.executor_threads),
+        }
+        self._started: list[Job] = []  # a thread is about to run them
+        self._running: list[Job] = []  # run; their time is not over
+        self._closed = False
+
+    def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Start a job; the future carries its result or its exception."""
+        return self.submit(lane, job, args, kwargs)
+
+    def submit(
+        self, lane: Lane | str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> asyncio.Future[Any]:
+        """As `run`, for the executor too."""
+        if self._closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        place = self._lanes[lane]
+        call = (lambda: function(*args, **kwargs)) if args or kwargs else function
+        job = Job(place, self._process.loop.create_future(), call)
+        if place.free:
+            self._take(job)
+        else:
+            place.queue.append(job)
+        return job.future
+
+    def close(self) -> None:
+        """Run what is queued to its end now, and take no more (a blocking wait in production)."""
+        self._closed = True
+        for job in self._running:
+            self._complete(job)
+        self._running.clear()
+        for lane in self._lanes.values():
+            waiting = [job for job in self._started if job.lane is lane] + list(lane.queue)
+            lane.queue.clear()
+            for job in waiting:
+                self._execute(job)
+                self._complete(job)
+        self._started.clear()
+
+    def _take(self, job: Job) -> None:
+        job.lane.free -= 1
+        self._started.append(job)
+        when = self._process.loop.now_ns() + self._between(self._settings.handoff_ns)
+        self._world.push(when, self._begin, job)
+
+    def _between(self, bounds: tuple[int, int]) -> int:
+        low, high = bounds
+        return low + int(self._random.random() * (high - low))
+
+    def _begin(self, job: Job) -> None:
+        if self._process.loop.dead or job not in self._started:
+            return  # killed, or `close` was quicker
+        self._started.remove(job)
+        if job.future.cancelled():
+            self._next(job.lane)
+            return
+        self._execute(job)
+        self._running.append(job)
+        duration = self._between(self._settings.job_ns)
+        if job.commits:
+            duration += self._between(self._settings.sync_ns)
+        # The kernel finishes an fsync of a process that is killed meanwhile, but not over a power cut.
+        self._world.push(self._world.now + duration, self._finish, (job, self._process.node.boots))
+
+    def _execute(self, job: Job) -> None:
+        world = self._world
+        before, outer = _get_running_loop(), world.job
+        _set_running_loop(None)
+        nested = world.current is not None
+        world.job = job
+        if not nested:
+            world.enter(self._process)
+        try:
+            job.result = job.function()
+        except Exception as error:
+            job.error = error
+        finally:
+            if not nested:
+                world.leave()
+            world.job = outer
+            _set_running_loop(before)
+
+    def _finish(self, job_and_boot: tuple[Job, int]) -> None:
+        job, boot = job_and_boot
+        node = self._process.node
+        if job not in self._running:
+            return
+        self._running.remove(job)
+        if node.powered and node.boots == boot:
+            self._complete(job)
+            if not self._process.loop.dead:
+                self._next(job.lane)
+
+    def _complete(self, job: Job) -> None:
+        for commit in job.commits:
+            commit()
+        job.commits.clear()
+        if self._process.loop.dead or job.future.done():
+            return
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.result)
+
+    def _next(self, lane: _Lane) -> None:
+        lane.free += 1
+        if lane.queue:
+            self._take(lane.queue.popleft())

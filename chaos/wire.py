@@ -1,0 +1,167 @@
+"""Raw remoting frames over a plain blocking socket: for probes and for sending what no client would send.
+
+Deliberately apart from `remoting/`, so that a fault there cannot hide itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+UPDATE_AND_CREATE_TOPIC = 17
+GET_ROUTE = 105
+GET_BROKER_CLUSTER_INFO = 106
+_LENGTHS = struct.Struct(">II")
+_NUMBER_KEY = re.compile(r"([{,])(\d+):")  # fastjson writes map keys that are numbers without quotes
+MAX_ANSWER = 64 * 1024 * 1024
+
+
+class NoAnswer(Exception):
+    """The other side closed, refused, or was silent for too long."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A decoded response frame."""
+
+    code: int
+    opaque: int
+    remark: str | None
+    ext: dict[str, str]
+    body: bytes
+    raw_header: dict[str, object] = field(repr=False)
+
+
+def split_addr(addr: str) -> tuple[str, int]:
+    """`host:port` in parts."""
+    host, _, port = addr.rpartition(":")
+    return host, int(port)
+
+
+def frame(header: bytes, body: bytes = b"", serialize: int = 0) -> bytes:
+    """A frame around any header bytes, valid or not."""
+    return _LENGTHS.pack(4 + len(header) + len(body), serialize << 24 | len(header)) + header + body
+
+
+def request(code: int, ext: Mapping[str, object] | None = None, body: bytes = b"", opaque: int = 1) -> bytes:
+    """A well-formed request frame with a JSON header."""
+    header: dict[str, object] = {
+        "code": code,
+        "language": "PYTHON",
+        "version": 401,
+        "opaque": opaque,
+        "flag": 0,
+        "extFields": dict(ext or {}),
+    }
+    return frame(json.dumps(header).encode(), body)
+
+
+class RawConnection:
+    """One TCP connection; use as a context manager. `timeout_s` bounds every wait."""
+
+    def __init__(self, addr: str, timeout_s: float = 5.0) -> None:
+        try:
+            self._socket = socket.create_connection(split_addr(addr), timeout_s)
+        except OSError as error:
+            raise NoAnswer(f"{addr}: {error}") from error
+
+    def __enter__(self) -> RawConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close our side."""
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Write all; NoAnswer if the other side is gone."""
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise NoAnswer(str(error)) from error
+
+    def half_close(self) -> None:
+        """Say that nothing more follows."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def answer(self) -> Answer:
+        """The next frame; NoAnswer when the connection closes or the time is over."""
+        length, marked = _LENGTHS.unpack(self._exactly(8))
+        if length > MAX_ANSWER:
+            raise NoAnswer(f"a frame of {length} bytes")
+        rest = self._exactly(length - 4)
+        header_size = marked & 0xFFFFFF
+        header = json.loads(rest[:header_size])
+        return Answer(
+            code=header["code"],
+            opaque=header["opaque"],
+            remark=header.get("remark"),
+            ext=header.get("extFields") or {},
+            body=rest[header_size:],
+            raw_header=header,
+        )
+
+    def closed_by_peer(self) -> bool:
+        """Whether the other side closes within the time-out instead of answering."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+        except TimeoutError:
+            return False
+
+    def _exactly(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            try:
+                data = self._socket.recv(min(size - len(parts), 1 << 20))
+            except OSError as error:
+                raise NoAnswer(f"after {len(parts)} of {size} bytes: {error}") from error
+            if not data:
+                raise NoAnswer(f"closed after {len(parts)} of {size} bytes")
+            parts += data
+        return bytes(parts)
+
+
+def call(
+    addr: str, code: int, ext: Mapping[str, object] | None = None, body: bytes = b"", timeout_s: float = 5.0
+) -> Answer:
+    """One request on a connection of its own."""
+    with RawConnection(addr, timeout_s) as connection:
+        connection.send(request(code, ext, body))
+        return connection.answer()
+
+
+def master_address(namesrv: str, broker_name: str, timeout_s: float = 1.0) -> str | None:
+    """The NameServer's address for id 0 of a broker group, or None. NoAnswer if it does not answer."""
+    answer = call(namesrv, GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s)
+    table = json.loads(_NUMBER_KEY.sub(r'\1"\2":', answer.body.decode()))["brokerAddrTable"]
+    addresses = (table.get(broker_name) or {}).get("brokerAddrs") or {}
+    address = addresses.get("0")
+    return address if isinstance(address, str) else None
+
+
+def create_topic(addr: str, topic: str, queues: int = 4) -> Answer:
+    """Create a topic through the leader at `addr`, as an administrator's tool does."""
+    ext = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    return call(addr, UPDATE_AND_CREATE_TOPIC, ext)
+
+
+def has_route(namesrv: str, topic: str) -> bool:
+    """Whether the NameServer knows where this topic is."""
+    return call(namesrv, GET_ROUTE, {"topic": topic, "acceptStandardJsonOnly": "true"}).code == 0

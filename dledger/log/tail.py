@@ -1,0 +1,58 @@
+"""Batches: sealed entries in memory, on their way to the disk and to the followers. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from formats.entry import unpack_header
+
+
+class Batch(NamedTuple):
+    """Sealed entries `first..last` of one term, back to back, in one segment."""
+
+    first: int
+    last: int
+    term: int
+    pos: int
+    end_pos: int
+    data: bytes | memoryview
+    sizes: list[int]
+    remaining: list[int] | None
+    """`batch_remaining` of each entry; None when all are 0."""
+    chain: int
+    """Chain value of the last entry."""
+
+
+def cut_batch(batch: Batch, first: int, max_bytes: int) -> tuple[int, int]:
+    """(last index, bytes) of a run from `first` of about `max_bytes`; a client batch is not split (S11)."""
+    if first == batch.first and batch.end_pos - batch.pos <= max_bytes:
+        return batch.last, batch.end_pos - batch.pos
+    size = 0
+    last = first
+    for offset in range(first - batch.first, len(batch.sizes)):
+        inside = offset > 0 and batch.remaining is not None and batch.remaining[offset - 1] > 0
+        if size and size + batch.sizes[offset] > max_bytes and not inside:
+            break
+        size += batch.sizes[offset]
+        last = batch.first + offset
+    return last, size
+
+
+def first_part(batch: Batch, last: int) -> Batch:
+    """The entries of a batch up to `last`, which ends a client batch."""
+    count = last - batch.first + 1
+    size = sum(batch.sizes[:count])
+    data = memoryview(batch.data)[:size]
+    chain = unpack_header(data, size - batch.sizes[count - 1]).chain_crc
+    remaining = None if batch.remaining is None else batch.remaining[:count]
+    return Batch(
+        batch.first,
+        last,
+        batch.term,
+        batch.pos,
+        batch.pos + size,
+        data,
+        batch.sizes[:count],
+        remaining,
+        chain,
+    )

@@ -1,0 +1,152 @@
+"""Three real `dledger.node.Node`s in one simulated world, each with a host that keeps what was committed.
+
+Run as a script it prints the trace of `scenario`.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from chaos.sim import Settings, Trace, World
+from dledger.config import NodeConfig
+from dledger.host import Chunk, LogReader, Role
+from dledger.node import Node
+from formats.entry import HEADER_SIZE, Kind, unpack_header
+from runtime.env import Env
+
+NAMES = ("n0", "n1", "n2")
+SEGMENT = 8 * 1024 * 1024 + 256 * 1024
+SETTINGS = Settings()
+
+
+class ListHost:
+    """The simplest replicated state machine: a list of (index, term, kind, body). Rebuilt at every start."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, int, int, bytes]] = []
+        self.committed = -1
+
+    async def open(self, log: LogReader) -> int:
+        return log.first_index - 1 if log.last_index >= 0 else -1
+
+    def apply(self, chunk: Chunk) -> None:
+        offset = 0
+        for number in range(chunk.count):
+            header = unpack_header(chunk.data, offset)
+            assert header.index == chunk.first_index + number
+            body = bytes(chunk.data[offset + HEADER_SIZE : offset + header.size])
+            self.entries.append((header.index, header.term, header.kind, body))
+            offset += header.size
+
+    def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
+        pass
+
+    def on_serving(self, term: int) -> None:
+        pass
+
+    def on_commit(self, commit_index: int) -> None:
+        self.committed = commit_index
+
+    def on_stopped_serving(self, term: int) -> None:
+        pass
+
+
+class Group:
+    """The machines, and the current `Node` and host of each."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.nodes: dict[str, Node] = {}
+        self.hosts: dict[str, ListHost] = {}
+        for name in NAMES:
+            world.node(name)
+        for name in NAMES:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        self.world.restart(name, partial(self._main, name=name))
+
+    async def _main(self, env: Env, name: str) -> None:
+        config = NodeConfig(
+            group="g0",
+            self_id=name,
+            peers={peer: f"{peer}:40911" for peer in NAMES},
+            store_dir="/store",
+            segment_size=SEGMENT,
+            index_units_per_file=1000,
+            pool_segments=1,
+        )
+        self.hosts[name] = ListHost()
+        self.nodes[name] = Node(env, config, self.hosts[name])
+        await self.nodes[name].run()
+
+    def leader(self) -> str | None:
+        """Who serves, among the living."""
+        for name in NAMES:
+            if self.world.nodes[name].process is not None and name in self.nodes and self.nodes[name].serving:
+                return name
+        return None
+
+    def await_leader(self) -> str:
+        """Let time pass until somebody serves."""
+        self.world.run_until(self.leader, 10)
+        name = self.leader()
+        assert name is not None
+        return name
+
+    def append(self, name: str, bodies: list[bytes]) -> int:
+        """Seal entries on the leader, in one turn; the index of the last."""
+        indexes: list[int] = []
+
+        def seal() -> None:
+            appender = self.nodes[name].appender
+            assert appender is not None
+            for body in bodies:
+                appender.reserve(HEADER_SIZE + len(body))
+                indexes.append(appender.add((body,), len(body), Kind.RAW))
+
+        process = self.world.nodes[name].process
+        assert process is not None
+        process.loop.call_soon(seal)
+        self.world.run_until(lambda: indexes, 1)
+        return indexes[-1]
+
+    def await_applied(self, names: tuple[str, ...], index: int) -> None:
+        """Let time pass until all of these applied an entry."""
+        self.world.run_until(lambda: all(self.applied(name) >= index for name in names), 3)
+
+    def applied(self, name: str) -> int:
+        """Index of the last entry that a node's host has; -1 for none."""
+        return self.hosts[name].entries[-1][0] if self.hosts[name].entries else -1
+
+
+def scenario(world: World) -> Group:
+    """Elect, append, kill the leader, append, restart it, wait until all three hold everything."""
+    group = Group(world)
+    first = group.await_leader()
+    for start in range(0, 50, 10):
+        last = group.append(first, [b"before %d" % number for number in range(start, start + 10)])
+        group.await_applied((first,), last)
+    world.kill(first)
+    second = group.await_leader()
+    assert second != first
+    for start in range(50, 100, 10):
+        last = group.append(second, [b"after %d" % number for number in range(start, start + 10)])
+        group.await_applied((second,), last)
+    group.start(first)
+    world.run_until(lambda: first in group.nodes and group.hosts[first].entries, 10)
+    group.await_applied(NAMES, last)
+    return group
+
+
+def run(seed: int) -> list[str]:
+    """The trace of one world."""
+    trace = Trace()
+    with World(seed, settings=SETTINGS, trace=trace) as world:
+        scenario(world)
+        return list(trace.lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(run(int(sys.argv[1]))))
