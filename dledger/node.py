@@ -4,7 +4,6 @@ The node owns the log, the links, the timers and the order of things. Its rules:
 
 * Election effects are performed in order; while a `SaveHardState` is on its way to the disk, everything that
   came after it and every later peer message waits (rule 3).
-* A leader seals a term-opening entry first, and serves when that entry is committed and applied (rule 6).
 * What ends the node reaches `run` as NodeFailed (rule 7).
 """
 
@@ -22,6 +21,7 @@ from dledger.election.membership import Hello, form_or_join
 from dledger.errors import EXIT_BUG, EXIT_STORE, InvariantBroken, NodeFailed
 from dledger.host import Host, Role
 from dledger.identity import Opened, StoreFiles
+from dledger.leadership import Leadership
 from dledger.links import PeerConnection
 from dledger.log.appender import Appender
 from dledger.log.store import FlushStats, LogStore
@@ -38,11 +38,9 @@ from dledger.messages import (
 )
 from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
-from dledger.replication.leader import LeaderReplication
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, Frame
-from formats.entry import Kind
 from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
 
@@ -63,9 +61,7 @@ class Node:
             pool_segments=config.pool_segments,
             sync_flush=config.sync_flush,
         )
-        self.appender: Appender | None = None
         self.commit_index = -1
-        self.serving = False
         self.metrics = NodeMetrics()
         self.reasons: list[str] = []
         """Why this node is not healthy, for /health."""
@@ -79,14 +75,23 @@ class Node:
         self._requests = ClientRequests(self)
         # Until the store is open this node is an empty learner, so that it can be asked at any time.
         self._identity = Identity(config.group, config.self_id, "", config.segment_size)
-        self._elector = self._new_elector(HardState(), False, 0.0)
+        self.elector = self._new_elector(HardState(), False, 0.0)
+        self._leadership = Leadership(
+            env,
+            config,
+            self.log,
+            host,
+            self._members,
+            self._peers,
+            self._replicator,
+            self._requests,
+            self,
+            self._fail,
+        )
         self._applier = Applier(self.log, host, -1, config.apply_bytes, self._on_applied)
-        self._leading: Appender | None = None
         self._held: deque[tuple[str, Message]] = deque()
         self._holds = 0
-        self._pump_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._progress = asyncio.Event()
         self._identity_wake = asyncio.Event()
 
     # Life
@@ -139,13 +144,13 @@ class Node:
             )
         self._applier = Applier(self.log, self._host, applied, self.config.apply_bytes, self._on_applied)
         self.commit_index = max(self.commit_index, applied)
-        self._elector = self._new_elector(opened.hard_state.loaded or HardState(), opened.may_vote, now)
-        self._elector.set_members(self._voters(), self.config.peers, now)
+        self.elector = self._new_elector(opened.hard_state.loaded or HardState(), opened.may_vote, now)
+        self.elector.set_members(self._voters(), self.config.peers, now)
         if not opened.may_vote:
             self.reasons.append(opened.reason)
         self._applier.commit_to(self.commit_index)
         await self._peers.listen()
-        self._host.on_role(self._elector.role, self._elector.term, None)
+        self._host.on_role(self.elector.role, self.elector.term, None)
         self._schedule_tick()
         self._identity_wake.set()
 
@@ -196,19 +201,33 @@ class Node:
     # What the host asks
 
     @property
+    def appender(self) -> Appender | None:
+        """Seals entries; not None only while this node serves."""
+        return self._leadership.appender
+
+    @property
+    def serving(self) -> bool:
+        """This node leads, and its term is open and applied."""
+        return self._leadership.serving
+
+    async def transfer_leadership(self, target: str | None = None, timeout_s: float = 2.0) -> bool:
+        """Hand leadership to `target`, or to the most advanced voter; see `Leadership.transfer`."""
+        return await self._leadership.transfer(target, timeout_s)
+
+    @property
     def role(self) -> Role:
         """Raft role."""
-        return self._elector.role
+        return self.elector.role
 
     @property
     def term(self) -> int:
         """Current term."""
-        return self._elector.term
+        return self.elector.term
 
     @property
     def leader_id(self) -> str | None:
         """Who leads, as far as this node knows."""
-        return self._elector.leader_id
+        return self.elector.leader_id
 
     @property
     def applied_index(self) -> int:
@@ -257,51 +276,10 @@ class Node:
             "reasons": list(self.reasons),
         } | self.metrics.snapshot()
 
-    async def transfer_leadership(self, target: str | None = None, timeout_s: float = 2.0) -> bool:
-        """Hand leadership to `target` (default: the most advanced connected voter). True when it moved.
-
-        Stops serving, waits until the target holds everything, tells it to stand (Raft dissertation 3.10);
-        serves again when that did not work in time.
-        """
-        leader = self._replicator.leader
-        if leader is None or not self.serving:
-            return False
-        candidates = [
-            peer
-            for peer in self._elector.voters
-            if peer in leader.progress and self._peers.connected(peer) and target in (None, peer)
-        ]
-        if not candidates:
-            return False
-        chosen = max(candidates, key=lambda peer: (leader.watermark(peer), peer))
-        self.serving = False
-        self.appender = None
-        self._say.info("handing leadership over", to=chosen)
-        try:
-            async with asyncio.timeout(timeout_s):
-                while (
-                    leader.watermark(chosen) < self.log.last_index or self.commit_index < self.log.last_index
-                ):
-                    await self._next_progress(leader)
-                self._perform(self._elector.hand_over(chosen))
-                while self._replicator.leader is leader:
-                    await self._next_progress(leader)
-        except TimeoutError:
-            self._say.warning("hand-over did not work in time", to=chosen)
-        if self._replicator.leader is leader:
-            self._maybe_serve()
-            return False
-        return True
-
-    async def _next_progress(self, leader: LeaderReplication) -> None:
-        if self._replicator.leader is leader:
-            self._progress.clear()
-            await self._progress.wait()
-
     # Election: timers, effects, the order of things
 
     def _schedule_tick(self) -> None:
-        when = self._elector.deadline
+        when = self.elector.deadline
         if self._timer is not None:
             if self._timer.when() <= when and not self._timer.cancelled():
                 return  # it fires early and comes back
@@ -314,13 +292,13 @@ class Node:
             self._timer = self._loop.call_later(0.001, self._tick)
             return
         try:
-            self._perform(self._elector.tick(self._loop.time()))
+            self.perform(self.elector.tick(self._loop.time()))
         except Exception as error:
             self._fail(error)
             return
         self._schedule_tick()
 
-    def _perform(self, effects: list[election.Effect]) -> None:
+    def perform(self, effects: list[election.Effect]) -> None:
         for place, effect in enumerate(effects):
             if isinstance(effect, election.SaveHardState):
                 self._save(effect.state, effects[place + 1 :])
@@ -342,7 +320,7 @@ class Node:
                 self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE))
                 return
             try:
-                self._perform(then)
+                self.perform(then)
                 release()
                 self._schedule_tick()
             except Exception as failure:
@@ -369,95 +347,15 @@ class Node:
 
     def _role_changed(self, change: election.RoleChanged) -> None:
         self._say.info("role", role=change.role.value, term=change.term, leader=change.leader_id)
-        self._progress.set()
-        if self._leading is not None and (
-            change.role is not Role.LEADER or self._leading.term != change.term
+        if self._leadership.term is not None and self._leadership.term != (
+            change.term if change.role is Role.LEADER else None
         ):
-            self._stop_leading()
+            self._leadership.stop()
         if self._replicator.follower is not None and self._replicator.follower.term != change.term:
             self._replicator.follower = None
         self._host.on_role(change.role, change.term, change.leader_id)
         if change.role is Role.LEADER:
-            self._start_leading(change.term)
-
-    # Leading
-
-    def _start_leading(self, term: int) -> None:
-        self._replicator.follower = None
-        opening = self.log.last_index + 1
-        appender = Appender(
-            self.log,
-            term,
-            pending_bytes=self.config.pending_bytes,
-            pending_entries=self.config.pending_entries,
-            schedule_pump=self._schedule_pump,
-        )
-        self._leading = appender
-        self._replicator.leader = LeaderReplication(
-            term,
-            self.config.self_id,
-            self._members.voters,
-            self.config.peers,
-            self.log,
-            self.commit_index,
-            opening,
-            push_bytes=self.config.push_bytes,
-            inflight_bytes=self.config.inflight_bytes,
-        )
-        body = self._members.opening_body(term, self.config.self_id)
-        appender.add_system(body, self._env.wall.now_ms(), Kind.TERM_OPENING)
-        self._pump()
-        for peer in sorted(self.config.peers):
-            if self._peers.connected(peer):
-                self._replicator.perform(self._replicator.leader.peer_up(peer, self._counts(peer)))
-
-    def _stop_leading(self) -> None:
-        appender = self._leading
-        self._leading = None
-        self.appender = None
-        self.serving = False
-        self._replicator.leader = None
-        if appender is not None:
-            appender.take()  # sealed this turn and never appended: gone, nobody has seen it
-            self._host.on_stopped_serving(appender.term)
-            self._requests.stopped_serving()
-
-    def _maybe_serve(self) -> None:
-        leader = self._replicator.leader
-        if leader is None or self.serving or self._leading is None:
-            return
-        if self.applied_index >= leader.opening_index:
-            self.serving = True
-            self.appender = self._leading
-            self._say.info("serving", term=leader.term, opening=leader.opening_index)
-            self._host.on_serving(leader.term)
-
-    def _schedule_pump(self) -> None:
-        if not self._pump_scheduled:
-            self._pump_scheduled = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        """Everything sealed in this turn: one append, one push per follower, one fsync to come."""
-        self._pump_scheduled = False
-        appender = self._leading
-        if appender is None or self._replicator.leader is None:
-            return
-        try:
-            for batch in appender.take():
-                self.log.append(batch)
-            self._replicator.perform(self._replicator.leader.extended())
-        except Exception as error:
-            self._fail(error)
-
-    def append_config(self, members: Mapping[str, str]) -> None:
-        """Append a configuration entry; it takes effect at once (S19)."""
-        if self._leading is None:
-            return
-        body = self._members.encode(members)
-        index = self._leading.add_system(body, self._env.wall.now_ms(), Kind.CONFIG)
-        self._adopt(index, dict(members))
-        self._pump()
+            self._leadership.start(change.term)
 
     # Replication outcomes
 
@@ -467,31 +365,28 @@ class Node:
         if index <= self.commit_index:
             return
         self.commit_index = index
-        if self._leading is not None:
-            self._leading.committed(index, self.log.end_of(index))
+        self._leadership.committed(index)
         self._host.on_commit(index)
         self._requests.committed(index)
         self._applier.commit_to(index)
-        self._progress.set()
         self._check_refilled()
 
     def _check_refilled(self) -> None:
         follower = self._replicator.follower
-        if self._elector.may_vote or follower is None or follower.leader_commit < 0:
+        if self.elector.may_vote or follower is None or follower.leader_commit < 0:
             return
         if self.log.durable_index >= follower.leader_commit:
             self._say.info("store is refilled: this node votes again", index=self.log.durable_index)
-            self._elector.may_vote = True
+            self.elector.may_vote = True
             self.reasons.clear()
             self._identity_wake.set()
 
     def _on_applied(self) -> None:
-        self._maybe_serve()
+        self._leadership.applied()
 
     def _on_durable(self) -> None:
         self._replicator.durable_moved()
         self._applier.durable_moved()
-        self._progress.set()
         self._check_refilled()
 
     def _on_flush(self, stats: FlushStats) -> None:
@@ -501,14 +396,15 @@ class Node:
         """A configuration entry came from the leader."""
         members = decode_config(body)
         if members is not None:
-            self._adopt(index, members)
+            self.config_adopted(index, members)
 
     def log_cut(self, last_index: int) -> None:
         """Entries above `last_index` are gone, and with them their configurations."""
         if self._members.cut(last_index):
             self._members_changed()
 
-    def _adopt(self, index: int, members: dict[str, str]) -> None:
+    def config_adopted(self, index: int, members: dict[str, str]) -> None:
+        """A configuration entry is in the log: in force from now on."""
         self._members.add(index, members)
         self._members_changed()
 
@@ -522,7 +418,7 @@ class Node:
     def _members_changed(self) -> None:
         now = self._loop.time()
         self._say.info("members", members=self._members.current)
-        self._perform(self._elector.set_members(self._voters(), self.config.peers, now))
+        self.perform(self.elector.set_members(self._voters(), self.config.peers, now))
         if self._replicator.leader is not None:
             self._replicator.perform(
                 self._replicator.leader.set_members(self._members.voters, self.config.peers)
@@ -553,9 +449,9 @@ class Node:
     def on_peer_up(self, peer: str) -> None:
         """Requests reach the peer."""
         if self._replicator.leader is not None:
-            self._replicator.perform(self._replicator.leader.peer_up(peer, self._counts(peer)))
+            self._replicator.perform(self._replicator.leader.peer_up(peer, self.counts(peer)))
 
-    def _counts(self, peer: str) -> bool:
+    def counts(self, peer: str) -> bool:
         """Whether the peer connects as the incarnation that the configuration names (S18)."""
         hello = self._peers.hellos.get(peer)
         return hello is not None and self._members.current.get(peer) == hello.incarnation
@@ -564,11 +460,11 @@ class Node:
         """The dialled connection to the peer is gone."""
         if self._replicator.leader is not None:
             self._replicator.perform(self._replicator.leader.peer_down(peer))
-        self._progress.set()
+        self._leadership.progressed()
 
     def on_refused(self, peer: str) -> None:
         """Nobody listens at the peer's address: its process is gone (S17)."""
-        self._perform(self._elector.leader_refused(peer, self._loop.time()))
+        self.perform(self.elector.leader_refused(peer, self._loop.time()))
         self._schedule_tick()
 
     def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
@@ -579,7 +475,7 @@ class Node:
         """A message from a peer; held back while term and vote are being saved."""
         if isinstance(message, REPLIES) and connection.dialled is None:
             return
-        if not isinstance(message, _FROM_LEADER) and not self._counts(peer):
+        if not isinstance(message, _FROM_LEADER) and not self.counts(peer):
             return  # votes and answers count only from a recorded incarnation
         if self._holds:
             self._held.append((peer, message))
@@ -589,45 +485,33 @@ class Node:
 
     def _handle(self, peer: str, message: Message) -> None:
         now = self._loop.time()
-        elector = self._elector
+        elector = self.elector
         if isinstance(message, PushResponse):
             self._on_push_response(peer, message, now)
         elif isinstance(message, _PUSHES):
             if message.term < elector.term:
                 self._replicator.refuse(peer, elector.term)
                 return
-            self._perform(elector.leader_contact(message.leader, message.term, now))
+            self.perform(elector.leader_contact(message.leader, message.term, now))
             if self._holds:
                 self._held.appendleft((peer, message))  # the new term goes to disk first
             else:
                 self._replicator.receive(peer, message, self.commit_index)
         else:
-            self._perform(elector.receive(peer, message, now))
+            self.perform(elector.receive(peer, message, now))
 
     def _on_push_response(self, peer: str, message: PushResponse, now: float) -> None:
-        if message.term > self._elector.term:
-            self._perform(self._elector.higher_term(message.term, now))
+        if message.term > self.elector.term:
+            self.perform(self.elector.higher_term(message.term, now))
             return
         leader = self._replicator.leader
         if leader is None or message.term != leader.term:
             return
-        if self._counts(peer):
-            self._elector.peer_active(peer, now)
+        if self.counts(peer):
+            self.elector.peer_active(peer, now)
         self._replicator.perform(leader.response(peer, message))
-        self._progress.set()
-        self._promote(peer, leader)
-
-    def _promote(self, peer: str, leader: LeaderReplication) -> None:
-        """A configured node with a new incarnation becomes a voter when it has caught up (S18)."""
-        hello = self._peers.hellos.get(peer)
-        if hello is None or self._members.current.get(peer) == hello.incarnation:
-            return
-        progress = leader.progress.get(peer)
-        if progress is None or not self.serving or self._members.pending(self.commit_index):
-            return
-        if progress.durable >= self.commit_index and hello.cluster == self._identity.cluster:
-            self._say.info("peer has caught up: recording its incarnation", peer=peer)
-            self.append_config({**self._members.current, peer: hello.incarnation})
+        self._leadership.progressed()
+        self._leadership.admit(peer, self._peers.hellos.get(peer), self._identity.cluster)
 
     # Identity
 
@@ -640,7 +524,7 @@ class Node:
             if formed is not None:
                 await self._become(formed)
             await self._store.save_configs(self._members.indexes)
-            if self._elector.may_vote:
+            if self.elector.may_vote:
                 await self._store.clear_poison()
 
     async def _become(self, identity: Identity) -> None:
@@ -648,7 +532,7 @@ class Node:
         self._identity = identity
         self._say.info("group formed or joined", cluster=identity.cluster, members=identity.members)
         self._members.found(identity)
-        self._perform(self._elector.set_members(self._voters(), self.config.peers, self._loop.time()))
+        self.perform(self.elector.set_members(self._voters(), self.config.peers, self._loop.time()))
         self._peers.refresh()
         self._schedule_tick()
 

@@ -194,7 +194,7 @@ def test_a_wiped_node_comes_back_as_a_learner_and_is_recorded(tmp_path: Path, po
             await group.stop(name)
             (tmp_path / name).rename(tmp_path / "gone")
             group.start(name)
-            await group.until(lambda: hasattr(group.nodes[name], "_elector"))
+            await group.until(lambda: hasattr(group.nodes[name], "_loop"))
             assert group.nodes[name].role is Role.LEARNER
             await group.until(lambda: group.nodes[name].role is Role.FOLLOWER)
             assert await group.agree(300) == bodies
@@ -240,7 +240,7 @@ def test_a_port_in_use_and_a_store_in_use_are_said(tmp_path: Path, ports: list[i
     async def scenario() -> None:
         group = Group(tmp_path, ports)
         group.start("n0")
-        await group.until(lambda: hasattr(group.nodes["n0"], "_elector"))
+        await group.until(lambda: hasattr(group.nodes["n0"], "_loop"))
         second = Node(production_env("x"), group.config("n0"), ListHost())
         with pytest.raises(NodeFailed, match="in use by another process"):
             await second.run()

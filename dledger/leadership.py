@@ -1,0 +1,250 @@
+"""Leading: opening the term, sealing and pumping entries, serving, handing over, admitting members.
+
+A leader seals a term-opening entry first and serves when that entry is committed and applied (rule 6).
+Everything sealed in one turn of the loop becomes one append, one push per follower and one fsync (rule 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from dledger.config import NodeConfig
+from dledger.election.elector import Effect, Elector
+from dledger.election.membership import Hello
+from dledger.host import Host
+from dledger.log.appender import Appender
+from dledger.log.store import LogStore
+from dledger.members import Members
+from dledger.peers import Peers
+from dledger.replication.leader import LeaderReplication
+from dledger.replicator import Replicator
+from dledger.requests import ClientRequests
+from formats.entry import Kind
+from runtime import Env
+
+
+class LeadershipEvents(Protocol):
+    """What the node does for its leadership."""
+
+    @property
+    def commit_index(self) -> int:
+        """Of the node."""
+
+    @property
+    def applied_index(self) -> int:
+        """Of the node."""
+
+    @property
+    def elector(self) -> Elector:
+        """Of the node."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Perform election effects."""
+
+    def config_adopted(self, index: int, members: dict[str, str]) -> None:
+        """A configuration entry was appended: it is in force (S19)."""
+
+    def counts(self, peer: str) -> bool:
+        """Whether a peer connects as the incarnation that the configuration names (S18)."""
+
+
+class Leadership:
+    """One per node; `appender` is set while the node serves."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        log: LogStore,
+        host: Host,
+        members: Members,
+        peers: Peers,
+        replicator: Replicator,
+        requests: ClientRequests,
+        events: LeadershipEvents,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.appender: Appender | None = None
+        self.serving = False
+        self._env = env
+        self._say = env.log.child(f"leader.{config.self_id}")
+        self._config = config
+        self._log = log
+        self._host = host
+        self._members = members
+        self._peers = peers
+        self._replicator = replicator
+        self._requests = requests
+        self._events = events
+        self._fail = fail
+        self._leading: Appender | None = None
+        self._pump_scheduled = False
+        self._handing_over = False
+        self._progress = asyncio.Event()
+
+    # Start, serve, stop
+
+    @property
+    def term(self) -> int | None:
+        """Term of the leadership that runs, None without one."""
+        return None if self._leading is None else self._leading.term
+
+    def start(self, term: int) -> None:
+        """This node was elected: open the term, find out where the peers are."""
+        self._replicator.follower = None
+        config = self._config
+        appender = Appender(
+            self._log,
+            term,
+            pending_bytes=config.pending_bytes,
+            pending_entries=config.pending_entries,
+            schedule_pump=self._schedule_pump,
+        )
+        self._leading = appender
+        leader = LeaderReplication(
+            term,
+            config.self_id,
+            self._members.voters,
+            config.peers,
+            self._log,
+            self._events.commit_index,
+            self._log.last_index + 1,
+            push_bytes=config.push_bytes,
+            inflight_bytes=config.inflight_bytes,
+        )
+        self._replicator.leader = leader
+        body = self._members.opening_body(term, config.self_id)
+        appender.add_system(body, self._env.wall.now_ms(), Kind.TERM_OPENING)
+        self._pump()
+        for peer in sorted(config.peers):
+            if self._peers.connected(peer):
+                self._replicator.perform(leader.peer_up(peer, self._events.counts(peer)))
+
+    def stop(self) -> None:
+        """Leadership ended."""
+        appender = self._leading
+        self._leading = None
+        self.appender = None
+        self.serving = False
+        self._replicator.leader = None
+        self._progress.set()
+        if appender is not None:
+            appender.take()  # sealed this turn and never appended: gone, nobody has seen it
+            self._host.on_stopped_serving(appender.term)
+            self._requests.stopped_serving()
+
+    def applied(self) -> None:
+        """The applied index moved: is the term open?"""
+        leader = self._replicator.leader
+        if leader is None or self.serving or self._leading is None or self._handing_over:
+            return
+        if self._events.applied_index >= leader.opening_index:
+            self.serving = True
+            self.appender = self._leading
+            self._say.info("serving", term=leader.term, opening=leader.opening_index)
+            self._host.on_serving(leader.term)
+
+    def committed(self, index: int) -> None:
+        """The commit index moved."""
+        if self._leading is not None:
+            self._leading.committed(index, self._log.end_of(index))
+        self._progress.set()
+
+    def progressed(self) -> None:
+        """Something that a hand-over waits for may have changed."""
+        self._progress.set()
+
+    # Sealing
+
+    def _schedule_pump(self) -> None:
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        appender = self._leading
+        leader = self._replicator.leader
+        if appender is None or leader is None:
+            return
+        try:
+            for batch in appender.take():
+                self._log.append(batch)
+            self._replicator.perform(leader.extended())
+        except Exception as error:
+            self._fail(error)  # a loop callback has no caller: the node ends through `run` (rule 7)
+
+    # Members
+
+    def admit(self, peer: str, hello: Hello | None, cluster: str) -> None:
+        """A configured node with a new incarnation becomes a voter when it has caught up (S18)."""
+        leader = self._replicator.leader
+        current = self._members.current
+        if leader is None or hello is None or not self.serving or current.get(peer) == hello.incarnation:
+            return
+        progress = leader.progress.get(peer)
+        if progress is None or self._members.pending(self._events.commit_index) or hello.cluster != cluster:
+            return
+        if progress.durable >= self._events.commit_index:
+            self._say.info("peer has caught up: recording its incarnation", peer=peer)
+            self._append_config({**current, peer: hello.incarnation})
+
+    def _append_config(self, members: Mapping[str, str]) -> None:
+        if self._leading is None:
+            return
+        body = self._members.encode(members)
+        index = self._leading.add_system(body, self._env.wall.now_ms(), Kind.CONFIG)
+        self._events.config_adopted(index, dict(members))
+        self._pump()
+
+    # Hand-over
+
+    async def transfer(self, target: str | None, timeout_s: float) -> bool:
+        """Hand leadership to `target` (default: the most advanced connected voter). True when it moved.
+
+        Stops serving, waits until the target holds everything, tells it to stand (Raft dissertation 3.10);
+        serves again when that did not work in time.
+        """
+        leader = self._replicator.leader
+        if leader is None or not self.serving:
+            return False
+        candidates = [
+            peer
+            for peer in self._events.elector.voters
+            if peer in leader.progress and self._peers.connected(peer) and target in (None, peer)
+        ]
+        if not candidates:
+            return False
+        chosen = max(candidates, key=lambda peer: (leader.watermark(peer), peer))
+        self.serving = False
+        self.appender = None
+        self._handing_over = True
+        self._say.info("handing leadership over", to=chosen)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._behind(leader, chosen):
+                    await self._next_progress(leader)
+                self._events.perform(self._events.elector.hand_over(chosen))
+                while self._replicator.leader is leader:
+                    await self._next_progress(leader)
+        except TimeoutError:
+            self._say.warning("hand-over did not work in time", to=chosen)
+        finally:
+            self._handing_over = False
+        if self._replicator.leader is leader:
+            self.applied()
+            return False
+        return True
+
+    def _behind(self, leader: LeaderReplication, chosen: str) -> bool:
+        last = self._log.last_index
+        return self._replicator.leader is leader and (
+            leader.watermark(chosen) < last or self._events.commit_index < last
+        )
+
+    async def _next_progress(self, leader: LeaderReplication) -> None:
+        if self._replicator.leader is leader:
+            self._progress.clear()
+            await self._progress.wait()

@@ -1,0 +1,498 @@
+"""The rules of the house, enforced: who may import whom, what is pure, which doors lead outside.
+
+A place that must break a rule stands in an allow-list below, with its reason. Every rule has snippets that it
+must find (`BAD`) and the nearest ones that it must not (`GOOD`), so that a checker gone blind is noticed.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_MODULE_LINES = 600
+
+LEAVES = ("runtime", "formats")
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "runtime": (),
+    "formats": (),
+    "dledger": LEAVES,
+    "remoting": LEAVES,
+    "namesrv": ("remoting", *LEAVES),
+    "client": ("remoting", *LEAVES),
+    "audit": LEAVES,
+    "broker": ("dledger", "remoting", "audit", *LEAVES),
+    "admin": ("client", "remoting", *LEAVES),
+    "spark": ("audit", "client", *LEAVES),
+    "chaos": ("*",),
+    "bench": ("*",),
+}
+OURS = tuple(MAY_IMPORT)
+
+PURE = ("dledger/election/*", "dledger/replication/*", "formats/*")
+NOT_PURE = (
+    "asyncio", "socket", "time", "random", "os", "threading", "selectors", "subprocess", "concurrent",
+    "secrets", "uuid", "logging", "signal", "tempfile", "pathlib",
+)  # fmt: skip
+
+DOORS = (
+    "time", "random", "uuid", "threading", "socket", "secrets", "subprocess", "multiprocessing", "concurrent",
+    "select", "selectors", "tempfile", "shutil", "mmap", "fcntl",
+)  # fmt: skip
+"""Modules that only runtime/ may touch: what they offer comes through `Env`."""
+DOOR_CALLS = {
+    "open": "open() goes around env.files",
+    "asyncio.to_thread": "threads belong to env.workers",
+    "asyncio.open_connection": "streams: use create_connection with a Protocol",
+    "asyncio.start_server": "streams: use create_server with a Protocol",
+    "datetime.now": "the clock is env.wall",
+    "datetime.utcnow": "the clock is env.wall",
+    "datetime.datetime.now": "the clock is env.wall",
+    "date.today": "the clock is env.wall",
+    "sys.exit": "only the outer shell ends the process",
+}
+DOOR_METHODS = {
+    "read_text": "files go through env.files",
+    "write_text": "files go through env.files",
+    "read_bytes": "files go through env.files",
+    "write_bytes": "files go through env.files",
+    "run_in_executor": "threads belong to env.workers",
+}
+
+# Outside the simulator by nature: path pattern -> why the doors may be used directly.
+OUTSIDE: dict[str, str] = {
+    "runtime/*": "is the doors",
+    "*/__main__.py": "outer shell: owns argv, signals, environment and logging set-up",
+    "*/shell.py": "outer shell",
+    "chaos/cluster.py": "drives real processes",
+    "chaos/processes.py": "drives real processes",
+    "chaos/wire.py": "speaks to real processes",
+    "chaos/stores.py": "reads the files of real processes",
+    "chaos/sim/*": "is the other side of the doors: simulates them",
+    "spark/java.py": "finds or prepares a Java runtime for Spark: the machine, not our processes",
+    "spark/session.py": "sets up Spark's environment and log file",
+}
+# path pattern -> why a blanket `except` is right there.
+BLANKET_EXCEPT: dict[str, str] = {
+    "chaos/sim/*": "an event loop hands what callbacks raise to the exception handler, as asyncio does",
+    "dledger/node.py": "callbacks have no caller: whatever they raise ends the node through `run` (rule 7)",
+    "dledger/leadership.py": "the pump is a loop callback: the same",
+    "dledger/peers.py": "the same for the callbacks of peer connections",
+    "remoting/client.py": "the boundary of one request: a failed callback must not take others with it",
+    "remoting/server.py": "the boundary of one request: answered with code 1 and counted (safety.md S29)",
+}
+# path pattern -> why `sleep(0)` does not spin there.
+YIELDS: dict[str, str] = {"dledger/applier.py": "works one step a turn; ends when the range is applied"}
+# path pattern -> why a task without a TaskGroup, `id()`/`hash()` or iteration of a set is right there.
+LOOSE_TASKS: dict[str, str] = {"chaos/sim/*": "implements the event loop that makes tasks"}
+IDENTITY: dict[str, str] = {"chaos/sim/*": "implements hashing of tasks by number"}
+LONG_MODULES: dict[str, str] = {}
+
+BANNED_NAMES = ("utils", "helpers", "common", "util", "helper", "misc")
+MUTABLE_CALLS = ("list", "dict", "set", "defaultdict", "deque", "Counter", "OrderedDict", "bytearray")
+MUTATORS = (
+    "append",
+    "add",
+    "update",
+    "pop",
+    "clear",
+    "extend",
+    "insert",
+    "remove",
+    "setdefault",
+    "popitem",
+    "discard",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken rule."""
+
+    path: str
+    line: int
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.text}"
+
+
+def allowed(path: str, table: dict[str, str]) -> bool:
+    return any(fnmatch(path, pattern) for pattern in table)
+
+
+def check_module(path: str, source: str) -> list[Finding]:
+    """All findings in one module; `path` is relative to the repository, with forward slashes."""
+    tree = ast.parse(source, path)
+    found = [*check_shape(path, source), *check_imports(path, tree)]
+    for rule in (check_doors, check_excepts, check_tasks, check_identity, check_sets, check_module_state):
+        found.extend(rule(path, tree))
+    return found
+
+
+def check_shape(path: str, source: str) -> Iterator[Finding]:
+    lines = source.count("\n")
+    if lines > MAX_MODULE_LINES and not allowed(path, LONG_MODULES):
+        yield Finding(path, lines, "size", f"{lines} lines: at most {MAX_MODULE_LINES}, better 400")
+    for part in path.removesuffix(".py").split("/"):
+        if part in BANNED_NAMES:
+            yield Finding(path, 1, "name", f"{part!r} says nothing; name it after what it does")
+
+
+def imported_modules(path: str, tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
+    package = path.split("/")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            yield node, ".".join([*base, *([node.module] if node.module else [])])
+
+
+def type_only(tree: ast.Module) -> list[ast.AST]:
+    """Statements under `if TYPE_CHECKING:`: they name types and never run."""
+    return [
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and dotted(node.test).split(".")[-1] == "TYPE_CHECKING"
+        for statement in node.body
+        for inner in ast.walk(statement)
+    ]
+
+
+def check_imports(path: str, tree: ast.Module) -> Iterator[Finding]:
+    package = path.split("/")[0]
+    pure = any(fnmatch(path, pattern) for pattern in PURE)
+    outside = allowed(path, OUTSIDE)
+    may = MAY_IMPORT.get(package, ("*",))
+    types = type_only(tree)
+    for node, name in imported_modules(path, tree):
+        line, top = node.lineno, name.split(".")[0]
+        if top in OURS and top != package and "*" not in may and top not in may:
+            yield Finding(path, line, "layer", f"{package} may not import {top}")
+        if node in types:
+            continue
+        if pure and top in NOT_PURE:
+            yield Finding(path, line, "pure", f"a pure part may not import {top}")
+        elif top in DOORS and not outside:
+            yield Finding(path, line, "door", f"import {top}: only runtime/ may, use Env")
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of a name or attribute chain, else the empty text."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def check_doors(path: str, tree: ast.Module) -> Iterator[Finding]:
+    if allowed(path, OUTSIDE):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = dotted(node.func)
+            if name in DOOR_CALLS:
+                yield Finding(path, node.lineno, "door", f"{name}(): {DOOR_CALLS[name]}")
+            elif isinstance(node.func, ast.Attribute) and node.func.attr in DOOR_METHODS:
+                yield Finding(
+                    path, node.lineno, "door", f".{node.func.attr}(): {DOOR_METHODS[node.func.attr]}"
+                )
+        elif isinstance(node, ast.Attribute) and dotted(node).startswith("os."):
+            if not dotted(node).startswith("os.path") and isinstance(node.value, ast.Name):
+                yield Finding(path, node.lineno, "door", f"{dotted(node)}: only os.path outside runtime/")
+        elif isinstance(node, ast.ImportFrom) and node.module == "os":
+            yield Finding(path, node.lineno, "door", "from os import: only os.path outside runtime/")
+
+
+def check_excepts(path: str, tree: ast.Module) -> Iterator[Finding]:
+    if allowed(path, BLANKET_EXCEPT):
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        blanket = any(kind is None or dotted(kind) in ("Exception", "BaseException") for kind in kinds)
+        raises_again = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+        if blanket and not raises_again:
+            yield Finding(path, node.lineno, "except", "blanket except swallows errors it does not know")
+
+
+def check_tasks(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Tasks belong to a TaskGroup and have a name; nobody spins, nothing hides in `__del__`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "__del__" and not allowed(path, LOOSE_TASKS):
+            yield Finding(path, node.lineno, "task", "__del__ runs at a time nobody knows")
+        if not isinstance(node, ast.Call) or allowed(path, LOOSE_TASKS):
+            continue
+        name = dotted(node.func)
+        if name.split(".")[-1] == "ensure_future" or (
+            name.endswith("create_task") and name.split(".")[-2:-1] in (["asyncio"], ["loop"], ["_loop"])
+        ):
+            yield Finding(path, node.lineno, "task", f"{name}(): tasks belong to a TaskGroup")
+        elif name.endswith(".create_task") and not any(word.arg == "name" for word in node.keywords):
+            yield Finding(path, node.lineno, "task", "a task without a name")
+        elif (
+            name == "asyncio.sleep"
+            and node.args
+            and getattr(node.args[0], "value", None) == 0
+            and not allowed(path, YIELDS)
+        ):
+            yield Finding(path, node.lineno, "task", "sleep(0) spins")
+
+
+def check_identity(path: str, tree: ast.Module) -> Iterator[Finding]:
+    if allowed(path, IDENTITY):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("id", "hash"):
+            yield Finding(path, node.lineno, "identity", f"{node.func.id}() differs from run to run")
+
+
+def is_set(node: ast.expr | None, names: frozenset[str]) -> bool:
+    if isinstance(node, ast.Set | ast.SetComp):
+        return True
+    if isinstance(node, ast.Call):
+        return dotted(node.func) in ("set", "frozenset")
+    return isinstance(node, ast.Name | ast.Attribute) and dotted(node) in names
+
+
+def set_names(tree: ast.Module) -> frozenset[str]:
+    """Names and `self.` attributes that some statement of the module makes or annotates as a set."""
+    names, other = set(), set()
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        kind = False
+        if isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+            kind = ast.unparse(node.annotation).split("[")[0] in ("set", "frozenset", "AbstractSet")
+        elif isinstance(node, ast.Assign):
+            targets, kind = node.targets, is_set(node.value, frozenset())
+        (names if kind else other).update(filter(None, map(dotted, targets)))
+    return frozenset(names - other)
+
+
+def check_sets(path: str, tree: ast.Module) -> Iterator[Finding]:
+    if allowed(path, IDENTITY):
+        return
+    names = set_names(tree)
+    for node in ast.walk(tree):
+        over: list[ast.expr] = []
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            over = [node.iter]
+        elif isinstance(node, ast.Call) and dotted(node.func) in (
+            "list",
+            "tuple",
+            "enumerate",
+            "iter",
+            "next",
+        ):
+            over = node.args[:1]
+        elif isinstance(node, ast.Starred):
+            over = [node.value]
+        over += [part for part in over for part in _copies(part)]
+        if any(is_set(part, names) for part in over):
+            yield Finding(
+                path, getattr(node, "lineno", over[0].lineno), "set", "the order of a set is chance: sort it"
+            )
+
+
+def _copies(node: ast.expr) -> list[ast.expr]:
+    """What `list(x)`, `tuple(x)` or `x.copy()` iterate over in the end."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "copy":
+        return [node.func.value]
+    return []
+
+
+def is_mutable(node: ast.expr | None) -> bool:
+    if isinstance(node, ast.Call):
+        return dotted(node.func).split(".")[-1] in MUTABLE_CALLS
+    return isinstance(node, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
+
+
+def check_module_state(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Three brokers share one interpreter in the simulator: what changes hangs off an object."""
+    constants: list[str] = []
+    for node in tree.body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or not is_mutable(node.value):
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            name = dotted(target)
+            if name == "__all__":
+                continue
+            constants.append(name)
+            if name != name.upper():
+                yield Finding(
+                    path, node.lineno, "state", f"module-level container {name!r}: not a constant by its name"
+                )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield Finding(path, node.lineno, "state", f"global {', '.join(node.names)}")
+        elif (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS
+        ):
+            if dotted(node.func.value) in constants:
+                yield Finding(
+                    path, node.lineno, "state", f"{dotted(node.func.value)} is changed after import"
+                )
+        elif (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.ctx, ast.Store | ast.Del)
+            and dotted(node.value) in constants
+        ):
+            yield Finding(path, node.lineno, "state", f"{dotted(node.value)} is changed after import")
+
+
+# --- the repository ---------------------------------------------------------------------------------
+
+
+def our_modules() -> list[Path]:
+    return sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
+
+
+def test_every_module_keeps_the_rules() -> None:
+    modules = our_modules()
+    assert modules, "no module found: the test looks in the wrong place"
+    found = [
+        finding
+        for module in modules
+        for finding in check_module(module.relative_to(ROOT).as_posix(), module.read_text())
+    ]
+    assert not found, "\n" + "\n".join(map(str, found))
+
+
+def test_every_exception_from_a_rule_is_still_needed() -> None:
+    """An allow-list entry that names a file must name one that exists."""
+    for table in (OUTSIDE, BLANKET_EXCEPT, YIELDS, LOOSE_TASKS, IDENTITY, LONG_MODULES):
+        for pattern, reason in table.items():
+            assert reason
+            if "*" not in pattern:
+                assert (ROOT / pattern).exists(), pattern
+
+
+def test_every_package_is_installed_and_type_checked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    installed = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    typed = project["tool"]["mypy"]["packages"]
+    for package in sorted({module.relative_to(ROOT).parts[0] for module in our_modules()}):
+        assert f"{package}*" in installed, f"{package} is missing in setuptools' packages"
+        assert package in typed, f"{package} is missing in mypy's packages"
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    for module in our_modules():
+        assert (module.parent / "__init__.py").exists(), f"{module.parent} has no __init__.py"
+
+
+def test_every_test_module_has_a_name_of_its_own() -> None:
+    """pytest imports test modules by their bare names."""
+    seen: dict[str, Path] = {}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.name != "conftest.py":
+            assert path.name not in seen, f"{path} and {seen[path.name]}"
+            seen[path.name] = path
+
+
+def test_no_file_names_a_machine_or_a_registry() -> None:
+    words = [
+        "/" + "root/",
+        "/" + "work/",
+        "pypi" + ".org",
+        "npmjs" + ".org",
+        "npmjs" + ".com",
+        "pythonhosted" + ".org",
+    ]
+    texts = [*our_modules(), *ROOT.glob("*.md"), *ROOT.glob("*.toml")]
+    for folder in ("docs", "scripts", "tests", ".ci"):
+        texts += [
+            path
+            for path in (ROOT / folder).rglob("*")
+            if path.is_file()
+            and path.suffix in (".py", ".md", ".sh", ".js", ".txt", "")
+            and "node_modules" not in path.parts
+        ]
+    for path in sorted(texts):
+        text = path.read_text()
+        for word in words:
+            assert word not in text, f"{path.relative_to(ROOT)} mentions {word}"
+
+
+# --- the checker itself -----------------------------------------------------------------------------
+
+BAD = [
+    ("layer", "client/a.py", "from broker.app import App"),
+    ("layer", "formats/a.py", "import runtime.env"),
+    ("layer", "dledger/a.py", "from remoting import frames"),
+    ("layer", "spark/a.py", "import chaos.cluster"),
+    ("pure", "dledger/election/core.py", "import asyncio"),
+    ("pure", "dledger/replication/push.py", "from os import path"),
+    ("pure", "formats/entry.py", "import time"),
+    ("door", "broker/a.py", "import time"),
+    ("door", "client/a.py", "from random import choice"),
+    ("door", "audit/a.py", "def f(p):\n    return open(p)"),
+    ("door", "broker/a.py", "import os\nx = os.environ['A']"),
+    ("door", "broker/a.py", "from pathlib import Path\ntext = Path('x').read_text()"),
+    ("door", "namesrv/a.py", "import asyncio\nasync def f():\n    await asyncio.open_connection('h', 1)"),
+    ("door", "dledger/node.py", "async def f(loop):\n    await loop.run_in_executor(None, f)"),
+    ("size", "broker/a.py", "x = 1\n" * (MAX_MODULE_LINES + 1)),
+    ("name", "broker/utils.py", ""),
+    ("name", "broker/common/a.py", ""),
+    ("except", "broker/a.py", "try:\n    f()\nexcept:\n    pass"),
+    ("except", "broker/a.py", "try:\n    f()\nexcept Exception as e:\n    print(e)"),
+    ("except", "broker/a.py", "try:\n    f()\nexcept (OSError, BaseException):\n    x = 1"),
+    ("task", "broker/a.py", "import asyncio\nasync def f():\n    asyncio.create_task(f())"),
+    ("task", "broker/a.py", "async def f(loop):\n    loop.create_task(f(loop))"),
+    ("task", "broker/a.py", "async def f(group):\n    group.create_task(f(group))"),
+    ("task", "broker/a.py", "import asyncio\nasync def f():\n    await asyncio.sleep(0)"),
+    ("task", "broker/a.py", "class A:\n    def __del__(self):\n        pass"),
+    ("identity", "broker/a.py", "def f(x):\n    return id(x)"),
+    ("set", "broker/a.py", "for x in {1, 2}:\n    f(x)"),
+    ("set", "broker/a.py", "y = [x for x in set(z)]"),
+    ("set", "broker/a.py", "class A:\n    def __init__(self):\n        self.s: set[str] = set()\n"
+                           "    def f(self):\n        for x in self.s:\n            g(x)"),
+    ("set", "broker/a.py", "def f(a):\n    s = set(a)\n    return list(s)"),
+    ("set", "broker/a.py", "def f(a):\n    s = set(a)\n    for x in s.copy():\n        g(x)"),
+    ("state", "broker/a.py", "cache = {}"),
+    ("state", "broker/a.py", "import collections\nseen: object = collections.deque()"),
+    ("state", "broker/a.py", "TABLE = {}\ndef f(x):\n    TABLE[x] = 1"),
+    ("state", "broker/a.py", "TABLE = []\ndef f(x):\n    TABLE.append(x)"),
+    ("state", "broker/a.py", "n = 0\ndef f():\n    global n\n    n = 1"),
+]  # fmt: skip
+
+GOOD = [
+    ("client/a.py", "from remoting.frames import x\nfrom formats import entry\nimport client.route"),
+    ("client/inner/a.py", "from ..route import x\nfrom . import y"),
+    ("chaos/a.py", "import broker.app\nimport dledger.node"),
+    ("runtime/env.py", "import time, random, os\nx = open('y')"),
+    ("broker/__main__.py", "import os, time\nx = os.environ"),
+    ("broker/a.py", "import os\nx = os.path.join('a', 'b')"),
+    ("broker/a.py", "try:\n    f()\nexcept OSError:\n    g()\nexcept Exception:\n    g()\n    raise"),
+    ("broker/a.py", "async def f(group):\n    group.create_task(f(group), name='x')"),
+    ("broker/a.py", "import asyncio\nasync def f():\n    await asyncio.sleep(1)"),
+    ("broker/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random"),
+    ("broker/a.py", "for x in sorted({1, 2}):\n    f(x)\nok = 1 in {1, 2}"),
+    ("broker/a.py", "def f(a):\n    s = set(a)\n    return sorted(s), len(s)"),
+    ("broker/a.py", "CODES = {1: 'a'}\n__all__ = ['f']\nnames = ('a', 'b')"),
+    ("broker/a.py", "CODES = {1: 'a'}\ndef f(x):\n    local = {}\n    local[x] = CODES[1]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"), BAD, ids=[f"{rule}-{n}" for n, (rule, _, _) in enumerate(BAD)]
+)
+def test_the_checker_finds(rule: str, path: str, source: str) -> None:
+    assert rule in [finding.rule for finding in check_module(path, source)]
+
+
+@pytest.mark.parametrize(("path", "source"), GOOD)
+def test_the_checker_lets_pass(path: str, source: str) -> None:
+    assert check_module(path, source) == []
