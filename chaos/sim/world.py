@@ -382,6 +382,6 @@ def _close(task: asyncio.Task[Any]) -> None:
     for _ in range(_CLOSE_ATTEMPTS):
         try:
             coroutine.close()
-        except Exception:
+        except (Exception, BaseExceptionGroup):  # a TaskGroup turns GeneratorExit into a group
             continue
         return

@@ -1,0 +1,101 @@
+"""`python -m broker -c FILE [-p]`: the outer shell.
+
+Exit codes: 0 stopped in good order; 1 could not start or was cut short; 2 wrong arguments or configuration;
+70 the store needs repair or replacement; 71 a bug was caught; 78 the group's configuration does not fit
+(dledger.errors). A supervisor should not restart after 70, 71 or 78.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import importlib
+import sys
+
+from broker.app import main
+from broker.broker import Broker
+from broker.config import IGNORED, PROPERTIES, BrokerConfig, effective_properties, load_config
+from broker.config import ConfigError as BadProperty
+from dledger.errors import NodeFailed
+from remoting.properties_file import ConfigError, Property
+from remoting.shell import (
+    EXIT_BAD_CONFIG,
+    announce,
+    complain,
+    parse_arguments,
+    read_properties,
+    run_program,
+    set_up_logging,
+)
+from runtime.env import Env, production_env
+
+
+def configure(properties: list[Property]) -> tuple[BrokerConfig, list[str]]:
+    """Settings and warnings; ConfigError names file, line and key."""
+    known = {name.lower(): name for name in [*PROPERTIES, *sorted(IGNORED)]}
+    values: dict[str, str] = {}
+    where: dict[str, str] = {}
+    for item in properties:
+        if item.key in where:
+            raise ConfigError(f"{item.where}: the key {item.key!r} was already set at {where[item.key]}")
+        near = (
+            [] if item.key in known.values() else difflib.get_close_matches(item.key.lower(), known, 1, 0.85)
+        )
+        if near:
+            raise ConfigError(f"{item.where}: unknown key {item.key!r} (did you mean {known[near[0]]!r}?)")
+        where[item.key] = item.where
+        values[item.key] = item.value
+    try:
+        config, unknown = load_config(values)
+    except BadProperty as error:
+        place = f"{where[error.key]}: " if error.key in where else ""
+        raise ConfigError(f"{place}{error}") from error
+    return config, [f"{where[key]}: unknown key {key!r} is ignored" for key in unknown]
+
+
+def run(env: Env, config: BrokerConfig) -> int:
+    """Run until a signal or a failure; the exit code."""
+    failures: list[NodeFailed] = []
+    if config.http_port:
+        importlib.import_module("broker.http")  # aiohttp takes long to load: not on the loop
+
+    def ready(broker: Broker) -> None:
+        servers = f" and name server is {';'.join(config.namesrv_addr)}" if config.namesrv_addr else ""
+        name = f"{config.broker_name}, {config.client_addr}"
+        announce(f"The broker[{name}] boot success. serializeType=JSON{servers}")
+
+    async def start(stop: asyncio.Event) -> None:
+        try:
+            await main(env, config, stop, on_ready=ready)
+        except NodeFailed as failure:
+            env.log.error("the node ended", reason=failure.reason, exit_code=failure.exit_code)
+            failures.append(failure)
+
+    code = run_program(start)
+    env.workers.close()
+    if failures:
+        return complain(failures[0].reason, failures[0].exit_code)
+    return code
+
+
+def shell(argv: list[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    arguments = parse_arguments("broker", "A RocketMQ-compatible broker on a replicated log.", argv)
+    env = production_env("broker")
+    try:
+        properties = read_properties(env, arguments.config_file) if arguments.config_file else []
+        config, warnings = configure(properties)
+        if arguments.print_config:
+            for key, value in effective_properties(config).items():
+                announce(f"{key}={value}")
+            return 0
+        set_up_logging(config.log_dir or None, "broker.log")
+    except ConfigError as error:
+        return complain(str(error), EXIT_BAD_CONFIG)
+    for warning in warnings:
+        env.log.warning(warning)
+    return run(env, config)
+
+
+if __name__ == "__main__":
+    sys.exit(shell())

@@ -1,0 +1,114 @@
+"""Composition and life of one broker. No arguments, no signals, no logging set-up: that is `__main__`.
+
+The same function runs over the simulator's loop (simulation.md rule 1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from broker.broker import Broker, NodeFactory
+from broker.config import BrokerConfig
+from broker.store.message_store import StoreLimits
+from dledger.errors import NodeFailed
+from runtime.env import Env
+
+if TYPE_CHECKING:
+    from broker.http import HttpServer
+
+
+async def main(
+    env: Env,
+    config: BrokerConfig,
+    stop: asyncio.Event,
+    *,
+    on_ready: Callable[[Broker], None] | None = None,
+    make_node: NodeFactory | None = None,
+    limits: StoreLimits | None = None,
+) -> None:
+    """Run a broker until `stop` is set. NodeFailed when it must end; OSError naming a port in use.
+
+    `on_ready` is called when clients can connect. On `stop` leadership is handed over, a snapshot taken,
+    the NameServers told, and everything closed.
+    """
+    if make_node is None:
+        from dledger.node import Node
+
+        make_node = Node
+    broker = Broker(env, config, make_node, limits)
+    http: HttpServer | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = _Tasks(group, config.self_id)
+            tasks.start("node", broker.node.run())
+            await broker.opened.wait()
+            await broker.server.start(config.bind_address, config.listen_port)
+            http = await _start_http(broker)
+            tasks.start("background", broker.background.run())
+            tasks.start("remoting", broker.server.run())
+            tasks.start("client", broker.client.run())
+            tasks.start("registration", broker.registrar.run())
+            tasks.start("store", broker.store.run())
+            tasks.start("offsets", broker.run_offsets())
+            tasks.start("client-sweep", broker.run_client_sweep())
+            if on_ready is not None:
+                on_ready(broker)
+            await stop.wait()
+            await _shut_down(broker, tasks)
+    except* NodeFailed as failures:
+        raise _first(failures) from None
+    except* OSError as failures:
+        raise _first(failures) from None
+    finally:
+        await broker.server.close()
+        if http is not None:
+            await http.close()
+
+
+class _Tasks:
+    def __init__(self, group: asyncio.TaskGroup, name: str) -> None:
+        self._group = group
+        self._name = name
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks[name] = self._group.create_task(work, name=f"broker-{self._name}-{name}")
+
+    def cancel(self, name: str) -> None:
+        self._tasks.pop(name).cancel()
+
+    def cancel_all(self) -> None:
+        for task in reversed(self._tasks.values()):  # the node last: the others use it
+            task.cancel()
+
+
+async def _start_http(broker: Broker) -> HttpServer | None:
+    if not broker.config.http_port:
+        return None
+    from broker.http import HttpServer  # aiohttp is not loaded where it is not wanted
+
+    http = HttpServer(broker)
+    await http.start(broker.config.http_address, broker.config.http_port)
+    return http
+
+
+async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
+    """In good order: while another node takes over, this one still answers and says where to go."""
+    log = broker.env.log
+    moved = await broker.hand_over()
+    log.info("stopping", handed_over=moved)
+    tasks.cancel("registration")
+    await broker.registrar.unregister()
+    await broker.server.close()
+    await broker.store.save_snapshot()
+    await broker.client.close()
+    tasks.cancel_all()
+
+
+def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,58 @@
+"""Requests that need the device: each a named task of one group, with a limit (rules 7 and 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from dledger.errors import EXIT_STORE, NodeFailed
+from remoting.codes import ResponseCode
+from remoting.commands import Request
+from remoting.errors import RemotingError
+from remoting.server import Connection
+
+MAX_TASKS = 256
+"""Cold requests worked on at once; one more is answered SYSTEM_BUSY."""
+
+
+class Background:
+    """Owns the tasks. `run` must be running for `start` to work."""
+
+    def __init__(self) -> None:
+        self._group: asyncio.TaskGroup | None = None
+        self._count = 0
+        self._serial = 0
+
+    @property
+    def count(self) -> int:
+        """Tasks now."""
+        return self._count
+
+    async def run(self) -> None:
+        """Until cancelled. NodeFailed for an error of the disk: the store is not to be trusted (rule 7)."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                await asyncio.get_running_loop().create_future()
+        except* OSError as errors:
+            raise NodeFailed(f"cannot read the store: {errors.exceptions[0]}", EXIT_STORE) from None
+
+    def start(self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work`, which answers the request. A RemotingError becomes the answer."""
+        if self._group is None or self._count >= MAX_TASKS:
+            work.close()
+            connection.respond(request, ResponseCode.SYSTEM_BUSY, remark="too many cold reads at once")
+            return
+        self._count += 1
+        self._serial += 1
+        self._group.create_task(self._guard(connection, request, work), name=f"cold-{self._serial}")
+
+    async def _guard(self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except RemotingError as error:
+            code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
+            connection.respond(request, code, remark=error.remark)
+        finally:
+            self._count -= 1

@@ -1,0 +1,208 @@
+"""One broker: its parts put together, and the host of its replicated log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from broker.background import Background
+from broker.catalog import Catalog
+from broker.clients import Clients
+from broker.completions import Completions
+from broker.config import BrokerConfig
+from broker.gate import LeaderGate
+from broker.offsets import PendingOffsets
+from broker.ports import Node
+from broker.processors.client_manager import ClientProcessor
+from broker.processors.offsets import OffsetProcessor
+from broker.processors.pull import PullProcessor
+from broker.processors.send import SendProcessor
+from broker.processors.topic_admin import AdminProcessor
+from broker.registration import Registrar
+from broker.sealing import Sealer
+from broker.store.message_store import MessageStore, StoreLimits
+from broker.store.reader import Reader
+from broker.topics import system_topics
+from dledger.config import NodeConfig
+from dledger.host import Chunk, Host, LogReader, Role
+from remoting.client import RemotingClient
+from remoting.codes import VERSION
+from remoting.limits import ClientLimits, ServerLimits
+from remoting.server import Handler, RemotingServer
+from runtime.env import Env
+
+NodeFactory = Callable[[Env, NodeConfig, Host], Node]
+
+
+class Broker:
+    """The parts of a broker. Is the `dledger.host.Host` of its node: the calls below `# -- host`."""
+
+    def __init__(
+        self, env: Env, config: BrokerConfig, make_node: NodeFactory, limits: StoreLimits | None = None
+    ) -> None:
+        self.env = env
+        self.config = config
+        self.opened = asyncio.Event()
+        """The log is open: role and leader are known as far as they can be."""
+        self.completions = Completions()
+        """Answers that wait for the commit."""
+        self.applied = Completions()
+        """Answers that wait until the entry is applied here."""
+        self.store = MessageStore(env, config.store_root, limits)
+        self.node = make_node(env, config.node_config(), self)
+        self.gate = LeaderGate(self.node, config)
+        self.background = Background()
+        self.clients = Clients()
+        self.client = RemotingClient(env, limits=ClientLimits())
+        self._system_topics = system_topics(config)
+        self._sealer: Sealer | None = None
+        catalog = Catalog(config)
+        reader = Reader(env, self.store, self.node.log)
+        self.pending = PendingOffsets(self.store, self.completions)
+        self.registrar = Registrar(
+            env, config, self.node, lambda: self.store.state, self._system_topics, self.client
+        )
+        self.sends = SendProcessor(env, config, self.gate, catalog, self.store, self.completions)
+        self.pulls = PullProcessor(
+            config, self.gate, catalog, self.store, self.clients, self.pending, self.background, reader
+        )
+        self._client_processor = ClientProcessor(self.gate, catalog, self.store, self.clients)
+        offsets = OffsetProcessor(self.gate, catalog, self.store, self.pending, self.background, reader)
+        admin = AdminProcessor(
+            config, self.gate, catalog, self.store, self.applied, self.registrar, self.runtime_info
+        )
+        self.handlers: dict[int, Handler] = {
+            **self.sends.handlers(),
+            **self.pulls.handlers(),
+            **self._client_processor.handlers(),
+            **offsets.handlers(),
+            **admin.handlers(),
+        }
+        self.server = RemotingServer(
+            env,
+            handlers=self.handlers,
+            limits=ServerLimits(),
+            name="remoting",
+            on_close=self.clients.connection_closed,
+        )
+        self.store.on_arrival = self.pulls.arrived
+        self.store.on_ops = self._ops_applied
+        self.sealed_before = 0
+        """Messages sealed in earlier leaderships."""
+
+    # -- host -----------------------------------------------------------------------------------------
+
+    async def open(self, log: LogReader) -> int:
+        """Load derived state."""
+        return await self.store.open(log)
+
+    def apply(self, chunk: Chunk) -> None:
+        """Committed, durable entries."""
+        self.store.apply(chunk)
+        self.applied.on_commit(self.store.applied_index)
+
+    def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
+        """Role, term or leader changed."""
+        if leader_id is not None:
+            self.registrar.leader_known(term)
+            self.registrar.changed()
+        if role is not Role.LEADER:
+            self.gate.close()
+        self.opened.set()
+
+    def on_serving(self, term: int) -> None:
+        """The term is open: from here on this node assigns offsets."""
+        appender = self.node.appender
+        if appender is None:
+            return
+        if self._sealer is None or self._sealer.term != term:
+            # After a hand-over that did not work the same leadership goes on, with its pending offsets.
+            self._sealer = Sealer(
+                self.env, appender, self.store.state, self._system_topics, self.config.store_host
+            )
+        self.registrar.leader_known(term)
+        self.gate.open(self._sealer)
+        self._client_processor.create_known_groups(self._sealer)
+        self.registrar.changed()
+
+    def on_commit(self, commit_index: int) -> None:
+        """Answer what waited for this."""
+        self.completions.on_commit(commit_index)
+
+    def on_stopped_serving(self, term: int) -> None:
+        """Leadership ended (safety.md S24)."""
+        if self._sealer is not None:
+            self.sealed_before += self._sealer.messages
+            self._sealer = None
+        self.gate.close()
+        reason = f"leadership of term {term} ended before the entry was committed"
+        self.completions.fail_all(reason)
+        self.applied.fail_all(reason)
+        for connection, request, _ in self.pending.take_waiters():
+            self.gate.refuse(connection, request)
+        self.pulls.release()
+        self.registrar.changed()
+
+    # -- life -----------------------------------------------------------------------------------------
+
+    async def run_offsets(self) -> None:
+        """Consumer offsets into the log, until cancelled (safety.md S28)."""
+        while True:
+            await asyncio.sleep(self.config.offset_flush_s)
+            if self.gate.sealer is not None:
+                self.pending.flush(self.gate.sealer)
+
+    async def run_client_sweep(self) -> None:
+        """Forget clients that fell silent, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self.config.client_sweep_s)
+            self.clients.expire(loop.time() - self.config.client_expiry_s)
+
+    async def hand_over(self) -> bool:
+        """Give leadership away before a shutdown. True when another node has it."""
+        if self.gate.sealer is None:
+            return False
+        self.pending.flush(self.gate.sealer)
+        self.gate.pause()
+        moved = await self.node.transfer_leadership(timeout_s=self.config.transfer_timeout_s)
+        if self.node.serving and self.gate.sealer is None and self._sealer is not None:
+            self.gate.open(self._sealer)  # nobody was there to take over
+        return moved
+
+    # -- figures --------------------------------------------------------------------------------------
+
+    @property
+    def messages_in(self) -> int:
+        """Messages sealed since start."""
+        return self.sealed_before + (0 if self._sealer is None else self._sealer.messages)
+
+    def runtime_info(self) -> dict[str, str]:
+        """28 GET_BROKER_RUNTIME_INFO."""
+        status = self.node.status()
+        stats = self.server.stats
+        return {
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": "V5_3_3",
+            "brokerActive": "true" if self.node.serving else "false",
+            "brokerRole": "SYNC_MASTER" if self.node.serving else "SLAVE",
+            "commitLogMinOffset": "0",
+            "commitLogMaxOffset": str(status.get("end_pos", 0)),
+            "dispatchBehindIndex": str(_whole(status.get("committed_index")) - self.store.applied_index),
+            "msgPutTotalTodayNow": str(self.messages_in),
+            "msgGetTotalTodayNow": str(self.pulls.messages),
+            "dispatchedMessages": str(self.store.dispatcher.messages),
+            "heldPulls": str(self.pulls.held.count),
+            "consumerGroups": str(len(self.clients.consumers)),
+            "remotingRequests": str(stats.requests),
+            "raftTerm": str(status.get("term", 0)),
+            "raftRole": str(status.get("role", "")),
+        }
+
+    def _ops_applied(self, ops: list[str]) -> None:
+        if "topic" in ops:
+            self.registrar.changed()
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,169 @@
+"""Who is connected: producers and consumers by group (ProducerManager, ConsumerManager).
+
+In memory, on every node: clients send heartbeats to all brokers of a group, and all must list the same
+consumers, else the clients divide the queues differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from remoting.bodies import ConsumerData, Subscription
+from remoting.codes import RequestCode, ResponseCode
+from remoting.errors import RemotingError
+from remoting.server import Connection
+
+MAX_MEMBERSHIPS = 200_000
+"""(client, group) pairs; a heartbeat that would make more is refused."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One client of a group. `last_seen` is loop time."""
+
+    client_id: str
+    connection: Connection
+    language: str
+    version: int
+    last_seen: float
+
+
+@dataclass
+class ConsumerGroup:
+    """A consumer group with members. All members are supposed to subscribe alike; the newest one counts."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    consume_from: str
+    members: dict[str, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    def subscribe(self, subscriptions: list[Subscription]) -> bool:
+        """Take over a heartbeat's subscriptions. Whether anything changed but versions."""
+        changed = False
+        for new in subscriptions:
+            old = self.subscriptions.get(new.topic)
+            if old is None:
+                changed = True
+            elif new.subVersion > old.subVersion:
+                changed |= new.subString != old.subString or new.expressionType != old.expressionType
+            else:
+                continue
+            self.subscriptions[new.topic] = new
+        wanted = {subscription.topic: None for subscription in subscriptions}
+        for topic in list(self.subscriptions):
+            if topic not in wanted:
+                del self.subscriptions[topic]
+                changed = True
+        return changed
+
+
+class Clients:
+    """The table of groups and their members."""
+
+    def __init__(self, notify: Callable[[ConsumerGroup], None] | None = None) -> None:
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[str, Member]] = {}
+        self._notify = notify or notify_members
+        self._memberships = 0
+        self._by_connection: dict[int, dict[tuple[str, str, str], None]] = {}
+
+    def add_producer(self, group: str, member: Member) -> None:
+        """A heartbeat of a producer."""
+        members = self.producers.setdefault(group, {})
+        self._check_room(member.client_id in members)
+        self._memberships += member.client_id not in members
+        members[member.client_id] = member
+        self._remember(member.connection, "producer", group, member.client_id)
+
+    def add_consumer(self, data: ConsumerData, member: Member, keep_subscriptions: bool = False) -> None:
+        """A heartbeat of a consumer. Members hear of it (40) when the group changed."""
+        group = self.consumers.get(data.groupName)
+        known = group is not None and member.client_id in group.members
+        self._check_room(known)
+        if group is None:
+            group = self.consumers[data.groupName] = ConsumerGroup(
+                data.groupName, data.consumeType, data.messageModel, data.consumeFromWhere
+            )
+        group.consume_type, group.message_model = data.consumeType, data.messageModel
+        group.consume_from = data.consumeFromWhere
+        moved = known and group.members[member.client_id].connection is not member.connection
+        group.members[member.client_id] = member
+        self._memberships += not known
+        self._remember(member.connection, "consumer", data.groupName, member.client_id)
+        changed = False if keep_subscriptions else group.subscribe(data.subscriptionDataSet)
+        if changed or moved or not known:
+            self._notify(group)
+
+    def remove_producer(self, group: str, client_id: str) -> None:
+        """Unregistered, expired or gone."""
+        members = self.producers.get(group)
+        if members is not None and members.pop(client_id, None) is not None:
+            self._memberships -= 1
+            if not members:
+                del self.producers[group]
+
+    def remove_consumer(self, group_name: str, client_id: str) -> None:
+        """The same for a consumer; the others hear of it."""
+        group = self.consumers.get(group_name)
+        if group is None or group.members.pop(client_id, None) is None:
+            return
+        self._memberships -= 1
+        if group.members:
+            self._notify(group)
+        else:
+            del self.consumers[group_name]
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget who spoke over it, but for those who came back over another one."""
+        for kind, group, client_id in self._by_connection.pop(connection.serial, {}):
+            member = self._member(kind, group, client_id)
+            if member is not None and member.connection is connection:
+                self._remove(kind, group, client_id)
+
+    def expire(self, before: float) -> int:
+        """Forget members without heartbeat since loop time `before`. How many."""
+        stale = [
+            ("producer", group, member.client_id)
+            for group, members in self.producers.items()
+            for member in members.values()
+            if member.last_seen < before
+        ]
+        stale += [
+            ("consumer", group.name, member.client_id)
+            for group in self.consumers.values()
+            for member in group.members.values()
+            if member.last_seen < before
+        ]
+        for kind, name, client_id in stale:
+            self._remove(kind, name, client_id)
+        return len(stale)
+
+    def _check_room(self, known: bool) -> None:
+        if not known and self._memberships >= MAX_MEMBERSHIPS:
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY, f"the limit of {MAX_MEMBERSHIPS} clients in groups is reached"
+            )
+
+    def _remember(self, connection: Connection, kind: str, group: str, client_id: str) -> None:
+        self._by_connection.setdefault(connection.serial, {})[kind, group, client_id] = None
+
+    def _member(self, kind: str, group: str, client_id: str) -> Member | None:
+        if kind == "producer":
+            return self.producers.get(group, {}).get(client_id)
+        consumers = self.consumers.get(group)
+        return None if consumers is None else consumers.members.get(client_id)
+
+    def _remove(self, kind: str, group: str, client_id: str) -> None:
+        if kind == "producer":
+            self.remove_producer(group, client_id)
+        else:
+            self.remove_consumer(group, client_id)
+
+
+def notify_members(group: ConsumerGroup) -> None:
+    """40 NOTIFY_CONSUMER_IDS_CHANGED to every member: they divide the queues anew."""
+    for member in group.members.values():
+        member.connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name})

@@ -1,0 +1,258 @@
+"""Settings of a broker, under RocketMQ's property names (BrokerConfig, MessageStoreConfig).
+
+`PROPERTIES` maps names to fields; those marked "ours" do not exist in RocketMQ. Sizes in bytes, times in
+seconds unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from dledger.config import NodeConfig, parse_peers
+from formats.message_ids import pack_ipv4_host
+from formats.record import MAX_TOPIC_V1
+
+MAX_MESSAGE_SIZE = 4 * 1024 * 1024
+MAX_GROUP_NAME = 120
+"""Characters of a consumer or producer group name (Validators.CHARACTER_MAX_LENGTH)."""
+
+
+class ConfigError(ValueError):
+    """A property that cannot work. `key` is its name; the shell adds the line of the file."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """One broker of a group. Defaults are RocketMQ's, but for flushDiskType (rule 3)."""
+
+    cluster_name: str = "DefaultCluster"
+    broker_name: str = "broker-a"
+    broker_ip: str = "127.0.0.1"
+    """Told to clients, peers and in message ids. Not where we listen: that is `bind_address`."""
+    listen_port: int = 10911
+    bind_address: str = "0.0.0.0"
+    namesrv_addr: tuple[str, ...] = ()
+    store_root: str = "store"
+    dledger_enabled: bool = True
+    dledger_group: str = ""
+    peers: Mapping[str, str] = field(default_factory=dict)
+    self_id: str = "n0"
+    sync_flush: bool = True
+    segment_size: int = 1024 * 1024 * 1024
+    pool_segments: int = 2
+    auto_create_topic: bool = True
+    auto_create_group: bool = True
+    default_topic_queues: int = 8
+    """Queues of TBW102, the bound on what auto-creation may give a topic."""
+    max_message_size: int = MAX_MESSAGE_SIZE
+    """Bytes of one message body, and of the body of one batch."""
+    pull_max_count: int = 1024
+    """Messages of one pull; Java asks for 32, so its own 32 is no limit to those who ask for more."""
+    pull_max_bytes: int = 1024 * 1024
+    pull_max_count_cold: int = 256
+    pull_max_bytes_cold: int = 256 * 1024
+    long_polling: bool = True
+    short_polling_ms: int = 1000
+    http_port: int = 0
+    http_address: str = "127.0.0.1"
+    log_dir: str = ""
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+
+    max_topics: int = 50_000
+    """Topics of the group; one more is refused."""
+    max_groups: int = 50_000
+    """Consumer groups; one more is refused."""
+    max_held_pulls: int = 20_000
+    """Long polls held at once; one more is answered at once."""
+    hold_while_opening_s: float = 0.2
+    """How long a request waits for a term to open (safety.md S24), then 14."""
+    hold_while_opening_bytes: int = 16 * 1024 * 1024
+    """Bodies of such requests together; more is answered 14 at once."""
+    offset_flush_s: float = 0.2
+    """Consumer offsets of a group become one entry at most this often (safety.md S28)."""
+    client_expiry_s: float = 120.0
+    """A client without heartbeat is forgotten."""
+    client_sweep_s: float = 10.0
+    register_first_s: float = 10.0
+    register_interval_s: float = 30.0
+    register_timeout_s: float = 3.0
+    transfer_timeout_s: float = 2.0
+
+    @property
+    def client_addr(self) -> str:
+        """Where clients reach this broker."""
+        return f"{self.broker_ip}:{self.listen_port}"
+
+    @property
+    def store_host(self) -> bytes:
+        """Host field of the records that this broker seals."""
+        return pack_ipv4_host(self.broker_ip, self.listen_port)
+
+    @property
+    def follower_id(self) -> int:
+        """brokerId while not leading: nK -> K + 1 (DLedgerCommitLog.id)."""
+        return int(self.self_id[1:]) + 1
+
+    def node_config(self) -> NodeConfig:
+        """Settings of the replicated log."""
+        return NodeConfig(
+            group=self.dledger_group or self.broker_name,
+            self_id=self.self_id,
+            peers=self.peers,
+            store_dir=self.store_root,
+            meta={"client_addr": self.client_addr},
+            bind_host=self.bind_address,
+            segment_size=self.segment_size,
+            sync_flush=self.sync_flush,
+            pool_segments=self.pool_segments,
+        )
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("empty")
+    return value
+
+
+def _any_text(value: str) -> str:
+    return value
+
+
+def _flag(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError(f"{value!r}: expected true or false")
+    return value.lower() == "true"
+
+
+def _number(low: int, high: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError(f"{value!r}: expected a whole number") from None
+        if not low <= number <= high:
+            raise ValueError(f"{number}: expected {low} to {high}")
+        return number
+
+    return parse
+
+
+def _ipv4(value: str) -> str:
+    pack_ipv4_host(value, 0)
+    return value
+
+
+def _addresses(value: str) -> tuple[str, ...]:
+    addresses = tuple(part for part in (piece.strip() for piece in value.split(";")) if part)
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{address!r}: expected host:port")
+    return addresses
+
+
+def _flush_type(value: str) -> bool:
+    if value not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
+        raise ValueError(f"{value!r}: expected SYNC_FLUSH or ASYNC_FLUSH")
+    return value == "SYNC_FLUSH"
+
+
+_PORT = _number(1, 65535)
+
+PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "brokerClusterName": ("cluster_name", _text),
+    "brokerName": ("broker_name", _text),
+    "brokerIP1": ("broker_ip", _ipv4),
+    "listenPort": ("listen_port", _PORT),
+    "bindAddress": ("bind_address", _text),  # ours
+    "namesrvAddr": ("namesrv_addr", _addresses),
+    "storePathRootDir": ("store_root", _text),
+    "enableDLegerCommitLog": ("dledger_enabled", _flag),
+    "dLegerGroup": ("dledger_group", _text),
+    "dLegerPeers": ("peers", parse_peers),
+    "dLegerSelfId": ("self_id", _text),
+    "flushDiskType": ("sync_flush", _flush_type),
+    "mapedFileSizeCommitLog": ("segment_size", _number(4096, 1 << 40)),
+    "segmentPoolSize": ("pool_segments", _number(0, 1024)),  # ours
+    "autoCreateTopicEnable": ("auto_create_topic", _flag),
+    "autoCreateSubscriptionGroup": ("auto_create_group", _flag),
+    "defaultTopicQueueNums": ("default_topic_queues", _number(1, 1024)),
+    "maxMessageSize": ("max_message_size", _number(1, MAX_MESSAGE_SIZE)),
+    "maxTransferCountOnMessageInMemory": ("pull_max_count", _number(1, 65536)),
+    "maxTransferBytesOnMessageInMemory": ("pull_max_bytes", _number(1, 8 << 20)),
+    "maxTransferCountOnMessageInDisk": ("pull_max_count_cold", _number(1, 65536)),
+    "maxTransferBytesOnMessageInDisk": ("pull_max_bytes_cold", _number(1, 8 << 20)),
+    "longPollingEnable": ("long_polling", _flag),
+    "shortPollingTimeMills": ("short_polling_ms", _number(1, 60_000)),
+    "httpPort": ("http_port", _number(0, 65535)),  # ours; 0: off
+    "httpAddress": ("http_address", _text),  # ours
+    "logDir": ("log_dir", _any_text),  # ours
+    "regionId": ("region_id", _text),
+    "traceOn": ("trace_on", _flag),
+}
+
+# Accepted and without effect here, so that a broker.conf of RocketMQ's works as it is.
+IGNORED = frozenset({"brokerId", "brokerRole", "deleteWhen", "fileReservedTime", "sendMessageThreadPoolNums"})
+
+
+def load_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
+    """Typed settings, and the names of properties that nobody knows. ConfigError names the first bad one."""
+    values: dict[str, Any] = {}
+    unknown: list[str] = []
+    for key, text in properties.items():
+        if key not in PROPERTIES:
+            if key not in IGNORED:
+                unknown.append(key)
+            continue
+        name, parse = PROPERTIES[key]
+        try:
+            values[name] = parse(text)
+        except ValueError as error:
+            raise ConfigError(key, str(error)) from error
+    config = BrokerConfig(**values)
+    if not config.dledger_enabled:
+        raise ConfigError("enableDLegerCommitLog", "must be true: this broker has no other commit log")
+    if not config.peers:
+        raise ConfigError("dLegerPeers", "missing; for a single node: n0-127.0.0.1:40911")
+    if config.self_id not in config.peers:
+        raise ConfigError("dLegerSelfId", f"{config.self_id!r} is not in dLegerPeers")
+    if len(config.broker_name) > MAX_TOPIC_V1 or len(config.cluster_name) > MAX_TOPIC_V1:
+        raise ConfigError(
+            "brokerName", f"and brokerClusterName name topics: at most {MAX_TOPIC_V1} characters"
+        )
+    try:
+        config.node_config()
+    except ValueError as error:
+        key = str(error).partition(" ")[0]
+        raise ConfigError(key if key in PROPERTIES else "dLegerPeers", str(error)) from error
+    return config, unknown
+
+
+def effective_properties(config: BrokerConfig) -> dict[str, str]:
+    """All properties as they count, for `-p`."""
+    known = {item.name for item in fields(config)}
+    result = {}
+    for key, (name, _) in PROPERTIES.items():
+        if name in known:
+            result[key] = _as_property(name, getattr(config, name))
+    return result
+
+
+def _as_property(name: str, value: object) -> str:
+    if name == "sync_flush":
+        return "SYNC_FLUSH" if value else "ASYNC_FLUSH"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ";".join(value)
+    if isinstance(value, Mapping):
+        return ";".join(f"{node}-{address}" for node, address in value.items())
+    return str(value)

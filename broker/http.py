@@ -1,0 +1,158 @@
+"""/health and /metrics (aiohttp). `httpPort` 0 leaves it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from broker.broker import Broker
+
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+Number = int | float
+
+
+class HttpServer:
+    """Serves one broker's health and figures, from a registry of its own."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._registry = CollectorRegistry()
+        self._registry.register(BrokerCollector(broker))
+        app = web.Application()
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(app, access_log=None)
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. OSError names the address."""
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where it listens."""
+        return [tuple(address[:2]) for address in self._runner.addresses]
+
+    async def close(self) -> None:
+        """Stop."""
+        await self._runner.cleanup()
+
+    async def _health(self, request: web.Request) -> web.Response:
+        body = health(self._broker)
+        return web.json_response(body, status=200 if body["healthy"] else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": TEXT_FORMAT})
+
+
+def health(broker: Broker) -> dict[str, object]:
+    """What /health says. Healthy: opened, part of a group with a leader, and nothing to complain of."""
+    if not broker.opened.is_set():
+        return {"healthy": False, "broker": broker.config.broker_name, "reasons": ["the log is being opened"]}
+    status = broker.node.status()
+    leader = broker.node.leader_id
+    reasons = _texts(status.get("reasons"))
+    if leader is None:
+        reasons.append("no leader is known")
+    lag = _number(status.get("committed_index")) - broker.store.applied_index
+    meta = {} if leader is None else broker.node.peer_meta(leader)
+    return {
+        "healthy": not reasons,
+        "broker": broker.config.broker_name,
+        "id": broker.config.self_id,
+        "role": broker.node.role.value,
+        "term": broker.node.term,
+        "leader": leader,
+        "leader_addr": meta.get("client_addr"),
+        "serving": broker.node.serving,
+        "committed_index": status.get("committed_index"),
+        "applied_index": broker.store.applied_index,
+        "apply_lag": lag,
+        "namesrv": dict(broker.registrar.registered),
+        "reasons": reasons,
+        "node": status,
+    }
+
+
+class BrokerCollector(Collector):
+    """Figures read when they are asked for: nothing is counted twice, nothing on the hot path."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics."""
+        broker = self._broker
+        stats = broker.server.stats
+        store = broker.store
+        yield _gauge("up", "1 while the log is open", int(broker.opened.is_set()))
+        yield _gauge("serving", "1 while this node leads and serves", int(broker.gate.sealer is not None))
+        yield _gauge("applied_index", "Last index applied to queues and state", store.applied_index)
+        yield _gauge("snapshot_index", "Last index in the snapshot", store.snapshot_index)
+        yield _gauge("topics", "Topics in the replicated state", len(store.state.topics))
+        yield _gauge("queues", "Queues with messages", store.queues.count)
+        yield _gauge("held_pulls", "Long polls that wait", broker.pulls.held.count)
+        yield _gauge("waiting_answers", "Answers that wait for a commit", len(broker.completions))
+        yield _gauge("cold_reads", "Requests that wait for the disk", broker.background.count)
+        yield _gauge("connections", "Open client connections", stats.accepted - stats.closed)
+        yield _counter("requests", "Requests received", stats.requests)
+        yield _counter("bytes_in", "Bytes received from clients", stats.bytes_in)
+        yield _counter("bytes_out", "Bytes sent to clients", stats.bytes_out)
+        yield _counter("refused_not_leader", "Requests answered 14", broker.gate.refused)
+        yield _counter("messages_in", "Messages accepted by this node as leader", broker.messages_in)
+        yield _counter("messages_out", "Messages given to consumers", broker.pulls.messages)
+        yield _counter("messages_dispatched", "Messages applied to queues", store.dispatcher.messages)
+        yield _counter("entries_malformed", "Entries skipped", store.dispatcher.malformed)
+        yield _counter("operations_skipped", "System operations skipped", store.state.skipped)
+        errors = CounterMetricFamily("dledger_errors", "Failed requests and connections", labels=["cause"])
+        for cause, count in sorted(stats.errors.items()):
+            errors.add_metric([cause], count)
+        yield errors
+        if broker.opened.is_set():
+            yield from _node_metrics(broker.node.status())
+
+
+def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:
+    """Every number of the node's status, the role as a label, and each peer's lag."""
+    role = GaugeMetricFamily("dledger_role", "1 for the node's Raft role", labels=["role"])
+    role.add_metric([str(status.get("role"))], 1)
+    yield role
+    for name, value in sorted(status.items()):
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "applied_index":
+            yield _gauge(name, f"{name.replace('_', ' ')} of the replicated log", value)
+    peers = status.get("peers")
+    if not isinstance(peers, dict):
+        return
+    lag = GaugeMetricFamily("dledger_peer_lag_entries", "Entries a peer lacks", labels=["peer"])
+    up = GaugeMetricFamily("dledger_peer_connected", "1 while a peer is connected", labels=["peer"])
+    for peer, progress in sorted(peers.items()):
+        if isinstance(progress, dict):
+            up.add_metric([peer], int(bool(progress.get("connected"))))
+            if isinstance(progress.get("lag_entries"), int):
+                lag.add_metric([peer], progress["lag_entries"])
+    yield lag
+    yield up
+
+
+def _gauge(name: str, text: str, value: Number) -> Metric:
+    return GaugeMetricFamily(f"dledger_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: Number) -> Metric:
+    return CounterMetricFamily(f"dledger_{name}", text, value=value)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []

@@ -1,0 +1,76 @@
+"""What the broker needs of `dledger.node.Node`, so that tests can put a list in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from dledger.host import LogReader, Role
+from formats.entry import Kind
+
+
+class Appender(Protocol):
+    """Seals entries for one leadership (safety.md S12). All calls on the event loop."""
+
+    @property
+    def room(self) -> bool:
+        """False when the limits on what is pending are reached."""
+
+    @property
+    def term(self) -> int:
+        """The leadership's term."""
+
+    def reserve(self, total_size: int) -> int:
+        """Position of the first of the entries that are added next; `total_size` counts their headers."""
+
+    def add(
+        self, parts: tuple[bytes, ...], size: int, kind: int = Kind.MESSAGE, batch_remaining: int = 0
+    ) -> int:
+        """Add one entry whose body is `parts` joined, of `size` bytes. Its index."""
+
+    def add_system(self, body: bytes, store_timestamp_ms: int) -> int:
+        """Add one SYSTEM entry. Its index."""
+
+
+class Node(Protocol):
+    """The replicated log as its host sees it."""
+
+    @property
+    def role(self) -> Role:
+        """Raft role now."""
+
+    @property
+    def term(self) -> int:
+        """Current term."""
+
+    @property
+    def leader_id(self) -> str | None:
+        """Who leads this term, as far as known."""
+
+    @property
+    def serving(self) -> bool:
+        """Leads, and the term is open."""
+
+    @property
+    def commit_index(self) -> int:
+        """Highest index known to be committed."""
+
+    @property
+    def appender(self) -> Appender | None:
+        """Not None only while serving."""
+
+    @property
+    def log(self) -> LogReader:
+        """Read access."""
+
+    def peer_meta(self, node_id: str) -> Mapping[str, str]:
+        """What a peer said about itself; empty when it never connected."""
+
+    def status(self) -> dict[str, object]:
+        """For /health and /metrics."""
+
+    async def run(self) -> None:
+        """Until cancelled; raises NodeFailed."""
+
+    async def transfer_leadership(self, target: str | None = None, timeout_s: float = 2.0) -> bool:
+        """Hand over to a peer that is up to date."""

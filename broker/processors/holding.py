@@ -1,0 +1,99 @@
+"""Pulls that wait for messages (PullRequestHoldService): long polling without a thread or timer each.
+
+They are found by queue when a chunk brought messages there, looked at once per chunk, and expire by one
+timer that runs while any is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+
+from broker.store.consume_queue import ConsumeQueue
+from remoting.commands import Request
+from remoting.server import Connection
+
+SWEEP_INTERVAL_S = 0.1
+"""How late a time-out may be noticed."""
+MAX_SUSPEND_S = 60.0
+"""What a request may ask for at most; clients give up on an answer after 30 s."""
+
+
+@dataclass(slots=True)
+class Pull:
+    """One pull, checked: what to read for whom. `offset` moves over messages that do not match."""
+
+    connection: Connection
+    request: Request
+    topic: str
+    queue_id: int
+    offset: int
+    count: int
+    size: int
+    codes: Container[int] | None
+    suspend_s: float
+    deadline: float = 0.0
+
+
+class HeldPulls:
+    """Held pulls by queue. `retry` is called for those whose queue grew, `expired` when time is up."""
+
+    def __init__(self, limit: int, retry: Callable[[Pull], None], expired: Callable[[Pull], None]) -> None:
+        self._limit = limit
+        self._retry = retry
+        self._expired = expired
+        self._by_queue: dict[tuple[str, int], list[Pull]] = {}
+        self.count = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hold(self, pull: Pull) -> bool:
+        """Keep a pull; its deadline is set at the first time. False at the limit or when time is up."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if pull.deadline == 0.0:
+            pull.deadline = now + min(pull.suspend_s, MAX_SUSPEND_S)
+        if self.count >= self._limit or pull.deadline <= now or pull.connection.closed:
+            return False
+        self._by_queue.setdefault((pull.topic, pull.queue_id), []).append(pull)
+        self.count += 1
+        if self._timer is None:
+            self._timer = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        return True
+
+    def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
+        """These queues got messages."""
+        if not self.count:
+            return
+        for queue in queues:
+            pulls = self._by_queue.pop((queue.topic, queue.queue_id), None)
+            if pulls is not None:
+                self.count -= len(pulls)
+                for pull in pulls:
+                    self._retry(pull)
+
+    def take_all(self) -> list[Pull]:
+        """Hold nothing any more; what was held."""
+        pulls = [pull for pulls in self._by_queue.values() for pull in pulls]
+        self._by_queue.clear()
+        self.count = 0
+        return pulls
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        now = loop.time()
+        for key in list(self._by_queue):
+            pulls = self._by_queue[key]
+            due = [pull for pull in pulls if pull.deadline <= now or pull.connection.closed]
+            if not due:
+                continue
+            self.count -= len(due)
+            if len(due) == len(pulls):
+                del self._by_queue[key]
+            else:
+                self._by_queue[key] = [p for p in pulls if p.deadline > now and not p.connection.closed]
+            for pull in due:
+                self._expired(pull)
+        if self._by_queue and self._timer is None:
+            self._timer = loop.call_later(SWEEP_INTERVAL_S, self._sweep)

@@ -1,0 +1,376 @@
+"""Send: 10 SEND_MESSAGE, 310 SEND_MESSAGE_V2, 320 SEND_BATCH_MESSAGE (SendMessageProcessor).
+
+Everything that can refuse comes first; then the message is sealed, which cannot fail, and its answer,
+already encoded, waits for the commit (safety.md S12, S24).
+
+| answer | when                                                                                         |
+|--------|----------------------------------------------------------------------------------------------|
+| 0      | durable on a majority                                                                        |
+| 1      | outcome unknown: leadership was lost while the message was in the log                        |
+| 2      | too much is pending in the log (LEADER_PENDING_FULL): not executed                           |
+| 13     | too large, or of a kind that this version does not do (delayed, transactional)               |
+| 14     | this node does not lead: not executed; `leaderAddr` says who does                            |
+| 16     | system topic, or the topic is not writable                                                   |
+| 17     | no such topic and it may not be created                                                      |
+| 29     | illegal topic name, queue id out of range                                                    |
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from broker.catalog import Catalog
+from broker.completions import Completions
+from broker.config import BrokerConfig
+from broker.gate import LeaderGate
+from broker.sealing import Sealer, TopicSlot
+from broker.store.message_store import MessageStore
+from broker.topics import DLQ_PREFIX, RETRY_PREFIX
+from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
+from formats.message_ids import encode_unique_id
+from formats.properties import MAX_PROPERTIES_SIZE, decode_properties, encode_properties
+from formats.record import BORN_HOST_V6, FIXED_SIZE, STORE_HOST_V6, TRANSACTION_MASK
+from remoting.codes import VERSION, RequestCode, ResponseCode
+from remoting.commands import Request, SerializeType
+from remoting.errors import RemotingError
+from remoting.frames import HEAD, encode_response
+from remoting.headers import SendMessageHeader, SendMessageV2Header
+from remoting.server import Connection, Handler
+from runtime.env import Env
+
+_BATCH_HEAD = struct.Struct(">iiiii")
+"""Of one message of a batch body: total size, magic (0), CRC (0), flag, body size."""
+_SHORT = struct.Struct(">h")
+_HONOURS_MAX_RECONSUME = 121
+"""V3_4_9: clients from here on say maxReconsumeTimes themselves."""
+_REFUSED_FLAGS = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
+_TIMED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+
+
+class SendProcessor:
+    """Handlers of the send codes."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        gate: LeaderGate,
+        catalog: Catalog,
+        store: MessageStore,
+        completions: Completions,
+    ) -> None:
+        self._env = env
+        self._config = config
+        self._gate = gate
+        self._catalog = catalog
+        self._store = store
+        self._completions = completions
+        region, trace = config.region_id, "true" if config.trace_on else "false"
+        self._added = encode_properties(
+            {"MSG_REGION": region, "TRACE_ON": trace, "CLUSTER": config.cluster_name}
+        ).encode()
+        self._host_hex = config.store_host.hex().upper()
+        self._head = b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"' % (
+            msgspec.json.encode(region),
+            trace.encode(),
+        )
+        self._tail = b',"version":%d}' % VERSION
+        self._salt = env.random.getrandbits(32)
+        self._counter = 0
+        self._ip = config.store_host[:4]
+
+    def handlers(self) -> dict[int, Handler]:
+        """Code -> handler."""
+        return {
+            RequestCode.SEND_MESSAGE: self._gate.leader_only(self.send_v1),
+            RequestCode.SEND_MESSAGE_V2: self._gate.leader_only(self.send_v2),
+            RequestCode.SEND_BATCH_MESSAGE: self._gate.leader_only(self.send_batch),
+        }
+
+    def send_v1(self, sealer: Sealer, connection: Connection, request: Request) -> None:
+        """10 SEND_MESSAGE."""
+        header = request.header(SendMessageHeader)
+        if header.batch:
+            self._batch(sealer, connection, request, header)
+        else:
+            self._single(sealer, connection, request, header)
+
+    def send_v2(self, sealer: Sealer, connection: Connection, request: Request) -> None:
+        """310 SEND_MESSAGE_V2."""
+        header = request.header(SendMessageV2Header)
+        if header.batch:
+            self._batch(sealer, connection, request, header)
+        else:
+            self._single(sealer, connection, request, header)
+
+    def send_batch(self, sealer: Sealer, connection: Connection, request: Request) -> None:
+        """320 SEND_BATCH_MESSAGE."""
+        self._batch(sealer, connection, request, request.header(SendMessageV2Header))
+
+    # -- one message ----------------------------------------------------------------------------------
+
+    def _single(
+        self,
+        sealer: Sealer,
+        connection: Connection,
+        request: Request,
+        header: SendMessageHeader | SendMessageV2Header,
+    ) -> None:
+        if not sealer.room:
+            raise _busy()
+        body = request.body
+        if len(body) > self._config.max_message_size:
+            raise _too_large("message body", len(body), self._config.max_message_size)
+        text = header.properties or ""
+        if "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text:
+            _refuse_unsupported(text, header.topic)
+        reconsume_times = header.reconsumeTimes or 0
+        if header.sysFlag & _REFUSED_FLAGS:
+            _refuse_flags(header.sysFlag)
+        properties, unique_key = self._properties(text)
+        slot, queue_id = sealer.slots.get(header.topic), header.queueId
+        if slot is None or not slot.writable or not 0 <= queue_id < slot.queues:
+            slot, queue_id = self._target(sealer, header)
+        if slot.is_retry:
+            slot, queue_id = self._dead_letter(sealer, slot, queue_id, header, request, reconsume_times)
+        index, queue_offset, position = sealer.add_message(
+            slot,
+            queue_id,
+            header.flag,
+            header.sysFlag,
+            header.bornTimestamp,
+            connection.peer_host,
+            reconsume_times,
+            body,
+            properties,
+        )
+        if request.flag & 2:
+            return
+        if request.serialize is SerializeType.JSON:
+            text_id = f"{self._host_hex}{position:016X}".encode()
+            answer = self._answer(request, text_id, queue_id, queue_offset, unique_key)
+        else:
+            answer = self._binary_answer(
+                request, f"{self._host_hex}{position:016X}", queue_id, queue_offset, unique_key
+            )
+        self._completions.add(index, connection, request, answer)
+
+    def _properties(self, text: str) -> tuple[bytes, bytes]:
+        """What is stored, and the message's unique key; RemotingError 13 when it is too much."""
+        if "CLUSTER\x01" in text or "POP_CK\x01" in text:  # a message that went through a broker before
+            values = decode_properties(text)
+            for name in ("CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"):
+                values.pop(name, None)
+            text = encode_properties(values)
+        raw = text.encode()
+        if raw and raw[-1] != 2:
+            raw += b"\x02"
+        at = raw.find(b"UNIQ_KEY\x01")
+        if at < 0 or (at and raw[at - 1] != 2):
+            at, raw = self._with_unique_key(raw)
+        key = raw[at + 9 : raw.find(b"\x02", at)]
+        raw += self._added
+        if len(raw) > MAX_PROPERTIES_SIZE:
+            raise _too_large("properties", len(raw), MAX_PROPERTIES_SIZE)
+        return raw, key
+
+    def _with_unique_key(self, raw: bytes) -> tuple[int, bytes]:
+        """For clients that give none: position of the property, and the properties with it."""
+        self._counter = (self._counter + 1) & 0xFFFF
+        millis = self._env.wall.now_ms() & 0xFFFFFFFF
+        key = encode_unique_id(self._ip, self._env.pid, self._salt, millis, self._counter)
+        return len(raw), raw + b"UNIQ_KEY\x01" + key.encode() + b"\x02"
+
+    def _answer(
+        self, request: Request, message_ids: bytes, queue_id: int, queue_offset: int, unique_key: bytes
+    ) -> bytes:
+        transaction = b""
+        if unique_key:
+            quoted = b'"%b"' % unique_key if unique_key.isalnum() else _quoted(unique_key)
+            transaction = b',"transactionId":' + quoted
+        header = b'%b%b","queueId":"%d","queueOffset":"%d"%b},"flag":1,"language":"JAVA","opaque":%d%b' % (
+            self._head,
+            message_ids,
+            queue_id,
+            queue_offset,
+            transaction,
+            request.opaque,
+            self._tail,
+        )
+        size = len(header)
+        return HEAD.pack(4 + size, size) + header
+
+    def _binary_answer(
+        self, request: Request, message_ids: str, queue_id: int, queue_offset: int, unique_key: bytes
+    ) -> bytes:
+        ext = {
+            "msgId": message_ids,
+            "queueId": str(queue_id),
+            "queueOffset": str(queue_offset),
+            "MSG_REGION": self._config.region_id,
+            "TRACE_ON": "true" if self._config.trace_on else "false",
+        }
+        if unique_key:
+            ext["transactionId"] = unique_key.decode(errors="replace")
+        return encode_response(request, ResponseCode.SUCCESS, ext)
+
+    # -- a batch --------------------------------------------------------------------------------------
+
+    def _batch(
+        self,
+        sealer: Sealer,
+        connection: Connection,
+        request: Request,
+        header: SendMessageHeader | SendMessageV2Header,
+    ) -> None:
+        if not sealer.room:
+            raise _busy()
+        if len(request.body) > self._config.max_message_size:
+            raise _too_large("batch body", len(request.body), self._config.max_message_size)
+        if header.topic.startswith(RETRY_PREFIX):
+            raise RemotingError(
+                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + header.topic
+            )
+        if header.sysFlag & _REFUSED_FLAGS:
+            _refuse_flags(header.sysFlag)
+        messages, size = self._split(request.body)
+        slot, queue_id = self._target(sealer, header)
+        total = size + len(messages) * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
+        if total > MAX_ENTRY_SIZE:
+            raise _too_large(f"batch of {len(messages)} messages as stored", total, MAX_ENTRY_SIZE)
+        index, first, positions = sealer.add_batch(
+            slot, queue_id, header.sysFlag, header.bornTimestamp, connection.peer_host, messages, total
+        )
+        if request.flag & 2:
+            return
+        host = self._host_hex
+        ids = ",".join([f"{host}{position:016X}" for position in positions])
+        if request.serialize is SerializeType.JSON:
+            answer = self._answer(request, ids.encode(), queue_id, first, b"")
+        else:
+            answer = self._binary_answer(request, ids, queue_id, first, b"")
+        self._completions.add(index, connection, request, answer)
+
+    def _split(self, body: bytes) -> tuple[list[tuple[int, bytes, bytes]], int]:
+        """Flag, body and stored properties of each message of a batch, and the bytes of the last two.
+
+        RemotingError 13 when it is no batch.
+        """
+        messages = []
+        total = 0
+        at = 0
+        end = len(body)
+        try:
+            while at < end:
+                size, _, _, flag, body_size = _BATCH_HEAD.unpack_from(body, at)
+                body_at = at + 20
+                properties_at = body_at + body_size + 2
+                (properties_size,) = _SHORT.unpack_from(body, properties_at - 2)
+                stop = properties_at + properties_size
+                if body_size < 0 or properties_size < 0 or stop - at != size or stop > end:
+                    raise _bad_batch(at)
+                properties = body[properties_at:stop]
+                if b"UNIQ_KEY\x01" in properties and b"CLUSTER\x01" not in properties:
+                    if properties[-1] != 2:
+                        properties += b"\x02"
+                    properties += self._added
+                else:
+                    properties = self._properties(properties.decode())[0]
+                if len(properties) > MAX_PROPERTIES_SIZE:
+                    raise _too_large("properties", len(properties), MAX_PROPERTIES_SIZE)
+                if b"DELAY" in properties or b"TIMER_D" in properties:
+                    _refuse_unsupported(properties.decode(), "")
+                messages.append((flag, body[body_at : body_at + body_size], properties))
+                total += body_size + len(properties)
+                at = stop
+        except (struct.error, UnicodeDecodeError) as error:
+            raise _bad_batch(at) from error
+        if not messages:
+            raise _bad_batch(0)
+        return messages, total
+
+    # -- checks ---------------------------------------------------------------------------------------
+
+    def _target(
+        self, sealer: Sealer, header: SendMessageHeader | SendMessageV2Header
+    ) -> tuple[TopicSlot, int]:
+        slot = sealer.slots.get(header.topic)
+        if slot is None:
+            # Only a known topic gets a slot, so the checks of its name are done once a leadership.
+            slot = self._catalog.topic_for_send(
+                sealer, self._store.state, header.topic, header.defaultTopic, header.defaultTopicQueueNums
+            )
+        if not slot.writable:
+            raise RemotingError(
+                ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] is not writable on this broker"
+            )
+        queue_id = header.queueId
+        if queue_id < 0:
+            queue_id = self._env.random.randrange(max(1, slot.config.write_queues))
+        if queue_id >= slot.queues:
+            raise RemotingError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, topic[{header.topic}] has {slot.queues} queues",
+            )
+        return slot, queue_id
+
+    def _dead_letter(
+        self,
+        sealer: Sealer,
+        slot: TopicSlot,
+        queue_id: int,
+        header: SendMessageHeader | SendMessageV2Header,
+        request: Request,
+        reconsume_times: int,
+    ) -> tuple[TopicSlot, int]:
+        """A message that was tried too often goes to `%DLQ%group` (handleRetryAndDLQ)."""
+        name = slot.config.name[len(RETRY_PREFIX) :]
+        group = sealer.group(name)
+        limit = 16 if group is None else group.retry_max
+        if request.version >= _HONOURS_MAX_RECONSUME and header.maxReconsumeTimes is not None:
+            limit = header.maxReconsumeTimes
+        if reconsume_times <= limit:
+            return slot, queue_id
+        return self._catalog.internal_topic(sealer, DLQ_PREFIX + name, 1), 0
+
+
+def _quoted(value: bytes) -> bytes:
+    return msgspec.json.encode(value.decode(errors="replace"))
+
+
+def _busy() -> RemotingError:
+    return RemotingError(ResponseCode.SYSTEM_BUSY, "LEADER_PENDING_FULL: too much waits for its commit")
+
+
+def _too_large(what: str, size: int, limit: int) -> RemotingError:
+    return RemotingError(
+        ResponseCode.MESSAGE_ILLEGAL, f"the {what} of {size} bytes is too large: at most {limit}"
+    )
+
+
+def _refuse_flags(sys_flag: int) -> None:
+    """All other numbers fit the record: the header types are 32 and 64 bits wide."""
+    if sys_flag & TRANSACTION_MASK:
+        raise _unsupported("transactional")
+    raise RemotingError(ResponseCode.INVALID_PARAMETER, "sysFlag must not say that hosts are IPv6")
+
+
+def _refuse_unsupported(properties: str, topic: str) -> None:
+    """Delayed and transactional messages are not done yet; stored as they are they would be delivered too
+    early, or though rolled back. A retry (its topic says so) may come early: it was delivered before."""
+    values = decode_properties(properties)
+    if values.get("TRAN_MSG") == "true":
+        raise _unsupported("transactional")
+    delayed = values.get("DELAY", "0") != "0" or any(name in values for name in _TIMED)
+    if delayed and not topic.startswith(RETRY_PREFIX):
+        raise _unsupported("delayed")
+
+
+def _unsupported(kind: str) -> RemotingError:
+    return RemotingError(ResponseCode.MESSAGE_ILLEGAL, f"{kind} messages are not supported by this version")
+
+
+def _bad_batch(at: int) -> RemotingError:
+    return RemotingError(ResponseCode.MESSAGE_ILLEGAL, f"the batch body is malformed at byte {at}")

@@ -1,0 +1,184 @@
+"""Tells every NameServer who this broker is now (BrokerOuterAPI.registerBrokerAll, safety.md S23).
+
+Id 0 is claimed only while this node serves, with the term as `DataVersion.stateVersion`, so that a NameServer
+can refuse a deposed leader; otherwise the follower's own id is registered, which takes the address out of
+id 0. A change of role or of a topic is told at once, else every 30 s. Each NameServer has its own task: one
+that lags does not delay the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from broker.config import BrokerConfig
+from broker.ports import Node
+from broker.store.state import ReplicatedState, TopicConfig
+from remoting import registration as wire
+from remoting.client import RemotingClient
+from remoting.codes import RequestCode
+from remoting.errors import RemotingError
+from remoting.headers import BrokerIdentityHeader, RegisterBrokerHeader
+from runtime.env import Env
+
+COALESCE_S = 0.005
+"""Changes within this time are told together."""
+RETRY_S = 1.0
+"""After a failure, the same NameServer is tried again so soon."""
+ANSWER_LIMIT_S = 1.0
+"""Who waits for a registration (`announce`) waits no longer than this."""
+HEARTBEAT_TIMEOUT_MS = 120_000
+"""When a NameServer that hears nothing may forget us."""
+
+
+class Registrar:
+    """Keeps the NameServers informed."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        node: Node,
+        state: Callable[[], ReplicatedState],
+        system_topics: Mapping[str, TopicConfig],
+        client: RemotingClient,
+    ) -> None:
+        self._env = env
+        self._config = config
+        self._node = node
+        self._state = state
+        self._system_topics = system_topics
+        self._client = client
+        self._version = 0
+        self._leader_term = 0
+        self._changed_ms = 0
+        self._wakes: dict[str, asyncio.Event] = {addr: asyncio.Event() for addr in config.namesrv_addr}
+        self._told: dict[str, int] = dict.fromkeys(config.namesrv_addr, -1)
+        """Version that each NameServer was last told, or failed to be."""
+        self.registered: dict[str, bool] = dict.fromkeys(config.namesrv_addr, False)
+        """Whether the last registration there succeeded."""
+        self._told_id: dict[str, int] = {}
+        """Broker id that each NameServer last took."""
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+
+    def changed(self) -> None:
+        """Role, leader or topics changed: tell all, soon."""
+        self._version += 1
+        self._changed_ms = self._env.wall.now_ms()
+        for wake in self._wakes.values():
+            wake.set()
+
+    def leader_known(self, term: int) -> None:
+        """This term has a leader. Only such terms are told: a candidate's own is not one to fence with."""
+        self._leader_term = max(self._leader_term, term)
+
+    def announce(self, done: Callable[[], None]) -> None:
+        """`changed`, and call `done` when every NameServer was told (or could not be), or after 1 s."""
+        self.changed()
+        if not self._wakes:
+            done()
+            return
+        self._waiting.append((self._version, done))
+        asyncio.get_running_loop().call_later(ANSWER_LIMIT_S, self._finish, done)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for addr in self._config.namesrv_addr:
+                group.create_task(self._keep_registered(addr), name=f"register-{addr}")
+
+    async def unregister(self, timeout_s: float = 1.0) -> None:
+        """104 to all, best effort: a clean shutdown."""
+        header = BrokerIdentityHeader(
+            self._config.broker_name, self._config.client_addr, self._config.cluster_name, self._broker_id()
+        )
+        async with asyncio.TaskGroup() as group:
+            for addr in self._config.namesrv_addr:
+                group.create_task(self._unregister(addr, header, timeout_s), name=f"unregister-{addr}")
+
+    def topics(self) -> dict[str, wire.TopicConfig]:
+        """The full topic table: applied topics over those of the configuration."""
+        merged = {**self._system_topics, **self._state().topics}
+        return {name: wire_topic(config) for name, config in merged.items()}
+
+    def data_version(self) -> wire.DataVersion:
+        """Term, number of topic changes, time of the last change told."""
+        return wire.DataVersion(self._leader_term, self._state().topics_version, self._changed_ms)
+
+    async def _keep_registered(self, addr: str) -> None:
+        config = self._config
+        pause = config.register_first_s
+        wake = self._wakes[addr]
+        while True:
+            wake.clear()
+            ok = await self._register(addr)
+            try:
+                async with asyncio.timeout(pause if ok else RETRY_S):
+                    await wake.wait()
+            except TimeoutError:
+                pause = config.register_interval_s
+                continue
+            await asyncio.sleep(COALESCE_S)
+
+    async def _register(self, addr: str) -> bool:
+        version = self._version
+        config = self._config
+        body = wire.encode_registration(wire.Registration(self.topics(), self.data_version()))
+        header = RegisterBrokerHeader(
+            brokerName=config.broker_name,
+            brokerAddr=config.client_addr,
+            clusterName=config.cluster_name,
+            haServerAddr=f"{config.broker_ip}:{config.listen_port + 1}",
+            brokerId=self._broker_id(),
+            heartbeatTimeoutMillis=HEARTBEAT_TIMEOUT_MS,
+            bodyCrc32=wire.body_crc(body),
+        )
+        try:
+            response = await self._client.invoke(
+                addr, RequestCode.REGISTER_BROKER, header, body, config.register_timeout_s
+            )
+            response.checked()
+            ok = True
+        except RemotingError as error:
+            ok = False
+            if self.registered[addr] or self._told[addr] < 0:
+                self._env.log.warning("registration failed", namesrv=addr, reason=error.remark)
+        if ok and (not self.registered[addr] or self._told_id.get(addr) != header.brokerId):
+            self._told_id[addr] = header.brokerId
+            self._env.log.info("registered", namesrv=addr, broker_id=header.brokerId)
+        self.registered[addr] = ok
+        self._told[addr] = version
+        told = min(self._told.values())
+        for asked, done in [waiting for waiting in self._waiting if waiting[0] <= told]:
+            self._waiting.remove((asked, done))
+            done()
+        return ok
+
+    async def _unregister(self, addr: str, header: BrokerIdentityHeader, timeout_s: float) -> None:
+        try:
+            await self._client.invoke(addr, RequestCode.UNREGISTER_BROKER, header, timeout_s=timeout_s)
+        except RemotingError as error:
+            self._env.log.info("not unregistered", namesrv=addr, reason=error.remark)
+
+    def _broker_id(self) -> int:
+        return 0 if self._node.serving else self._config.follower_id
+
+    def _finish(self, done: Callable[[], None]) -> None:
+        for waiting in self._waiting:
+            if waiting[1] is done:
+                self._waiting.remove(waiting)
+                done()
+                return
+
+
+def wire_topic(config: TopicConfig) -> wire.TopicConfig:
+    """A topic as RocketMQ writes it."""
+    return wire.TopicConfig(
+        config.name,
+        config.read_queues,
+        config.write_queues,
+        config.perm,
+        topicSysFlag=config.flags,
+        order=config.order,
+        attributes=dict(config.attributes),
+    )

@@ -1,0 +1,241 @@
+"""Requests become log entries (CommitLog.asyncPutMessage), for the time of one leadership.
+
+Sealing is synchronous and cannot fail (safety.md S12): the processors check everything first. A `Sealer`
+is made when a term opens, from the applied state, which then holds everything committed; from there it
+counts for itself: next offsets of queues, topics and groups that are appended but not applied yet. It is
+thrown away when leadership ends (architecture rule 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Mapping
+from zlib import crc32
+
+from broker.ports import Appender
+from broker.store.state import GroupConfig, ReplicatedState, TopicConfig, pack_op
+from broker.topics import RETRY_PREFIX
+from formats.entry import HEADER_SIZE
+from formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1
+from runtime.env import Env
+
+_SHORT = struct.Struct(">h")
+_TEXT_LENGTH = tuple(bytes([length]) for length in range(256))
+MAX_SKEW_MS = 1000
+"""The clock may lag the newest record by this much before the operator hears of it (safety.md S15)."""
+
+
+class TopicSlot:
+    """One topic as the leader sees it, with what its records have in common."""
+
+    __slots__ = ("config", "field", "is_retry", "next", "queues", "writable")
+
+    def __init__(self, config: TopicConfig, next_offsets: list[int]) -> None:
+        raw = config.name.encode()
+        self.field = _TEXT_LENGTH[len(raw)] + raw
+        """Topic length and topic, as in a record of version 1."""
+        self.is_retry = config.name.startswith(RETRY_PREFIX)
+        self.next = next_offsets
+        """Next offset of each queue, with everything that is pending."""
+        self.set_config(config)
+
+    def set_config(self, config: TopicConfig) -> None:
+        """A new configuration of the same topic; offsets are kept."""
+        self.config = config
+        self.queues = max(config.read_queues, config.write_queues)
+        self.writable = bool(config.perm & 2)
+
+
+class Sealer:
+    """Assigns offsets, positions and store time, and appends."""
+
+    def __init__(
+        self,
+        env: Env,
+        appender: Appender,
+        state: ReplicatedState,
+        system_topics: Mapping[str, TopicConfig],
+        store_host: bytes,
+    ) -> None:
+        self._env = env
+        self._appender = appender
+        self._state = state
+        self._system_topics = system_topics
+        self._store_host = store_host
+        self._last_ms = state.last_store_time_ms
+        self._now_ms = 0
+        self._skew_told = False
+        self._loop = asyncio.get_running_loop()
+        self.slots: dict[str, TopicSlot] = {}
+        self._groups: dict[str, GroupConfig] = {}
+        self.term = appender.term
+        self.messages = 0
+        """Messages sealed in this leadership."""
+
+    @property
+    def room(self) -> bool:
+        """False when too much is pending: SYSTEM_BUSY (LEADER_PENDING_FULL)."""
+        return self._appender.room
+
+    # -- views: applied and pending -------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicConfig | None:
+        """A topic, also one whose creation is pending."""
+        slot = self.slots.get(name)
+        if slot is not None:
+            return slot.config
+        return self._state.topics.get(name) or self._system_topics.get(name)
+
+    def slot(self, name: str) -> TopicSlot | None:
+        """The slot of an existing topic, None when there is no such topic."""
+        slot = self.slots.get(name)
+        if slot is None:
+            config = self._state.topics.get(name) or self._system_topics.get(name)
+            if config is None:
+                return None
+            slot = self._make_slot(config)
+        return slot
+
+    def group(self, name: str) -> GroupConfig | None:
+        """A group, also one whose creation is pending."""
+        return self._groups.get(name) or self._state.groups.get(name)
+
+    # -- appending ------------------------------------------------------------------------------------
+
+    def put_topic(self, config: TopicConfig) -> int:
+        """Create or replace a topic. Index of the entry; the new topic counts at once for what follows."""
+        index = self.append_op(config.op())
+        slot = self.slots.get(config.name)
+        if slot is None:
+            self._make_slot(config)
+        else:
+            slot.set_config(config)
+            self._extend(slot)
+        return index
+
+    def put_group(self, config: GroupConfig) -> int:
+        """Create or replace a group. Index of the entry."""
+        self._groups[config.name] = config
+        return self.append_op(config.op())
+
+    def append_op(self, op: Mapping[str, object]) -> int:
+        """Append one operation of `broker.store.state`. Its index."""
+        return self._appender.add_system(pack_op(op), self.now_ms())
+
+    def add_message(
+        self,
+        slot: TopicSlot,
+        queue_id: int,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+        body: bytes,
+        properties: bytes,
+    ) -> tuple[int, int, int]:
+        """Append one message; all values are checked already. Its index, queue offset, physical offset."""
+        tail = slot.field + _SHORT.pack(len(properties)) + properties
+        body_size = len(body)
+        size = FIXED_SIZE + body_size + len(tail)
+        queue_offset = slot.next[queue_id]
+        now = self._now_ms or self.now_ms()
+        appender = self._appender
+        position = appender.reserve(HEADER_SIZE + size) + HEADER_SIZE
+        fixed = FIXED.pack(
+            size,
+            MAGIC_V1,
+            crc32(body) & CRC_MASK,
+            queue_id,
+            flag,
+            queue_offset,
+            position,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            now,
+            self._store_host,
+            reconsume_times,
+            0,
+            body_size,
+        )
+        index = appender.add((fixed, body, tail), size)
+        slot.next[queue_id] = queue_offset + 1
+        self.messages += 1
+        return index, queue_offset, position
+
+    def add_batch(
+        self,
+        slot: TopicSlot,
+        queue_id: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        messages: list[tuple[int, bytes, bytes]],
+        total_size: int,
+    ) -> tuple[int, int, list[int]]:
+        """Append a batch as one whole (safety.md S11). `messages`: flag, body, properties; `total_size`:
+        their entries with headers. Last index, first queue offset, physical offsets."""
+        now = self._now_ms or self.now_ms()
+        add = self._appender.add
+        field = slot.field
+        pack_length = _SHORT.pack
+        position = self._appender.reserve(total_size) + HEADER_SIZE
+        first = queue_offset = slot.next[queue_id]
+        remaining = len(messages)
+        positions = []
+        index = -1
+        for flag, body, properties in messages:
+            tail = field + pack_length(len(properties)) + properties
+            body_size = len(body)
+            size = FIXED_SIZE + body_size + len(tail)
+            remaining -= 1
+            fixed = FIXED.pack(
+                size,
+                MAGIC_V1,
+                crc32(body) & CRC_MASK,
+                queue_id,
+                flag,
+                queue_offset,
+                position,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                now,
+                self._store_host,
+                0,
+                0,
+                body_size,
+            )
+            index = add((fixed, body, tail), size, 0, remaining)
+            positions.append(position)
+            position += HEADER_SIZE + size
+            queue_offset += 1
+        slot.next[queue_id] = queue_offset
+        self.messages += len(messages)
+        return index, first, positions
+
+    def now_ms(self) -> int:
+        """Store time: the wall clock read once a turn of the loop, never before the newest record (S15)."""
+        if self._now_ms == 0:
+            wall = self._env.wall.now_ms()
+            if self._last_ms - wall > MAX_SKEW_MS and not self._skew_told:
+                self._skew_told = True
+                self._env.log.warning("clock is behind the newest record", by_ms=self._last_ms - wall)
+            self._now_ms = self._last_ms = max(wall, self._last_ms)
+            self._loop.call_soon(self._turn_over)
+        return self._now_ms
+
+    def _turn_over(self) -> None:
+        self._now_ms = 0
+
+    def _make_slot(self, config: TopicConfig) -> TopicSlot:
+        slot = self.slots[config.name] = TopicSlot(config, [])
+        self._extend(slot)
+        return slot
+
+    def _extend(self, slot: TopicSlot) -> None:
+        """Counters for all queues: from the applied state, exact as nothing of theirs is pending yet."""
+        for queue_id in range(len(slot.next), slot.queues):
+            slot.next.append(self._state.next_offset(slot.config.name, queue_id))

@@ -1,0 +1,212 @@
+"""ConsumeQueue: where message `i` of a queue lies (store/ConsumeQueue; formats.consume_queue).
+
+The newest units are in memory (`tail`); all are written to files of 300,000 units by a worker. Files hold
+nothing that the log does not: after a crash they are cut to the snapshot's bounds and filled again by
+replay, so they are fsynced only before a snapshot that counts on them. They are opened for each use, so
+that ten thousand queues cost no file handles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.store.state import QueueBounds, ReplicatedState
+from formats.consume_queue import FILE_SIZE, UNIT, UNIT_SIZE
+from formats.store_files import parse_segment_name, segment_name
+from runtime.files import Files
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """Units [first, last) of a queue, to be written to its files."""
+
+    queue: ConsumeQueue
+    directory: str
+    first: int
+    last: int
+    data: bytes
+
+
+class ConsumeQueue:
+    """One queue in memory. Lives on the event loop; workers get bytes (`PendingWrite`).
+
+    The hot path of `store.dispatch` appends to `tail` and moves `bounds.next` itself.
+    """
+
+    __slots__ = (
+        "bounds",
+        "directory_made",
+        "flushed",
+        "names_synced",
+        "queue_id",
+        "synced",
+        "tail",
+        "tail_start",
+        "topic",
+    )
+
+    def __init__(self, topic: str, queue_id: int, bounds: QueueBounds) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.bounds = bounds
+        self.tail = bytearray()
+        self.tail_start = bounds.next
+        """Queue offset of the first unit in `tail`; what is older is in files only."""
+        self.flushed = bounds.next
+        """Units below are in files (page cache at least)."""
+        self.synced = bounds.next
+        """Units below are in files and fsynced."""
+        self.directory_made = False
+        """Whether the directory is known to be there."""
+        self.names_synced = False
+        """Whether the names of the files so far are known to be durable."""
+
+    def append(self, position: int, size: int, tags_code: int) -> None:
+        """Add the unit of message `bounds.next`."""
+        if self.bounds.next == 0:
+            self.bounds.first_position = position
+        self.tail += UNIT.pack(position, size, tags_code)
+        self.bounds.next += 1
+
+    def read_hot(self, offset: int, count: int) -> bytes | None:
+        """Up to `count` units from `offset`; None when they begin before what memory holds."""
+        start = (offset - self.tail_start) * UNIT_SIZE
+        if start < 0:
+            return None
+        return bytes(self.tail[start : start + count * UNIT_SIZE])
+
+    def pending_write(self, root: str) -> PendingWrite | None:
+        """What the files lack."""
+        last = self.bounds.next
+        if self.flushed == last:
+            return None
+        data = bytes(self.tail[(self.flushed - self.tail_start) * UNIT_SIZE :])
+        return PendingWrite(self, queue_dir(root, self.topic, self.queue_id), self.flushed, last, data)
+
+    def trim(self, keep_units: int) -> None:
+        """Forget units that are in files, but for the newest `keep_units`."""
+        start = min(self.flushed, self.bounds.next - keep_units)
+        if start > self.tail_start:
+            del self.tail[: (start - self.tail_start) * UNIT_SIZE]
+            self.tail_start = start
+
+
+class QueueTable:
+    """All queues of a store, found by the raw topic of a record or by name."""
+
+    def __init__(self, state: ReplicatedState) -> None:
+        self._state = state
+        self.by_raw_topic: dict[bytes, dict[int, ConsumeQueue]] = {}
+        self.count = 0
+        for topic, queues in state.queues.items():
+            for queue_id in queues:
+                self.create(topic.encode(), queue_id)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, None while it never had a message or a reader."""
+        queues = self.by_raw_topic.get(topic.encode())
+        return None if queues is None else queues.get(queue_id)
+
+    def create(self, raw_topic: bytes, queue_id: int) -> ConsumeQueue:
+        """Find or make; UnicodeDecodeError when the topic is no text."""
+        queues = self.by_raw_topic.get(raw_topic)
+        if queues is None:
+            raw_topic.decode()  # before the table changes
+            queues = self.by_raw_topic[raw_topic] = {}
+        queue = queues.get(queue_id)
+        if queue is None:
+            topic = raw_topic.decode()
+            queue = queues[queue_id] = ConsumeQueue(topic, queue_id, self._state.bounds(topic, queue_id))
+            self.count += 1
+        return queue
+
+    def all(self) -> list[ConsumeQueue]:
+        """Every queue, in order of creation."""
+        return [queue for queues in self.by_raw_topic.values() for queue in queues.values()]
+
+
+# Below: blocking, for worker jobs.
+
+
+def queue_dir(root: str, topic: str, queue_id: int) -> str:
+    """Directory of one queue; `root` is `<storePathRootDir>/consumequeue`."""
+    return f"{root}/{topic}/{queue_id}"
+
+
+def write_units(files: Files, writes: list[PendingWrite]) -> None:
+    """Write to the page cache, at the places that the offsets give. The directories exist."""
+    for write in writes:
+        for path, at, data in _pieces(write):
+            file = files.open(path, create=True)
+            try:
+                file.pwritev([data], at)
+            finally:
+                file.close()
+
+
+def sync_file(files: Files, path: str) -> None:
+    """Make the content of one ConsumeQueue file durable."""
+    file = files.open(path)
+    try:
+        file.fdatasync()
+    finally:
+        file.close()
+
+
+def read_units(files: Files, directory: str, offset: int, count: int) -> bytes:
+    """Up to `count` units from `offset`, not across the end of a file; empty when there are none."""
+    at = offset * UNIT_SIZE
+    start = at - at % FILE_SIZE
+    path = f"{directory}/{segment_name(start)}"
+    if not files.exists(path):
+        return b""
+    file = files.open(path)
+    try:
+        data = file.pread(min(count * UNIT_SIZE, start + FILE_SIZE - at), at - start)
+    finally:
+        file.close()
+    return data[: len(data) - len(data) % UNIT_SIZE]
+
+
+def cut_queue(files: Files, directory: str, bounds: QueueBounds) -> bool:
+    """Remove units at and above `bounds.next`. False when the files hold less than the bounds promise."""
+    end = bounds.next * UNIT_SIZE
+    covered = 0
+    for name in files.listdir(directory):
+        start = parse_segment_name(name)
+        if start is None:
+            continue
+        path = f"{directory}/{name}"
+        if start >= end:
+            files.unlink(path)
+            continue
+        size = files.size(path)
+        covered = max(covered, start + size)
+        if start + size > end:
+            file = files.open(path)
+            try:
+                file.truncate(end - start)
+            finally:
+                file.close()
+    return covered >= end or bounds.next == bounds.min
+
+
+def _pieces(write: PendingWrite) -> list[tuple[str, int, bytes]]:
+    pieces = []
+    for start in _file_starts(write.first, write.last):
+        low = max(write.first * UNIT_SIZE, start)
+        high = min(write.last * UNIT_SIZE, start + FILE_SIZE)
+        base = write.first * UNIT_SIZE
+        path = f"{write.directory}/{segment_name(start)}"
+        pieces.append((path, low - start, write.data[low - base : high - base]))
+    return pieces
+
+
+def file_paths(directory: str, first: int, last: int) -> list[str]:
+    """The files that hold units [first, last)."""
+    return [f"{directory}/{segment_name(start)}" for start in _file_starts(first, last)]
+
+
+def _file_starts(first: int, last: int) -> range:
+    low = first * UNIT_SIZE
+    return range(low - low % FILE_SIZE, last * UNIT_SIZE, FILE_SIZE)

@@ -1,0 +1,185 @@
+"""From committed entries to queues and state (ReputMessageService, CommitLogDispatcher).
+
+One walk over a chunk: message entries become ConsumeQueue units, SYSTEM entries go to the replicated
+state. Queues that got messages are reported once a chunk, so that a wake-up is per batch, not per
+message. Only what is committed and durable here is handed in, so S21 holds for all that is derived.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from broker.store.consume_queue import ConsumeQueue, QueueTable
+from broker.store.state import ReplicatedState
+from dledger.errors import InvariantBroken
+from dledger.host import Chunk
+from formats.consume_queue import UNIT
+from formats.entry import HEADER_SIZE, Kind
+from formats.message_ids import java_hash
+from formats.properties import TAGS, find_property
+from formats.record import (
+    BORN_HOST_V6,
+    FIXED_SIZE,
+    MAGIC_V1,
+    MIN_SIZE,
+    STORE_HOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    CorruptRecord,
+    decode_record,
+)
+
+# Only the fields needed, as this runs for every message on every node.
+_ENTRY = struct.Struct(">4xi24xI")
+"""Of an entry's header: size, channel."""
+_RECORD = struct.Struct(">4xi4xi4xq8xi8x8xq8x4x8xi")
+"""Of a record's fixed part: magic, queue id, queue offset, sysFlag, store time, body length."""
+_TAGS = TAGS.encode()
+_TAGS_NEEDLE = _TAGS + b"\x01"
+MAX_CACHED_TAGS = 4096
+"""Tag texts whose code is remembered; at the limit the cache starts anew."""
+
+
+class Dispatcher:
+    """Applies chunks to a state and its queues."""
+
+    def __init__(self, state: ReplicatedState, queues: QueueTable) -> None:
+        self._state = state
+        self._queues = queues
+        self._tag_codes: dict[bytes, int] = {}
+        self.applied_index = -1
+        self.applied_end = 0
+        """Log offset behind the last applied entry: nothing at or above it is shown to anybody."""
+        self.messages = 0
+        """Messages dispatched since start."""
+        self.malformed = 0
+        """Entries of kind MESSAGE that hold no message record: skipped everywhere (safety.md S13)."""
+        self.system_ops: list[str] = []
+        """Names of the operations applied in the last chunk."""
+
+    def apply(self, chunk: Chunk) -> list[ConsumeQueue]:
+        """Apply one chunk. The queues that got messages, each once, in order of their first one.
+
+        InvariantBroken for a message whose queue offset is not the next one (safety.md S13).
+        """
+        if chunk.first_index <= self.applied_index:
+            raise InvariantBroken(f"entry {chunk.first_index} applied twice (at {self.applied_index})")
+        data = bytes(chunk.data)  # one copy; cheaper than many small slices of a view
+        touched: dict[ConsumeQueue, None] = {}
+        self.system_ops.clear()
+        at = 0
+        pos = chunk.pos
+        for _ in range(chunk.count):
+            size, channel = _ENTRY.unpack_from(data, at)
+            kind = channel >> 24
+            if kind == Kind.MESSAGE:
+                queue = self._message(data, at, size, pos + at + HEADER_SIZE)
+                if queue is not None:
+                    touched[queue] = None
+            elif kind == Kind.SYSTEM:
+                self._system(data, at, size)
+            at += size
+        self.applied_index = chunk.first_index + chunk.count - 1
+        self.applied_end = pos + at
+        return list(touched)
+
+    def _message(self, data: bytes, at: int, size: int, position: int) -> ConsumeQueue | None:
+        if size < HEADER_SIZE + MIN_SIZE:
+            self.malformed += 1
+            return None
+        magic, queue_id, queue_offset, sys_flag, store_time, body_size = _RECORD.unpack_from(
+            data, at + HEADER_SIZE
+        )
+        if magic != MAGIC_V1 or sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
+            return self._wide_message(data, at, size, position)
+        topic_at = at + HEADER_SIZE + FIXED_SIZE + body_size
+        end = at + size
+        if body_size < 0 or topic_at >= end:
+            self.malformed += 1
+            return None
+        properties_at = topic_at + 3 + data[topic_at]
+        raw_topic = data[topic_at + 1 : properties_at - 2]
+        if store_time > self._state.last_store_time_ms:
+            self._state.last_store_time_ms = store_time
+        transaction = sys_flag & TRANSACTION_MASK
+        if transaction and transaction != TRANSACTION_COMMIT:
+            return None  # half messages and rollbacks take no place in a queue
+        queues = self._queues.by_raw_topic.get(raw_topic)
+        queue = None if queues is None else queues.get(queue_id)
+        if queue is None:
+            if properties_at > end or not _is_text(raw_topic) or queue_id < 0:
+                self.malformed += 1
+                return None
+            queue = self._queues.create(raw_topic, queue_id)
+        found = data.find(_TAGS_NEEDLE, properties_at, end)
+        if found < 0:
+            code = 0
+        elif data[found - 1] == 2 or found == properties_at:
+            stop = data.find(b"\x02", found, end)
+            code = self._tags_code(data[found + 5 : stop if stop > 0 else end])
+        else:  # the end of another property's name or value: the slow way
+            code = self._tags_code(find_property(data[properties_at:end], _TAGS))
+        bounds = queue.bounds
+        if bounds.next != queue_offset:
+            raise InvariantBroken(_gap(queue, queue_offset, position))
+        if queue_offset == 0:
+            bounds.first_position = position
+        queue.tail += UNIT.pack(position, size - HEADER_SIZE, code)
+        bounds.next = queue_offset + 1
+        self.messages += 1
+        return queue
+
+    def _wide_message(self, data: bytes, at: int, size: int, position: int) -> ConsumeQueue | None:
+        """Records that we do not write ourselves: version 2, IPv6 hosts (a store of Apache's)."""
+        try:
+            record = decode_record(data[at + HEADER_SIZE : at + size], with_body=False)
+        except CorruptRecord:
+            self.malformed += 1
+            return None
+        if record.queue_id < 0:
+            self.malformed += 1
+            return None
+        self._state.last_store_time_ms = max(self._state.last_store_time_ms, record.store_timestamp)
+        if record.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+            return None
+        queue = self._queues.create(record.topic.encode(), record.queue_id)
+        if queue.bounds.next != record.queue_offset:
+            raise InvariantBroken(_gap(queue, record.queue_offset, position))
+        tags = find_property(record.properties.encode(), _TAGS)
+        queue.append(position, size - HEADER_SIZE, self._tags_code(tags))
+        self.messages += 1
+        return queue
+
+    def _system(self, data: bytes, at: int, size: int) -> None:
+        body_at = at + HEADER_SIZE + FIXED_SIZE
+        if body_at > at + size:
+            self.malformed += 1
+            return
+        body_size = _RECORD.unpack_from(data, at + HEADER_SIZE)[5]
+        op = self._state.apply(data[body_at : body_at + max(body_size, 0)])
+        if op is not None:
+            self.system_ops.append(op)
+
+    def _tags_code(self, tags: bytes | None) -> int:
+        if not tags:
+            return 0
+        code = self._tag_codes.get(tags)
+        if code is None:
+            if len(self._tag_codes) >= MAX_CACHED_TAGS:
+                self._tag_codes.clear()
+            code = self._tag_codes[tags] = java_hash(tags.decode(errors="replace"))
+        return code
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        return bool(raw.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _gap(queue: ConsumeQueue, got: int, position: int) -> str:
+    return (
+        f"queue {queue.topic}@{queue.queue_id}: message at {position} has offset {got}, "
+        f"expected {queue.bounds.next} (safety.md S13)"
+    )

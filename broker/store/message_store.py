@@ -1,0 +1,236 @@
+"""The derived store of one broker: opening, applying, flushing, snapshots (DefaultMessageStore).
+
+Reading is in `reader`. Everything here lives on the event loop; files are touched by DISK workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.store.consume_queue import (
+    ConsumeQueue,
+    PendingWrite,
+    QueueTable,
+    cut_queue,
+    file_paths,
+    queue_dir,
+    sync_file,
+    write_units,
+)
+from broker.store.dispatch import Dispatcher
+from broker.store.snapshot import (
+    SNAPSHOT_FILE,
+    CorruptSnapshot,
+    Snapshot,
+    pack_snapshot,
+    plain_snapshot,
+    unpack_snapshot,
+)
+from broker.store.state import ReplicatedState
+from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.host import Chunk, LogReader
+from formats.consume_queue import UNITS_PER_FILE
+from runtime.env import Env
+from runtime.files import Files
+from runtime.publish import publish, read_file
+from runtime.workers import Lane
+
+
+@dataclass(frozen=True)
+class StoreLimits:
+    """Intervals in seconds, sizes in units (20 bytes each) or entries."""
+
+    flush_interval_s: float = 1.0
+    """ConsumeQueue units reach their files at least this often."""
+    flush_units: int = 200_000
+    """Unflushed units of all queues that start a flush before its time."""
+    snapshot_interval_s: float = 30.0
+    snapshot_entries: int = 1_000_000
+    """Entries applied since the last snapshot that start the next one before its time."""
+    hot_units_total: int = 2_000_000
+    """Units kept in memory for reading, all queues together (40 MB)."""
+    hot_units_queue: int = 16_384
+    """The same for one queue."""
+    write_group: int = 64
+    """Queues written by one worker job."""
+
+
+class MessageStore:
+    """State, queues and their files."""
+
+    def __init__(self, env: Env, root: str, limits: StoreLimits | None = None) -> None:
+        self._env = env
+        self._root = root
+        self.queue_root = f"{root}/consumequeue"
+        self._state_dir = f"{root}/state"
+        self.limits = limits or StoreLimits()
+        self.state = ReplicatedState()
+        self.queues = QueueTable(self.state)
+        self.dispatcher = Dispatcher(self.state, self.queues)
+        self.on_arrival: Callable[[list[ConsumeQueue]], None] = lambda queues: None
+        """Called once a chunk with the queues that got messages."""
+        self.on_ops: Callable[[list[str]], None] = lambda ops: None
+        """Called once a chunk with the names of the system operations in it, if any."""
+        self.snapshot_index = -1
+        self._opened = False
+        self._messages_flushed = 0
+        self._flush_now = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    @property
+    def applied_index(self) -> int:
+        """Last index that state and queues hold: the read point of every answer (safety.md S25)."""
+        return self.dispatcher.applied_index
+
+    # -- called by the node -------------------------------------------------------------------------
+
+    async def open(self, log: LogReader) -> int:
+        """Load the snapshot, or start from nothing. The last index held, -1 for none.
+
+        NodeFailed when the log does not reach back to what is missing.
+        """
+        snapshot = await self._env.workers.run(Lane.DISK, self._load, log.last_index)
+        if snapshot is None and log.first_index > 0:
+            raise NodeFailed(
+                f"no usable snapshot in {self._state_dir}, and the log begins at index {log.first_index}: "
+                "empty this store and let the node join again",
+                EXIT_STORE,
+            )
+        if snapshot is None:
+            await self._env.workers.run(Lane.DISK, self._env.files.rmtree, self.queue_root)
+            snapshot = Snapshot(-1, 0, ReplicatedState())
+        self.state = snapshot.state
+        self.queues = QueueTable(self.state)
+        self.dispatcher = Dispatcher(self.state, self.queues)
+        self.dispatcher.applied_index = self.snapshot_index = snapshot.applied
+        self.dispatcher.applied_end = snapshot.end_pos
+        await self._env.workers.run(Lane.DISK, self._env.files.mkdir, self._state_dir)
+        await self._env.workers.run(Lane.DISK, self._env.files.mkdir, self.queue_root)
+        self._opened = True
+        return snapshot.applied
+
+    def apply(self, chunk: Chunk) -> None:
+        """Apply committed, durable entries; wake readers of their queues."""
+        touched = self.dispatcher.apply(chunk)
+        if touched:
+            self.on_arrival(touched)
+        if self.dispatcher.system_ops:
+            self.on_ops(self.dispatcher.system_ops)
+        if self.dispatcher.messages - self._messages_flushed >= self.limits.flush_units:
+            self._flush_now.set()
+
+    # -- background ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Flush and take snapshots until cancelled. NodeFailed for an error of the disk (rule 7)."""
+        try:
+            await self._run()
+        except OSError as error:
+            raise NodeFailed(f"cannot write queues or snapshot: {error}", EXIT_STORE) from error
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self.limits.snapshot_interval_s
+        while True:
+            try:
+                async with asyncio.timeout(self.limits.flush_interval_s):
+                    await self._flush_now.wait()
+            except TimeoutError:
+                pass  # the interval is over: the ordinary case
+            if not self._opened:
+                continue
+            behind = self.applied_index - self.snapshot_index
+            if behind and (loop.time() >= due or behind >= self.limits.snapshot_entries):
+                await self.save_snapshot()
+                due = loop.time() + self.limits.snapshot_interval_s
+            else:
+                await self.flush()
+
+    async def flush(self) -> None:
+        """Write what is new to the ConsumeQueue files (not fsynced) and free memory."""
+        async with self._writing:
+            await self._write(self._pending())
+
+    async def save_snapshot(self) -> None:
+        """ConsumeQueue files fsynced, then state published: a crash between leaves the older snapshot."""
+        async with self._writing:
+            content = plain_snapshot(self.applied_index, self.dispatcher.applied_end, self.state)
+            applied = self.applied_index
+            targets = [(queue, queue.bounds.next) for queue in self.queues.all()]
+            await self._write(self._pending())
+            for queue, last in targets:
+                if queue.synced < last:
+                    await self._sync(queue, last)
+            data = await self._env.workers.run(Lane.DISK, pack_snapshot, content)
+            path = f"{self._state_dir}/{SNAPSHOT_FILE}"
+            await publish(self._env.files, self._env.workers, Lane.DISK, path, data)
+            self.snapshot_index = applied
+
+    async def _sync(self, queue: ConsumeQueue, last: int) -> None:
+        """One durable action a job (simulation.md)."""
+        directory = queue_dir(self.queue_root, queue.topic, queue.queue_id)
+        files, run = self._env.files, self._env.workers.run
+        for path in file_paths(directory, queue.synced, last):
+            await run(Lane.DISK, sync_file, files, path)
+        if not queue.names_synced or (queue.synced - 1) // UNITS_PER_FILE != (last - 1) // UNITS_PER_FILE:
+            await run(Lane.DISK, files.sync_dir, directory)  # a file may be new
+            queue.names_synced = True
+        queue.synced = last
+
+    def _pending(self) -> list[PendingWrite]:
+        self._flush_now.clear()
+        self._messages_flushed = self.dispatcher.messages
+        writes = (queue.pending_write(self.queue_root) for queue in self.queues.all())
+        return [write for write in writes if write is not None]
+
+    async def _write(self, writes: list[PendingWrite]) -> None:
+        files = self._env.files
+        for write in writes:
+            if not write.queue.directory_made:
+                for path in (f"{self.queue_root}/{write.queue.topic}", write.directory):
+                    await self._env.workers.run(Lane.DISK, files.mkdir, path)  # one durable action a job
+                write.queue.directory_made = True
+        for start in range(0, len(writes), self.limits.write_group):
+            group = writes[start : start + self.limits.write_group]
+            await self._env.workers.run(Lane.DISK, write_units, files, group)
+            for write in group:
+                write.queue.flushed = write.last
+        keep = min(self.limits.hot_units_queue, self.limits.hot_units_total // max(1, self.queues.count))
+        for write in writes:
+            write.queue.trim(keep)
+
+    # -- worker jobs --------------------------------------------------------------------------------
+
+    def _load(self, last_index: int) -> Snapshot | None:
+        data = read_file(self._env.files, f"{self._state_dir}/{SNAPSHOT_FILE}")
+        if data is None:
+            return None
+        try:
+            snapshot = unpack_snapshot(data)
+        except CorruptSnapshot as error:
+            self._env.log.warning("snapshot refused, replaying the log", reason=error)
+            return None
+        if snapshot.applied > last_index:
+            # The log lost its tail (ASYNC_FLUSH and a power loss): what was derived from it goes too.
+            self._env.log.warning("snapshot is ahead of the log", applied=snapshot.applied, last=last_index)
+            return None
+        if not _cut_queues(self._env.files, self.queue_root, snapshot.state):
+            self._env.log.warning("ConsumeQueue files do not reach the snapshot, replaying the log")
+            return None
+        return snapshot
+
+
+def _cut_queues(files: Files, root: str, state: ReplicatedState) -> bool:
+    """Cut all queues to the state's bounds, and remove those that it does not know."""
+    for topic in files.listdir(root):
+        for name in files.listdir(f"{root}/{topic}") if files.is_dir(f"{root}/{topic}") else ():
+            known = state.queues.get(topic, {})
+            if not name.isdigit() or int(name) not in known:
+                files.rmtree(f"{root}/{topic}/{name}")
+    return all(
+        cut_queue(files, queue_dir(root, topic, queue_id), bounds)
+        for topic, queues in sorted(state.queues.items())
+        for queue_id, bounds in sorted(queues.items())
+    )

@@ -1,0 +1,237 @@
+"""Reading messages: by queue offset, by time, by position (DefaultMessageStore.getMessage and others).
+
+The hot path (`get`) runs on the loop over memory and mapped segments; whatever needs the device returns
+None there and is done by the `async` twin in a worker. Only applied entries are seen (architecture rule 5).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Container
+from dataclasses import dataclass, field
+from enum import Enum
+
+from broker.store.consume_queue import ConsumeQueue, queue_dir, read_units
+from broker.store.message_store import MessageStore
+from dledger.host import LogReader
+from formats.consume_queue import UNIT, UNIT_SIZE
+from formats.record import MIN_SIZE, STORE_TIMESTAMP_AT, SYSTEM_TOPIC, CorruptRecord, Record, decode_record
+from runtime.env import Env
+from runtime.files import Buffer
+from runtime.workers import Lane
+
+MAX_SCAN_UNITS = 800
+"""Units examined by one filtered read (16,000 bytes of ConsumeQueue, as RocketMQ)."""
+MAX_GAP = 64 * 1024
+"""Bytes of other queues between two messages that a cold read takes along rather than reading twice."""
+_LONG = struct.Struct(">q")
+_INT = struct.Struct(">i")
+
+
+class GetStatus(Enum):
+    """GetMessageStatus; the name is the remark of the answer."""
+
+    FOUND = 1
+    NO_MATCHED_MESSAGE = 2
+    MESSAGE_WAS_REMOVING = 3
+    OFFSET_FOUND_NULL = 4
+    OFFSET_OVERFLOW_BADLY = 5
+    OFFSET_OVERFLOW_ONE = 6
+    OFFSET_TOO_SMALL = 7
+    NO_MATCHED_LOGIC_QUEUE = 8
+    NO_MESSAGE_IN_QUEUE = 9
+
+
+@dataclass(slots=True)
+class GetResult:
+    """`parts` are whole records, views or bytes; `next_offset` is where the reader goes on."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    parts: list[Buffer] = field(default_factory=list)
+    size: int = 0
+
+
+class Reader:
+    """Reads a `MessageStore` and its log."""
+
+    def __init__(self, env: Env, store: MessageStore, log: LogReader) -> None:
+        self._env = env
+        self._store = store
+        self._log = log
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, count: int, size: int, codes: Container[int] | None
+    ) -> GetResult | None:
+        """Up to `count` messages or `size` bytes (at least one message) from `offset`, of which the tag
+        code is in `codes` (None: all). None when this needs the device: `get_cold`."""
+        queue = self._store.queues.get(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        outside = _outside(queue, offset)
+        if outside is not None:
+            return outside
+        units = queue.read_hot(offset, count if codes is None else max(count, MAX_SCAN_UNITS))
+        if units is None:
+            return None
+        view = self._log.view
+        parts: list[Buffer] = []
+        total = 0
+        for position, length, code in UNIT.iter_unpack(units):
+            if codes is None or code in codes:
+                if parts and (total + length > size or len(parts) == count):
+                    break
+                part = view(position, length)
+                if part is None:
+                    if not parts:
+                        return None
+                    break
+                parts.append(part)
+                total += length
+            offset += 1
+        return _found(queue, offset, parts, total)
+
+    async def get_cold(
+        self, topic: str, queue_id: int, offset: int, count: int, size: int, codes: Container[int] | None
+    ) -> GetResult:
+        """The same with help of workers."""
+        queue = self._store.queues.get(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        outside = _outside(queue, offset)
+        if outside is not None:
+            return outside
+        units = await self._units(queue, offset, count if codes is None else max(count, MAX_SCAN_UNITS))
+        if not units:
+            bounds = queue.bounds
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, bounds.min, bounds.next)
+        chosen: list[tuple[int, int]] = []
+        total = 0
+        for position, length, code in UNIT.iter_unpack(units):
+            if codes is None or code in codes:
+                if chosen and (total + length > size or len(chosen) == count):
+                    break
+                chosen.append((position, length))
+                total += length
+            offset += 1
+        try:
+            parts = await self._records(chosen)
+        except ValueError:  # the log does not hold them any more: retention was faster
+            bounds = queue.bounds
+            following = max(offset - len(chosen) + 1, bounds.min)
+            return GetResult(GetStatus.MESSAGE_WAS_REMOVING, following, bounds.min, bounds.next)
+        return _found(queue, offset, parts, total)
+
+    def first_is_hot(self, topic: str, queue_id: int) -> bool:
+        """Whether the queue still begins at 0, in memory (rule of QUERY_CONSUMER_OFFSET)."""
+        queue = self._store.queues.get(topic, queue_id)
+        if queue is None or queue.bounds.next == 0:
+            return True
+        bounds = queue.bounds
+        return bounds.min == 0 and self._log.view(bounds.first_position, MIN_SIZE) is not None
+
+    async def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool) -> int:
+        """Lower: the first message stored at `timestamp` (ms) or later, the queue's end when there is
+        none. Upper: the last one stored at `timestamp` or earlier, the queue's begin when there is none."""
+        queue = self._store.queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.bounds.min, queue.bounds.next
+        while low < high:
+            middle = (low + high) // 2
+            stored = await self._store_time(queue, middle)
+            if stored is None:
+                low = middle + 1  # removed meanwhile: older than all that is left
+            elif stored < timestamp or (upper and stored == timestamp):
+                low = middle + 1
+            else:
+                high = middle
+        return max(low - 1, queue.bounds.min) if upper else low
+
+    async def earliest_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the queue's first message in ms, -1 when it has none."""
+        queue = self._store.queues.get(topic, queue_id)
+        if queue is None or queue.bounds.min == queue.bounds.next:
+            return -1
+        stored = await self._store_time(queue, queue.bounds.min)
+        return -1 if stored is None else stored
+
+    async def message_at(self, position: int) -> tuple[bytes, Record] | None:
+        """The record at a physical offset, None when no user message that is applied begins there."""
+        end = self._store.dispatcher.applied_end
+        if not 0 <= position <= end - MIN_SIZE:
+            return None
+        try:
+            (size,) = _INT.unpack(bytes(await self._read(position, 4)))
+            if not MIN_SIZE <= size <= end - position:
+                return None
+            data = bytes(await self._read(position, size))
+            record = decode_record(data)
+        except (ValueError, CorruptRecord):
+            return None
+        if record.physical_offset != position or record.topic == SYSTEM_TOPIC:
+            return None
+        return data, record
+
+    async def _store_time(self, queue: ConsumeQueue, offset: int) -> int | None:
+        units = await self._units(queue, offset, 1)
+        if not units:
+            return None
+        position = UNIT.unpack_from(units)[0]
+        try:
+            (stored,) = _LONG.unpack(bytes(await self._read(position + STORE_TIMESTAMP_AT, _LONG.size)))
+        except ValueError:
+            return None
+        return int(stored)
+
+    async def _units(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
+        hot = queue.read_hot(offset, count)
+        if hot is not None:
+            return hot
+        directory = queue_dir(self._store.queue_root, queue.topic, queue.queue_id)
+        wanted = min(count, queue.flushed - offset)
+        units = await self._env.workers.run(Lane.DISK, read_units, self._env.files, directory, offset, wanted)
+        got = len(units) // UNIT_SIZE
+        if 0 < got < count:  # the rest may be in memory
+            units += queue.read_hot(offset + got, count - got) or b""
+        return units
+
+    async def _records(self, chosen: list[tuple[int, int]]) -> list[Buffer]:
+        parts: list[Buffer] = []
+        at = 0
+        while at < len(chosen):
+            start = chosen[at][0]
+            end = start
+            run = at
+            while run < len(chosen) and chosen[run][0] - end <= MAX_GAP:
+                end = chosen[run][0] + chosen[run][1]
+                run += 1
+            data = memoryview(await self._read(start, end - start))
+            parts += [data[position - start : position - start + size] for position, size in chosen[at:run]]
+            at = run
+        return parts
+
+    async def _read(self, position: int, size: int) -> Buffer:
+        hot = self._log.view(position, size)
+        return hot if hot is not None else await self._log.read(position, size)
+
+
+def _outside(queue: ConsumeQueue, offset: int) -> GetResult | None:
+    """The answer for an offset outside the queue (spec A6.2), None when it is inside."""
+    if queue.bounds.next == 0:
+        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+    low, high = queue.bounds.min, queue.bounds.next
+    if offset < low:
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    if offset > high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, low if low == 0 else high, low, high)
+    return None
+
+
+def _found(queue: ConsumeQueue, offset: int, parts: list[Buffer], size: int) -> GetResult:
+    status = GetStatus.FOUND if parts else GetStatus.NO_MATCHED_MESSAGE
+    return GetResult(status, offset, queue.bounds.min, queue.bounds.next, parts, size)

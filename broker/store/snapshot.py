@@ -1,0 +1,59 @@
+"""Snapshot of the derived state under `<storePathRootDir>/state/`: a start reads it instead of the log.
+
+Content: msgpack of {applied, end_pos, state, version} behind a magic and a CRC-32. It may be missing or
+damaged: then everything is replayed from the log (architecture rule 1). It counts on the ConsumeQueue files
+below its bounds, so those are fsynced before it is published by one rename.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+import msgpack
+
+from broker.store.state import Malformed, ReplicatedState, decode_state, encode_state
+
+VERSION = 1
+SNAPSHOT_FILE = "snapshot"
+_MAGIC = b"DLSS"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State after entry `applied`, which ends at log offset `end_pos`."""
+
+    applied: int
+    end_pos: int
+    state: ReplicatedState
+
+
+class CorruptSnapshot(Exception):
+    """A snapshot that cannot be believed. The cure is a replay of the log."""
+
+
+def plain_snapshot(applied: int, end_pos: int, state: ReplicatedState) -> dict[str, object]:
+    """The content as plain values: what must be taken on the loop, before the state moves on."""
+    return {"applied": applied, "end_pos": end_pos, "state": encode_state(state), "version": VERSION}
+
+
+def pack_snapshot(content: dict[str, object]) -> bytes:
+    """The bytes of the file. Pure and slow for a large state: for a worker."""
+    body: bytes = msgpack.packb(content, use_bin_type=True)
+    return _MAGIC + crc32(body).to_bytes(4, "big") + body
+
+
+def unpack_snapshot(data: bytes) -> Snapshot:
+    """Inverse of `pack_snapshot`; CorruptSnapshot with the reason."""
+    if data[:4] != _MAGIC:
+        raise CorruptSnapshot("not a snapshot")
+    body = data[8:]
+    if crc32(body).to_bytes(4, "big") != data[4:8]:
+        raise CorruptSnapshot("CRC differs")
+    try:
+        content = msgpack.unpackb(body, strict_map_key=False)
+        if content["version"] > VERSION:
+            raise CorruptSnapshot(f"version {content['version']} is newer than this program's {VERSION}")
+        return Snapshot(int(content["applied"]), int(content["end_pos"]), decode_state(content["state"]))
+    except (Malformed, ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        raise CorruptSnapshot(f"content: {error!r}") from error

@@ -1,0 +1,80 @@
+"""Names of topics and groups, and the topics that every broker has (TopicValidator)."""
+
+from __future__ import annotations
+
+import re
+
+from broker.config import MAX_GROUP_NAME, BrokerConfig
+from broker.store.state import Perm, TopicConfig
+from formats.record import MAX_TOPIC_V1, SYSTEM_TOPIC
+
+DEFAULT_TOPIC = "TBW102"
+"""AUTO_CREATE_TOPIC_KEY_TOPIC: its route lets producers send to topics that do not exist yet."""
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+READ_WRITE = Perm.READ | Perm.WRITE
+
+FORBIDDEN_TO_SEND = frozenset(
+    {
+        DEFAULT_TOPIC,
+        SCHEDULE_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+        SYSTEM_TOPIC,
+    }
+)
+
+_NAME = re.compile(r"^[%|a-zA-Z0-9_-]+$")
+# Names become directories: these two are the only legal characters' words that a path would not keep.
+_NO_DIRECTORY = frozenset({".", ".."})
+
+
+def topic_problem(topic: str) -> str | None:
+    """Why this is no topic name, None when it is one. At most 127 bytes: old clients read no more."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if not _NAME.match(topic) or topic in _NO_DIRECTORY or topic.endswith("\n"):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(topic) > MAX_TOPIC_V1:
+        return f"The specified topic is longer than topic max length {MAX_TOPIC_V1}."
+    return None
+
+
+def group_problem(group: str) -> str | None:
+    """Why this is no group name, None when it is one."""
+    if not group.strip():
+        return "The specified group is blank."
+    if not _NAME.match(group) or group.endswith("\n"):
+        return "The specified group contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(group) > MAX_GROUP_NAME:
+        return f"The specified group is longer than group max length {MAX_GROUP_NAME}."
+    return None
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether only the broker itself writes there."""
+    return topic in FORBIDDEN_TO_SEND or topic.startswith(SYSTEM_PREFIX)
+
+
+def system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
+    """Topics that exist from the start. They follow from the configuration, so they are not in the log."""
+    topics = [
+        TopicConfig(SELF_TEST_TOPIC, 1, 1, READ_WRITE),
+        TopicConfig(BENCHMARK_TOPIC, 8, 8, READ_WRITE),
+        TopicConfig(OFFSET_MOVED_EVENT, 1, 1, READ_WRITE),
+        TopicConfig(config.cluster_name, 16, 16, READ_WRITE | Perm.INHERIT),
+        TopicConfig(config.broker_name, 1, 1, READ_WRITE | Perm.INHERIT),
+        TopicConfig(f"{config.cluster_name}_REPLY_TOPIC", 1, 1, READ_WRITE),
+    ]
+    if config.auto_create_topic:
+        queues = config.default_topic_queues
+        topics.append(TopicConfig(DEFAULT_TOPIC, queues, queues, READ_WRITE | Perm.INHERIT))
+    return {topic.name: topic for topic in topics}

@@ -1,0 +1,180 @@
+"""A single-node stand-in of `dledger.node.Node`: the log is a byte array, commits come on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dledger.config import NodeConfig
+from dledger.host import Chunk, Host, Role
+from formats.entry import HEADER_SIZE, Kind, encode_entry
+from formats.record import system_record, system_record_size
+from runtime.env import Env
+
+
+class FakeLog:
+    """The log. What lies below `cold_below` is not in the hot window."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.entries: list[tuple[int, int]] = []
+        self.cold_below = 0
+        self.first_index = 0
+
+    @property
+    def last_index(self) -> int:
+        return len(self.entries) - 1
+
+    @property
+    def end_pos(self) -> int:
+        return len(self.data)
+
+    def view(self, pos: int, size: int) -> memoryview | None:
+        if pos < self.cold_below or pos + size > len(self.data):
+            return None
+        return memoryview(bytes(self.data[pos : pos + size]))
+
+    async def read(self, pos: int, size: int) -> bytes:
+        await asyncio.sleep(0.001)
+        if pos < 0 or pos + size > len(self.data):
+            raise ValueError("not in the log")
+        return bytes(self.data[pos : pos + size])
+
+    def append(self, body: bytes, term: int, kind: int = Kind.MESSAGE, remaining: int = 0) -> int:
+        pos = len(self.data)
+        entry = encode_entry(len(self.entries), term, pos, body, 0, kind, remaining)
+        self.data += entry
+        self.entries.append((pos, len(entry)))
+        return len(self.entries) - 1
+
+
+class FakeAppender:
+    """Seals straight into the log."""
+
+    def __init__(self, log: FakeLog, term: int, added: Callable[[], None]) -> None:
+        self.term = term
+        self.room = True
+        self.log = log
+        self._added = added
+
+    def reserve(self, total_size: int) -> int:
+        return len(self.log.data)
+
+    def add(
+        self, parts: tuple[bytes, ...], size: int, kind: int = Kind.MESSAGE, batch_remaining: int = 0
+    ) -> int:
+        body = b"".join(parts)
+        assert len(body) == size
+        index = self.log.append(body, self.term, kind, batch_remaining)
+        self._added()
+        return index
+
+    def add_system(self, body: bytes, store_timestamp_ms: int) -> int:
+        pos = self.reserve(HEADER_SIZE + system_record_size(len(body)))
+        record = system_record(body, pos + HEADER_SIZE, store_timestamp_ms)
+        return self.add((record,), len(record), Kind.SYSTEM)
+
+
+class FakeNode:
+    """Leads when told; commits by itself (`auto`) at the next turn of the loop, or when told."""
+
+    def __init__(self, env: Env, config: NodeConfig, host: Host, log: FakeLog | None = None) -> None:
+        self.config = config
+        self.host = host
+        self.log = log or FakeLog()
+        self.role = Role.FOLLOWER
+        self.term = 0
+        self.leader_id: str | None = None
+        self.serving = False
+        self.appender: FakeAppender | None = None
+        self.commit_index = -1
+        self.applied_index = -1
+        self.auto = True
+        self.meta: dict[str, Mapping[str, str]] = {}
+        self.transfer_to: str | None = None
+        self._scheduled = False
+
+    async def open(self) -> None:
+        self.applied_index = self.commit_index = await self.host.open(self.log)
+
+    async def run(self) -> None:
+        await self.open()
+        self.lead()
+        await asyncio.get_running_loop().create_future()
+
+    def lead(self) -> None:
+        """Win an election, open the term, serve."""
+        self.stand()
+        self.log.append(system_record(b"", len(self.log.data) + HEADER_SIZE, 0), self.term, Kind.TERM_OPENING)
+        self.commit()
+        self.serve()
+
+    def stand(self) -> None:
+        """Win an election; the term is not open yet."""
+        self.term += 1
+        self.role, self.leader_id = Role.LEADER, self.config.self_id
+        self.host.on_role(self.role, self.term, self.leader_id)
+
+    def serve(self) -> None:
+        self.serving = True
+        self.appender = FakeAppender(self.log, self.term, self._added)
+        self.host.on_serving(self.term)
+
+    def follow(self, leader: str | None) -> None:
+        """Lose leadership; what is not committed is gone."""
+        was_serving, old_term = self.serving, self.term
+        self.term += 1
+        self.role, self.leader_id = Role.FOLLOWER, leader
+        self.serving, self.appender = False, None
+        del self.log.entries[self.commit_index + 1 :]
+        if self.log.entries:
+            pos, size = self.log.entries[-1]
+            del self.log.data[pos + size :]
+        if was_serving:
+            self.host.on_stopped_serving(old_term)
+        self.host.on_role(self.role, self.term, leader)
+
+    def commit(self) -> None:
+        """Commit and apply everything."""
+        self._scheduled = False
+        last = self.log.last_index
+        if last > self.commit_index:
+            self.commit_index = last
+            self.host.on_commit(last)
+        if last > self.applied_index:
+            pos, _ = self.log.entries[self.applied_index + 1]
+            chunk = Chunk(
+                self.applied_index + 1, last - self.applied_index, pos, memoryview(bytes(self.log.data[pos:]))
+            )
+            self.host.apply(chunk)
+            self.applied_index = last
+
+    def peer_meta(self, node_id: str) -> Mapping[str, str]:
+        return self.meta.get(node_id, {})
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "role": self.role.value,
+            "term": self.term,
+            "leader": self.leader_id,
+            "end_index": self.log.last_index,
+            "end_pos": self.log.end_pos,
+            "committed_index": self.commit_index,
+            "applied_index": self.applied_index,
+            "peers": {"n1": {"connected": True, "lag_entries": 3}},
+            "reasons": [],
+        }
+
+    async def transfer_leadership(self, target: str | None = None, timeout_s: float = 2.0) -> bool:
+        self.commit()
+        if self.transfer_to is None:
+            self.serve()
+            return False
+        self.follow(self.transfer_to)
+        return True
+
+    def _added(self) -> None:
+        if self.auto and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.commit)

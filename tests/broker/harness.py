@@ -1,0 +1,263 @@
+"""A broker over a fake node, and a client that speaks to its handlers in real frames, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+
+from broker.broker import Broker
+from broker.config import BrokerConfig
+from broker.store.message_store import StoreLimits
+from formats.message_ids import pack_ipv4_host
+from formats.record import Record, decode_records
+from remoting.codes import RequestCode, ResponseCode
+from remoting.commands import Request, SerializeType
+from remoting.errors import RemotingError
+from remoting.frames import FrameReader, encode_request, encode_response
+from remoting.headers import PullMessageHeader, SendMessageV2Header
+from remoting.server import Connection
+from runtime.env import Env, SystemWallClock
+from runtime.files import Buffer, OsFiles
+from runtime.ids import Ids
+from runtime.log import StandardLog
+from runtime.workers import ThreadWorkers
+from tests.broker.fake_node import FakeLog, FakeNode
+
+
+class ManualClock(SystemWallClock):
+    """Stands still until moved."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.value = now_ms
+
+    def now_ms(self) -> int:
+        return self.value
+
+
+def make_env(seed: int = 1) -> Env:
+    rng = random.Random(seed)
+    return Env(OsFiles(), ManualClock(), rng, Ids(rng), ThreadWorkers(1), StandardLog("test"), 1, "boot")
+
+
+def make_config(root: str, **changes: Any) -> BrokerConfig:
+    values: dict[str, Any] = {
+        "store_root": root,
+        "peers": {"n0": "127.0.0.1:40911", "n1": "127.0.0.1:40912"},
+        "broker_ip": "10.0.0.1",
+        "default_topic_queues": 8,
+        "hold_while_opening_s": 0.05,
+        "offset_flush_s": 0.01,
+    }
+    return BrokerConfig(**(values | changes))
+
+
+@dataclass
+class Reply:
+    """One answer as a client decodes it."""
+
+    code: int
+    ext: dict[str, str]
+    body: bytes
+    remark: str | None
+
+    @property
+    def records(self) -> list[Record]:
+        return decode_records(self.body)
+
+
+@dataclass
+class FakeConnection:
+    """What handlers see of a connection; answers and notices are kept."""
+
+    serial: int = 1
+    peer: str = "10.0.0.9:5555"
+    peer_host: bytes = pack_ipv4_host("10.0.0.9", 5555)
+    closed: bool = False
+    attributes: dict[str, object] = field(default_factory=dict)
+    replies: dict[int, Reply] = field(default_factory=dict)
+    notices: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    opaque: int = 0
+
+    def respond(
+        self,
+        request: Request,
+        code: int,
+        *,
+        ext: Mapping[str, str] | None = None,
+        body: Buffer | Sequence[Buffer] = b"",
+        remark: str | None = None,
+    ) -> None:
+        data = body if isinstance(body, (bytes, bytearray, memoryview)) else b"".join(body)
+        self.respond_parts(request, [encode_response(request, code, ext, remark, len(data)), data])
+
+    def respond_parts(self, request: Request, parts: Sequence[Buffer]) -> None:
+        if request.oneway or self.closed:
+            return
+        [reply] = decode(b"".join(parts))
+        assert reply.opaque == request.opaque
+        assert request.opaque not in self.replies, "answered twice"
+        self.replies[request.opaque] = Reply(reply.code, reply.ext(), reply.body, reply.remark)
+
+    def send_oneway(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
+        self.notices.append((code, dict(ext or {})))
+
+
+def decode(frame: bytes) -> list[Request]:
+    """Commands in these bytes, by the real reader."""
+    reader = FrameReader(buffer_size=max(64, len(frame)))
+    reader.buffer()[: len(frame)] = frame
+    commands = reader.received(len(frame))
+    assert reader.error is None and reader.pending == 0
+    return commands
+
+
+class World:
+    """One broker, its node, and clients."""
+
+    def __init__(
+        self, root: str, log: FakeLog | None = None, limits: StoreLimits | None = None, **changes: Any
+    ) -> None:
+        self.env = make_env()
+        self.clock = cast(ManualClock, self.env.wall)
+        self.config = make_config(root, **changes)
+        self.connection = FakeConnection()
+        nodes: list[FakeNode] = []
+
+        def make_node(env: Env, config: Any, host: Any) -> FakeNode:
+            nodes.append(FakeNode(env, config, host, log))
+            return nodes[0]
+
+        self.broker = Broker(self.env, self.config, make_node, limits)
+        self.node = nodes[0]
+
+    async def open(self, lead: bool = True) -> World:
+        await self.node.open()
+        if lead:
+            self.node.lead()
+        return self
+
+    def ask(
+        self,
+        code: int,
+        header: msgspec.Struct | Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        connection: FakeConnection | None = None,
+        serialize: SerializeType = SerializeType.JSON,
+        flag: int = 0,
+    ) -> Pending:
+        """Hand one request to its handler as the server does."""
+        connection = connection or self.connection
+        connection.opaque += 1
+        frame = encode_request(code, connection.opaque, header, len(body), flag, serialize) + body
+        [request] = decode(frame)
+        try:
+            self.broker.handlers[code](cast(Connection, connection), request)
+        except RemotingError as error:
+            connection.respond(request, error.code or ResponseCode.SYSTEM_ERROR, remark=error.remark)
+        return Pending(connection, request.opaque)
+
+    async def call(self, code: int, header: Any = None, body: bytes = b"", **how: Any) -> Reply:
+        """Ask, and wait for the answer."""
+        return await self.ask(code, header, body, **how)
+
+    def send(
+        self,
+        topic: str = "T",
+        body: bytes = b"hello",
+        queue: int = 0,
+        properties: str = "",
+        *,
+        connection: FakeConnection | None = None,
+        flag_bits: int = 0,
+        **more: Any,
+    ) -> Pending:
+        """Send one message; `flag_bits` are the command's, `more` goes into the header."""
+        header = send_header(topic, queue, properties, **more)
+        return self.ask(RequestCode.SEND_MESSAGE_V2, header, body, connection=connection, flag=flag_bits)
+
+    def pull(
+        self,
+        topic: str = "T",
+        queue: int = 0,
+        offset: int = 0,
+        *,
+        connection: FakeConnection | None = None,
+        **more: Any,
+    ) -> Pending:
+        """Pull; `more` goes into the header."""
+        header = pull_header(topic, queue, offset, **more)
+        return self.ask(RequestCode.PULL_MESSAGE, header, connection=connection)
+
+
+@dataclass
+class Pending:
+    """An answer that may not be there yet."""
+
+    connection: FakeConnection
+    opaque: int
+
+    @property
+    def done(self) -> bool:
+        return self.opaque in self.connection.replies
+
+    @property
+    def reply(self) -> Reply:
+        return self.connection.replies[self.opaque]
+
+    def __await__(self) -> Generator[Any, None, Reply]:
+        return self._wait().__await__()
+
+    async def _wait(self, timeout_s: float = 2.0) -> Reply:
+        async with asyncio.timeout(timeout_s):
+            while not self.done:  # noqa: ASYNC110 - the answer may come from any layer
+                await asyncio.sleep(0.001)
+        return self.reply
+
+
+def send_header(topic: str, queue: int, properties: str, **more: Any) -> SendMessageV2Header:
+    values: dict[str, Any] = {
+        "producerGroup": "PG",
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": 4,
+        "queueId": queue,
+        "sysFlag": 0,
+        "bornTimestamp": 1_699_999_999_000,
+        "flag": 0,
+        "properties": properties,
+    }
+    return SendMessageV2Header(**(values | more))
+
+
+def pull_header(topic: str, queue: int, offset: int, **more: Any) -> PullMessageHeader:
+    values: dict[str, Any] = {
+        "consumerGroup": "CG",
+        "topic": topic,
+        "queueId": queue,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subVersion": 0,
+        "subscription": "*",
+    }
+    return PullMessageHeader(**(values | more))
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run an async test; unhandled errors of the loop fail it."""
+
+    async def guarded() -> None:
+        problems: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+        await test()
+        assert not problems
+
+    asyncio.run(guarded())

@@ -1,0 +1,417 @@
+"""Dispatch, ConsumeQueue files, snapshots and reading, over a log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker.store.message_store import MessageStore, StoreLimits
+from broker.store.reader import GetStatus, Reader
+from broker.store.state import TopicConfig, encode_state, pack_op
+from dledger.errors import InvariantBroken, NodeFailed
+from dledger.host import Chunk
+from formats.consume_queue import FILE_SIZE, UNIT, UNITS_PER_FILE
+from formats.entry import HEADER_SIZE, Kind
+from formats.message_ids import java_hash
+from formats.properties import encode_properties
+from formats.record import decode_records, encode_record, system_record
+from tests.broker.fake_node import FakeLog
+from tests.broker.harness import make_env, run
+
+
+class Store:
+    """A store and its log; what is appended is applied."""
+
+    def __init__(self, root: Path, log: FakeLog | None = None, **limits: int) -> None:
+        self.log = log or FakeLog()
+        self.root = root
+        self.env = make_env()
+        self.store = MessageStore(self.env, str(root), StoreLimits(**limits))
+        self.reader = Reader(self.env, self.store, self.log)
+        self.offsets: dict[tuple[str, int], int] = {}
+        self.time = 1000
+
+    async def open(self) -> int:
+        applied = await self.store.open(self.log)
+        self.apply(applied + 1)
+        return applied
+
+    def message(
+        self, topic: str = "T", queue: int = 0, tags: str = "", offset: int = -1, **more: object
+    ) -> int:
+        key = (topic, queue)
+        if offset < 0:
+            offset = self.offsets.get(key, self.store.state.next_offset(topic, queue))
+        self.offsets[key] = offset + 1
+        self.time += 10
+        body = encode_record(
+            topic=topic,
+            body=f"{topic}{queue}-{offset}".encode(),
+            properties=encode_properties({"K": "v", "TAGS": tags} if tags else {}),
+            queue_id=queue,
+            queue_offset=offset,
+            physical_offset=self.log.end_pos + HEADER_SIZE,
+            store_timestamp=self.time,
+            **more,  # type: ignore[arg-type]
+        )
+        return self.log.append(body, 1)
+
+    def system(self, body: bytes) -> int:
+        return self.log.append(system_record(body, self.log.end_pos + HEADER_SIZE, 0), 1, Kind.SYSTEM)
+
+    def apply(self, first: int | None = None) -> None:
+        first = self.store.applied_index + 1 if first is None else first
+        if first <= self.log.last_index:
+            pos, _ = self.log.entries[first]
+            data = memoryview(bytes(self.log.data[pos:]))
+            self.store.apply(Chunk(first, self.log.last_index - first + 1, pos, data))
+
+    def bodies(self, topic: str = "T", queue: int = 0, offset: int = 0, count: int = 100) -> list[str]:
+        result = self.reader.get(topic, queue, offset, count, 1 << 20, None)
+        assert result is not None
+        return [record.body.decode() for record in decode_records(b"".join(result.parts))]
+
+    async def cold(self, topic: str = "T", queue: int = 0, offset: int = 0, count: int = 100) -> list[str]:
+        result = await self.reader.get_cold(topic, queue, offset, count, 1 << 20, None)
+        return [record.body.decode() for record in decode_records(b"".join(result.parts))]
+
+    def queue_bytes(self, topic: str = "T", queue: int = 0, file: int = 0) -> bytes:
+        return (self.root / "consumequeue" / topic / str(queue) / f"{file:020d}").read_bytes()
+
+
+def test_messages_reach_their_queues_and_operations_the_state(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        arrivals: list[list[str]] = []
+        store.store.on_arrival = lambda queues: arrivals.append([f"{q.topic}{q.queue_id}" for q in queues])
+        store.system(pack_op(TopicConfig("T", 2, 2, 6).op()))
+        for _ in range(3):
+            store.message("T", 0, "A")
+            store.message("T", 1)
+        store.message("U", 0, "B")
+        store.log.append(b"raw", 1, Kind.RAW)
+        store.apply()
+        assert arrivals == [["T0", "T1", "U0"]]
+        assert store.store.state.topics["T"].read_queues == 2
+        assert store.bodies("T", 1) == ["T1-0", "T1-1", "T1-2"]
+        queue = store.store.queues.get("T", 0)
+        assert queue is not None
+        units = list(UNIT.iter_unpack(queue.read_hot(0, 10) or b""))
+        assert [code for _, _, code in units] == [java_hash("A")] * 3
+        assert units[0][0] == queue.bounds.first_position
+        assert store.store.state.last_store_time_ms == store.time
+        assert store.store.applied_index == store.log.last_index
+
+    run(test)
+
+
+def test_a_message_out_of_order_stops_the_node(tmp_path: Path) -> None:
+    async def test() -> None:
+        for offset in (0, 2):
+            store = Store(tmp_path / str(offset))
+            await store.open()
+            store.message()
+            store.message(offset=offset)
+            with pytest.raises(InvariantBroken, match="expected 1"):
+                store.apply()
+
+    run(test)
+
+
+def test_entries_are_not_applied_twice(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        store.message()
+        store.apply()
+        with pytest.raises(InvariantBroken):
+            store.apply(0)
+
+    run(test)
+
+
+def test_prepared_and_rolled_back_messages_take_no_place(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        store.message(sys_flag=4, offset=0)
+        store.message(sys_flag=12, offset=0)
+        store.message(sys_flag=8, offset=0)
+        store.apply()
+        assert store.bodies() == ["T0-0"]
+
+    run(test)
+
+
+def test_records_of_other_writers_are_dispatched_too(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        wide = "w" * 130
+        store.message(wide, tags="A")
+        store.message()
+        store.apply()
+        assert store.bodies(wide) == [f"{wide}0-0"] and len(store.bodies()) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 91, b"\xff" * 200])
+def test_what_is_no_record_is_skipped_and_counted(tmp_path: Path, body: bytes) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        store.log.append(body, 1)
+        store.log.append(body, 1, Kind.SYSTEM)
+        store.message()
+        store.apply()
+        assert store.bodies() == ["T0-0"]
+        assert store.store.dispatcher.malformed + store.store.state.skipped >= 1
+
+    run(test)
+
+
+def test_a_restart_from_a_snapshot_replays_only_the_rest(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        for number in range(10):
+            store.message(queue=number % 2, tags="A")
+        store.apply()
+        await store.store.save_snapshot()
+        snapshot_index = store.log.last_index
+        store.message()
+        store.apply()
+        await store.store.flush()  # units beyond the snapshot are in the file
+
+        again = Store(tmp_path, store.log)
+        assert await again.open() == snapshot_index
+        assert encode_state(again.store.state) == encode_state(store.store.state)
+        assert await again.cold() == [f"T0-{n}" for n in range(6)]
+        await again.store.save_snapshot()
+        assert len(again.queue_bytes()) == 6 * 20
+        assert again.queue_bytes() == store.queue_bytes()
+
+    run(test)
+
+
+@pytest.mark.parametrize("damage", ["snapshot", "no snapshot", "queue", "ahead"])
+def test_what_is_damaged_is_rebuilt_from_the_log(tmp_path: Path, damage: str) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        for _ in range(5):
+            store.message()
+        store.apply()
+        await store.store.save_snapshot()
+        snapshot = tmp_path / "state" / "snapshot"
+        if damage == "snapshot":
+            snapshot.write_bytes(snapshot.read_bytes()[:-1])
+        elif damage == "no snapshot":
+            snapshot.unlink()
+        elif damage == "queue":
+            (tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}").write_bytes(bytes(40))
+        else:
+            del store.log.entries[-1]
+        again = Store(tmp_path, store.log)
+        assert await again.open() == -1
+        assert len(again.bodies()) == len(store.log.entries)
+
+    run(test)
+
+
+def test_without_a_snapshot_a_log_that_was_cut_in_front_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        store.log.first_index = 7
+        with pytest.raises(NodeFailed, match="begins at index 7"):
+            await store.open()
+
+    run(test)
+
+
+def test_queues_unknown_to_the_snapshot_are_removed(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        store.message()
+        store.apply()
+        await store.store.save_snapshot()
+        stray = tmp_path / "consumequeue" / "Gone" / "0"
+        stray.mkdir(parents=True)
+        (stray / f"{0:020d}").write_bytes(bytes(20))
+        await Store(tmp_path, store.log).open()
+        assert not stray.exists()
+
+    run(test)
+
+
+def test_memory_of_a_queue_is_bounded_and_the_rest_is_read_from_files(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path, hot_units_queue=4)
+        await store.open()
+        for _ in range(20):
+            store.message()
+        store.apply()
+        await store.store.flush()
+        queue = store.store.queues.get("T", 0)
+        assert queue is not None and len(queue.tail) == 4 * 20
+        assert store.bodies(offset=16) == [f"T0-{n}" for n in range(16, 20)]
+        assert store.reader.get("T", 0, 15, 10, 1000, None) is None
+        assert await store.cold(offset=0) == [f"T0-{n}" for n in range(20)]
+        assert await store.cold(offset=14, count=3) == ["T0-14", "T0-15", "T0-16"]
+
+    run(test)
+
+
+def test_queue_files_roll(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path, hot_units_queue=4)
+        await store.open()
+        store.store.state.bounds("T", 0).next = UNITS_PER_FILE - 2
+        for _ in range(4):
+            store.message()
+        store.apply()
+        await store.store.save_snapshot()
+        queue = store.store.queues.get("T", 0)
+        assert queue is not None
+        assert len(store.queue_bytes(file=FILE_SIZE)) == 2 * 20
+        queue.tail_start = queue.bounds.next
+        queue.tail.clear()
+        first = await store.cold(offset=UNITS_PER_FILE - 2)
+        assert first == [f"T0-{UNITS_PER_FILE - 2 + n}" for n in range(2)]  # not across a file's end
+        assert await store.cold(offset=UNITS_PER_FILE) == [f"T0-{UNITS_PER_FILE + n}" for n in range(2)]
+
+    run(test)
+
+
+def test_reading_outside_the_queue(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        cases = {("T", 0): (GetStatus.NO_MESSAGE_IN_QUEUE, 0), ("T", 5): (GetStatus.NO_MESSAGE_IN_QUEUE, 0)}
+        for (topic, offset), expected in cases.items():
+            result = store.reader.get(topic, 0, offset, 1, 1, None)
+            assert result is not None and (result.status, result.next_offset) == expected
+        for _ in range(5):
+            store.message()
+        store.apply()
+        bounds = store.store.state.bounds("T", 0)
+        for minimum, offset, status, following in [
+            (0, 5, GetStatus.OFFSET_OVERFLOW_ONE, 5),
+            (0, 6, GetStatus.OFFSET_OVERFLOW_BADLY, 0),
+            (2, 6, GetStatus.OFFSET_OVERFLOW_BADLY, 5),
+            (2, 1, GetStatus.OFFSET_TOO_SMALL, 2),
+            (0, -1, GetStatus.OFFSET_TOO_SMALL, 0),
+        ]:
+            bounds.min = minimum
+            result = store.reader.get("T", 0, offset, 1, 1, None)
+            cold = await store.reader.get_cold("T", 0, offset, 1, 1, None)
+            assert result is not None and result == cold
+            assert (result.status, result.next_offset) == (status, following)
+            assert (result.min_offset, result.max_offset) == (minimum, 5)
+
+    run(test)
+
+
+def test_limits_and_filters_of_a_read_hot_and_cold(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        for number in range(10):
+            store.message(tags="AB"[number % 2])
+            store.message("Other", tags="C")
+        store.apply()
+        size = len(store.reader.get("T", 0, 0, 1, 1, None).parts[0])  # type: ignore[union-attr]
+        wanted = frozenset({java_hash("B")})
+        for count, limit, codes, expected, following in [
+            (3, 1 << 20, None, [0, 1, 2], 3),
+            (10, 2 * size, None, [0, 1], 2),
+            (10, 1, None, [0], 1),
+            (2, 1 << 20, wanted, [1, 3], 5),
+            (10, 1 << 20, wanted, [1, 3, 5, 7, 9], 10),
+        ]:
+            hot = store.reader.get("T", 0, 0, count, limit, codes)
+            store.log.cold_below = store.log.end_pos
+            assert store.reader.get("T", 0, 0, count, limit, codes) is None
+            cold = await store.reader.get_cold("T", 0, 0, count, limit, codes)
+            store.log.cold_below = 0
+            assert hot is not None
+            for result in (hot, cold):
+                records = decode_records(b"".join(result.parts))
+                assert [record.queue_offset for record in records] == expected
+                assert (result.status, result.next_offset) == (GetStatus.FOUND, following)
+                assert result.size == sum(len(part) for part in result.parts)
+        nothing = store.reader.get("T", 0, 0, 10, 1000, frozenset({1}))
+        assert nothing is not None and nothing.status is GetStatus.NO_MATCHED_MESSAGE
+        assert nothing.next_offset == 10
+
+    run(test)
+
+
+def test_offsets_by_time(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        assert await store.reader.offset_by_time("T", 0, 5, upper=False) == 0
+        assert await store.reader.earliest_time("T", 0) == -1
+        for _ in range(6):
+            store.message()
+        store.apply()
+        first = 1010
+        assert await store.reader.earliest_time("T", 0) == first
+        for timestamp, lower, upper in [
+            (0, 0, 0),
+            (first, 0, 0),
+            (first + 1, 1, 0),
+            (first + 10, 1, 1),
+            (first + 50, 5, 5),
+            (first + 51, 6, 5),
+        ]:
+            for cold_below in (0, store.log.end_pos):
+                store.log.cold_below = cold_below
+                assert await store.reader.offset_by_time("T", 0, timestamp, upper=False) == lower
+                assert await store.reader.offset_by_time("T", 0, timestamp, upper=True) == upper
+
+    run(test)
+
+
+def test_messages_by_position(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        store.message()
+        store.system(pack_op(TopicConfig("T", 2, 2, 6).op()))
+        store.apply()
+        store.message()  # not applied: not to be seen
+        places = [pos + HEADER_SIZE for pos, _ in store.log.entries]
+        found = await store.reader.message_at(places[0])
+        assert found is not None and found[1].body == b"T0-0"
+        for place in (places[1], places[2], places[0] + 1, -1, 1 << 50):
+            assert await store.reader.message_at(place) is None
+
+    run(test)
+
+
+def test_the_background_flushes_and_takes_snapshots(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path, snapshot_entries=3)
+        object.__setattr__(store.store.limits, "flush_interval_s", 0.01)
+        task = asyncio.ensure_future(store.store.run())
+        await asyncio.sleep(0.02)
+        await store.open()
+        store.message()
+        store.apply()
+        await asyncio.sleep(0.05)
+        assert len(store.queue_bytes()) == 20 and store.store.snapshot_index == -1
+        for _ in range(3):
+            store.message()
+        store.apply()
+        await asyncio.sleep(0.05)
+        assert store.store.snapshot_index == 3
+        task.cancel()
+
+    run(test)

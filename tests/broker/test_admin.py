@@ -1,0 +1,203 @@
+"""Topics and groups by request; what the broker shows of itself; NameServers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from broker import http
+from broker.http import BrokerCollector
+from remoting.codes import RequestCode, ResponseCode
+from remoting.commands import Response
+from remoting.errors import ConnectFailed
+from remoting.headers import CreateTopicHeader, NoHeader, RegisterBrokerHeader
+from remoting.registration import decode_registration
+from tests.broker.harness import World, run
+
+
+def create(world: World, topic: str = "T", queues: int = 4, perm: int = 6, **more: Any) -> Any:
+    header = CreateTopicHeader(topic, "TBW102", queues, queues, perm, **more)
+    return world.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
+def test_a_topic_is_created_and_changed_after_commit(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        world.node.auto = False
+        asked = create(world, attributes="+message.type=NORMAL")
+        assert not asked.done
+        sent = world.send(queue=3)
+        world.node.commit()
+        assert asked.reply.code == sent.reply.code == ResponseCode.SUCCESS
+        again = create(world, queues=2, perm=4, attributes="-message.type")
+        assert world.send().reply.code == ResponseCode.NO_PERMISSION
+        world.node.commit()
+        assert again.reply.code == ResponseCode.SUCCESS
+        topic = world.broker.store.state.topics["T"]
+        assert (topic.read_queues, topic.perm, topic.attributes) == (2, 4, ())
+        entries = len(world.node.log.entries)
+        assert create(world, queues=2, perm=4).reply.code == ResponseCode.SUCCESS
+        assert len(world.node.log.entries) == entries
+
+    run(test)
+
+
+def test_offsets_survive_fewer_and_more_queues(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await create(world, queues=4)
+        await world.send(queue=3)
+        await create(world, queues=1)
+        assert (await world.send(queue=3)).code == ResponseCode.INVALID_PARAMETER
+        await create(world, queues=8)
+        assert (await world.send(queue=3)).ext["queueOffset"] == "1"
+        assert (await world.send(queue=7)).ext["queueOffset"] == "0"
+
+    run(test)
+
+
+def test_wrong_topics_are_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path), max_topics=1).open()
+        for pending in [
+            create(world, "bad topic!"),
+            create(world, "TBW102"),
+            create(world, queues=0),
+            create(world, queues=1025),
+            create(world, perm=8),
+            create(world, attributes="x"),
+        ]:
+            assert pending.reply.code == ResponseCode.INVALID_PARAMETER
+        assert (await create(world, "A")).code == 0
+        assert (await create(world, "B")).code == ResponseCode.SYSTEM_ERROR
+
+    run(test)
+
+
+def test_a_group_is_created_and_counts(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await create(world)
+        body = json.dumps({"groupName": "CG", "consumeEnable": False}).encode()
+        reply = await world.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+        assert reply.code == 0
+        assert (await world.pull()).code == ResponseCode.NO_PERMISSION
+        shown = await world.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        assert json.loads(shown.body)["subscriptionGroupTable"]["CG"]["consumeEnable"] is False
+
+    run(test)
+
+
+def test_what_the_broker_shows(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await create(world)
+        topics = await world.call(RequestCode.GET_ALL_TOPIC_CONFIG, NoHeader())
+        table = json.loads(topics.body)["topicConfigTable"]
+        assert {"T", "TBW102", "SELF_TEST_TOPIC", "DefaultCluster", "broker-a"} <= set(table)
+        assert table["TBW102"]["perm"] == 7 and topics.ext["totalTopicNum"] == str(len(table))
+        config = await world.call(RequestCode.GET_BROKER_CONFIG)
+        assert b"brokerName=broker-a\n" in config.body
+        runtime = await world.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+        assert json.loads(runtime.body)["table"]["brokerRole"] == "SYNC_MASTER"
+
+    run(test)
+
+
+class Servers:
+    """Stands in for the client: what the NameServers were told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, Any, Any]] = []
+        self.down: list[str] = []
+        self.slow: list[str] = []
+
+    async def invoke(
+        self, addr: str, code: int, header: Any, body: bytes = b"", timeout_s: float = 3.0
+    ) -> Response:
+        if addr in self.down:
+            raise ConnectFailed("refused", refused=True)
+        if addr in self.slow:
+            await asyncio.sleep(10)
+        content = decode_registration(body, crc=header.bodyCrc32) if code == 103 else None
+        self.told.append((addr, code, header, content))
+        return Response(0)
+
+
+async def registered_world(root: Path, *addrs: str) -> tuple[World, Servers, Any]:
+    world = World(str(root), namesrv_addr=addrs)
+    servers = Servers()
+    world.broker.registrar._client = servers  # type: ignore[assignment]
+    await world.open(lead=False)
+    return world, servers, asyncio.ensure_future(world.broker.registrar.run())
+
+
+def test_roles_and_topics_are_told_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        world, servers, task = await registered_world(tmp_path, "a:1", "b:1")
+        await asyncio.sleep(0.02)
+        world.node.lead()
+        await asyncio.sleep(0.03)
+        created = create(world)
+        assert (await created).code == 0
+        world.node.follow("n1")
+        await asyncio.sleep(0.03)
+        for addr in ("a:1", "b:1"):
+            told = [(header, content) for at, _, header, content in servers.told if at == addr]
+            assert [header.brokerId for header, _ in told] == [1, 0, 0, 1]
+            header: RegisterBrokerHeader = told[1][0]
+            assert (header.brokerName, header.brokerAddr) == ("broker-a", "10.0.0.1:10911")
+            assert told[1][1].data_version.stateVersion == 1
+            assert "T" not in told[1][1].topics and told[2][1].topics["T"].readQueueNums == 4
+            assert told[2][1].data_version.counter == 1
+            assert told[3][1].data_version.stateVersion == 2
+        await world.broker.registrar.unregister()
+        assert [code for _, code, _, _ in servers.told[-2:]] == [104, 104]
+        task.cancel()
+
+    run(test)
+
+
+def test_a_lagging_name_server_delays_nobody(tmp_path: Path) -> None:
+    async def test() -> None:
+        world, servers, task = await registered_world(tmp_path, "down:1", "slow:1", "ok:1")
+        servers.down.append("down:1")
+        servers.slow.append("slow:1")
+        await asyncio.sleep(0.01)
+        world.node.lead()
+        await asyncio.sleep(0.03)
+        assert [header.brokerId for addr, _, header, _ in servers.told] == [1, 0]
+        assert world.broker.registrar.registered == {"down:1": False, "slow:1": False, "ok:1": True}
+        assert (await create(world)).code == 0  # after a second, not ten
+        task.cancel()
+
+    run(test)
+
+
+def test_health_and_metrics(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = World(str(tmp_path))
+        assert http.health(world.broker)["healthy"] is False
+        await world.open()
+        await world.send()
+        body = http.health(world.broker)
+        assert body["healthy"] is True and body["role"] == "LEADER" and body["apply_lag"] == 0
+        world.node.follow(None)
+        assert http.health(world.broker)["reasons"] == ["no leader is known"]
+        registry = CollectorRegistry()
+        registry.register(BrokerCollector(world.broker))
+        text = generate_latest(registry).decode()
+        for line in (
+            "dledger_messages_in_total 1.0",
+            'dledger_role{role="FOLLOWER"} 1.0',
+            'dledger_peer_lag_entries{peer="n1"} 3.0',
+            "dledger_serving 0.0",
+        ):
+            assert line in text
+        assert "dledger_committed_index" in text and "dledger_applied_index" in text
+
+    run(test)

@@ -1,0 +1,230 @@
+"""The whole broker over the real log, in one process, with real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from broker.__main__ import shell
+from broker.app import main
+from broker.broker import Broker
+from broker.config import BrokerConfig
+from formats.record import decode_records
+from remoting.client import RemotingClient
+from remoting.codes import RequestCode, ResponseCode
+from remoting.commands import Response
+from runtime.env import production_env
+from tests.broker.harness import pull_header, send_header
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for item in sockets:
+        item.bind(("127.0.0.1", 0))
+    ports = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
+
+
+def configs(root: Path, nodes: int, http: bool = False) -> list[BrokerConfig]:
+    ports = free_ports(3 * nodes)
+    peers = {f"n{k}": f"127.0.0.1:{ports[k]}" for k in range(nodes)}
+    return [
+        BrokerConfig(
+            store_root=str(root / f"n{k}"),
+            peers=peers,
+            self_id=f"n{k}",
+            listen_port=ports[nodes + k],
+            bind_address="127.0.0.1",
+            segment_size=16 * 1024 * 1024,
+            pool_segments=1,
+            http_port=ports[2 * nodes + k] if http else 0,
+        )
+        for k in range(nodes)
+    ]
+
+
+class Running:
+    """One running broker."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.stop = asyncio.Event()
+        self.ready = asyncio.Event()
+        self.broker: Broker | None = None
+        self.env = production_env("test")
+
+    async def run(self) -> None:
+        def ready(broker: Broker) -> None:
+            self.broker = broker
+            self.ready.set()
+
+        await main(self.env, self.config, self.stop, on_ready=ready)
+        self.env.workers.close()
+
+    @property
+    def serving(self) -> bool:
+        return self.broker is not None and self.broker.gate.sealer is not None
+
+
+@asynccontextmanager
+async def running(*configs: BrokerConfig) -> AsyncIterator[tuple[list[Running], RemotingClient]]:
+    """Brokers and a client; all stopped in good order at the end."""
+    nodes = [Running(config) for config in configs]
+    client = RemotingClient(production_env("client"))
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        dialer = group.create_task(client.run())
+        for node in nodes:
+            group.create_task(node.run())
+        for node in nodes:
+            await node.ready.wait()
+        yield nodes, client
+        for node in nodes:
+            node.stop.set()
+        await client.close()
+        dialer.cancel()
+
+
+async def leader_of(nodes: list[Running]) -> Running:
+    while True:
+        for node in nodes:
+            if node.serving:
+                return node
+        await asyncio.sleep(0.005)
+
+
+async def send(client: RemotingClient, config: BrokerConfig, body: bytes) -> Response:
+    return await client.invoke(config.client_addr, RequestCode.SEND_MESSAGE_V2, send_header("T", 0, ""), body)
+
+
+async def bodies(client: RemotingClient, config: BrokerConfig) -> list[bytes]:
+    reply = await client.invoke(config.client_addr, RequestCode.PULL_MESSAGE, pull_header("T", 0, 0))
+    return [record.body for record in decode_records(reply.body)]
+
+
+def test_a_single_node_serves_and_keeps_everything_over_a_restart(tmp_path: Path) -> None:
+    async def test() -> None:
+        [config] = configs(tmp_path, 1, http=True)
+        async with running(config) as (nodes, client):
+            await leader_of(nodes)
+            for number in range(20):
+                assert (await send(client, config, b"%d" % number)).checked().ext["queueOffset"] == str(
+                    number
+                )
+            assert await bodies(client, config) == [b"%d" % number for number in range(20)]
+            async with aiohttp.ClientSession() as session:
+                base = f"http://127.0.0.1:{config.http_port}"
+                async with session.get(f"{base}/health") as answer:
+                    assert answer.status == 200 and (await answer.json())["role"] == "LEADER"
+                async with session.get(f"{base}/metrics") as answer:
+                    assert "dledger_messages_in_total 20.0" in await answer.text()
+        assert (tmp_path / "n0" / "state" / "snapshot").exists()
+        async with running(config) as (nodes, client):
+            await leader_of(nodes)
+            assert nodes[0].broker is not None and nodes[0].broker.store.snapshot_index > 20
+            assert (await send(client, config, b"more")).checked().ext["queueOffset"] == "20"
+            assert len(await bodies(client, config)) == 21
+
+    asyncio.run(test())
+
+
+def test_three_nodes_elect_replicate_and_hand_over_at_a_stop(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(*configs(tmp_path, 3)) as (nodes, client):
+            leader = await leader_of(nodes)
+            followers = [node for node in nodes if node is not leader]
+            for number in range(10):
+                (await send(client, leader.config, b"%d" % number)).checked()
+            refused = await send(client, followers[0].config, b"x")
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert refused.ext["leaderAddr"] == leader.config.client_addr
+            leader.stop.set()
+            new = await leader_of(followers)
+            (await send(client, new.config, b"after")).checked()
+            assert await bodies(client, new.config) == [*(b"%d" % n for n in range(10)), b"after"]
+
+    asyncio.run(test())
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    async def test() -> None:
+        [config] = configs(tmp_path, 1)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", config.listen_port))
+            taken.listen()
+            with pytest.raises(OSError, match=f"127.0.0.1:{config.listen_port}"):
+                await main(production_env("test"), config, asyncio.Event())
+
+    asyncio.run(test())
+
+
+GOOD = "brokerName=b1\ndLegerPeers=n0-127.0.0.1:40911\ndLegerSelfId=n0\n"
+
+
+def test_the_effective_configuration_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(GOOD + "flushDiskType=ASYNC_FLUSH\nbrokerId=0\nbrokerIP1=10.1.1.1\n")
+    assert shell(["-c", str(file), "-p"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for line in (
+        "brokerName=b1",
+        "flushDiskType=ASYNC_FLUSH",
+        "dLegerPeers=n0-127.0.0.1:40911",
+        "listenPort=10911",
+    ):
+        assert line in lines
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (GOOD + "listenPort=many\n", "line 4: listenPort: 'many'"),
+        (GOOD + "listenPort=70000\n", "line 4: listenPort"),
+        (GOOD + "flushDiskType=SOMETIMES\n", "line 4: flushDiskType"),
+        (GOOD + "brokerIP1=localhost\n", "line 4: brokerIP1"),
+        (GOOD + "namesrvAddr=localhost\n", "line 4: namesrvAddr"),
+        (GOOD + "mapedFileSizeCommitLog=8192\n", "line 4: mapedFileSizeCommitLog"),
+        (GOOD + "dLegerSelfID=n1\n", "did you mean 'dLegerSelfId'"),
+        (GOOD + "brokerName=b2\n", "already set"),
+        (GOOD.replace("Id=n0", "Id=n7"), "line 3: dLegerSelfId"),
+        ("brokerName=b1\n", "dLegerPeers: missing"),
+        (GOOD + "enableDLegerCommitLog=false\n", "line 4: enableDLegerCommitLog"),
+        ("dLegerPeers=n0\n", "line 1: dLegerPeers"),
+    ],
+)
+def test_a_broken_configuration_names_line_and_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, complaint: str
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(text)
+    assert shell(["-c", str(file)]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_unknown_properties_of_rocketmq_are_tolerated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(GOOD + "useEpollNativeSelector=true\n")
+    assert shell(["-c", str(file), "-p"]) == 0
+
+
+def test_json_of_health_is_plain(tmp_path: Path) -> None:
+    async def test() -> None:
+        [config] = configs(tmp_path, 1)
+        async with running(config) as (nodes, _):
+            node = await leader_of(nodes)
+            from broker.http import health
+
+            assert node.broker is not None
+            assert json.loads(json.dumps(health(node.broker)))["healthy"] is True
+
+    asyncio.run(test())

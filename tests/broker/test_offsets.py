@@ -1,0 +1,152 @@
+"""Consumer offsets and queue offsets (safety.md S28)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from formats.entry import Kind, unpack_header
+from remoting.codes import RequestCode, ResponseCode
+from remoting.headers import (
+    GetMaxOffsetHeader,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+from tests.broker.harness import Pending, Reply, World, run
+
+
+def update(world: World, offset: int, queue: int = 0, flag: int = 0) -> Pending:
+    header = UpdateConsumerOffsetHeader("CG", "T", queue, offset)
+    return world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header, flag=flag)
+
+
+async def query(world: World, queue: int = 0, zero: bool | None = None) -> Reply:
+    header = QueryConsumerOffsetHeader("CG", "T", queue, zero)
+    return await world.call(RequestCode.QUERY_CONSUMER_OFFSET, header)
+
+
+def flush(world: World) -> None:
+    assert world.broker.gate.sealer is not None
+    world.broker.pending.flush(world.broker.gate.sealer)
+
+
+async def filled(root: Path, count: int = 5) -> World:
+    world = await World(str(root)).open()
+    for _ in range(count):
+        await world.send()
+    await world.send(queue=1)
+    await world.pull()  # makes the group
+    world.node.commit()
+    return world
+
+
+def test_reports_gather_into_one_entry_a_group(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await filled(tmp_path)
+        world.node.auto = False
+        before = len(world.node.log.entries)
+        for offset in (1, 4, 2):
+            update(world, offset, flag=2)
+        update(world, 1, queue=1, flag=2)
+        assert (await query(world)).ext == {"offset": "4"}
+        flush(world)
+        flush(world)
+        assert len(world.node.log.entries) == before + 1
+        world.node.commit()
+        assert world.broker.store.state.offsets["CG"] == {("T", 0): 4, ("T", 1): 1}
+        update(world, 3, flag=2)
+        flush(world)
+        assert len(world.node.log.entries) == before + 1
+
+    run(test)
+
+
+def test_a_two_way_report_is_answered_after_commit(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await filled(tmp_path)
+        world.node.auto = False
+        pending = update(world, 2)
+        flush(world)
+        assert not pending.done
+        world.node.commit()
+        assert pending.reply.code == ResponseCode.SUCCESS
+        assert update(world, 1).reply.code == ResponseCode.SUCCESS
+
+    run(test)
+
+
+def test_reports_that_never_reached_the_log_are_refused_when_leadership_ends(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await filled(tmp_path)
+        pending = update(world, 2)
+        world.node.follow("n1")
+        assert pending.reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        world.node.lead()
+        assert (await query(world, zero=False)).code == ResponseCode.QUERY_NOT_FOUND
+
+    run(test)
+
+
+def test_an_offset_beyond_the_committed_end_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await filled(tmp_path)
+        world.node.auto = False
+        world.send()
+        assert update(world, 6).reply.code == ResponseCode.INVALID_PARAMETER
+        assert update(world, 1, queue=9).reply.code == ResponseCode.INVALID_PARAMETER
+        assert update(world, -1).reply.code == ResponseCode.SUCCESS
+        header = UpdateConsumerOffsetHeader("no group", "T", 0, 1)
+        refused = await world.call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert (await query(world, zero=False)).code == ResponseCode.QUERY_NOT_FOUND
+
+    run(test)
+
+
+def test_a_new_group_starts_at_zero_only_where_the_beginning_is_hot(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await filled(tmp_path)
+        assert (await query(world)).ext == {"offset": "0"}
+        assert (await query(world, queue=3)).ext == {"offset": "0"}
+        assert (await query(world, zero=False)).code == ResponseCode.QUERY_NOT_FOUND
+        world.node.log.cold_below = world.node.log.end_pos
+        assert (await query(world)).code == ResponseCode.QUERY_NOT_FOUND
+
+    run(test)
+
+
+def test_the_broker_flushes_offsets_by_itself(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await filled(tmp_path)
+        task = asyncio.ensure_future(world.broker.run_offsets())
+        assert (await update(world, 2)).code == ResponseCode.SUCCESS
+        header = unpack_header(world.node.log.data, world.node.log.entries[-1][0])
+        assert header.kind == Kind.SYSTEM
+        task.cancel()
+
+    run(test)
+
+
+def test_bounds_and_times_of_a_queue(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await filled(tmp_path)
+        task = asyncio.ensure_future(world.broker.background.run())
+        await asyncio.sleep(0)
+        now = world.clock.value
+        for code, header, field, value in [
+            (RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader("T", 0), "offset", "5"),
+            (RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader("T", 3), "offset", "0"),
+            (RequestCode.GET_MIN_OFFSET, QueueHeader("T", 0), "offset", "0"),
+            (RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader("T", 0), "timestamp", str(now)),
+            (RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader("T", 3), "timestamp", "-1"),
+            (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader("T", 0, now + 1), "offset", "5"),
+            (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader("T", 0, now, "UPPER"), "offset", "4"),
+        ]:
+            assert (await world.call(code, header)).ext[field] == value
+        missing = await world.call(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader("Nothing", 0))
+        assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+        task.cancel()
+
+    run(test)

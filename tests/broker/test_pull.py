@@ -1,0 +1,225 @@
+"""Pulling: what is found, filtered, held, woken and refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from remoting.codes import RequestCode, ResponseCode
+from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, ViewMessageHeader
+from tests.broker.harness import FakeConnection, World, run
+from tests.broker.test_clients import heartbeat
+
+HOLD = PULL_SUBSCRIPTION | PULL_SUSPEND
+
+
+def test_messages_come_with_the_bounds_of_the_queue(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        for number in range(5):
+            await world.send(body=b"%d" % number)
+        reply = await world.pull(offset=1, maxMsgNums=2)
+        assert reply.code == ResponseCode.SUCCESS and reply.remark == "FOUND"
+        assert [record.body for record in reply.records] == [b"1", b"2"]
+        assert reply.ext == {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": "3",
+            "minOffset": "0",
+            "maxOffset": "5",
+        }
+
+    run(test)
+
+
+def test_nothing_uncommitted_is_seen(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await world.send()
+        await world.pull()
+        world.node.auto = False
+        world.send()
+        assert len((await world.pull()).records) == 1
+
+    run(test)
+
+
+def test_answers_outside_the_queue(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        for _ in range(3):
+            await world.send()
+        for queue, offset, code, remark, following in [
+            (0, 3, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", "3"),
+            (0, 4, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", "0"),
+            (0, -1, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", "0"),
+            (1, 0, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", "0"),
+            (1, 5, ResponseCode.PULL_OFFSET_MOVED, "NO_MESSAGE_IN_QUEUE", "0"),
+        ]:
+            reply = await world.pull(queue=queue, offset=offset)
+            assert (reply.code, reply.remark, reply.ext["nextBeginOffset"]) == (code, remark, following)
+            assert "minOffset" in reply.ext and "maxOffset" in reply.ext
+
+    run(test)
+
+
+def test_tags_are_filtered_here(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        for tag in ("A", "B", "", "C"):
+            await world.send(properties=f"TAGS\x01{tag}\x02" if tag else "")
+        found = await world.pull(subscription="B || C")
+        assert [record.queue_offset for record in found.records] == [1, 3]
+        nothing = await world.pull(subscription="X")
+        assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert nothing.ext["nextBeginOffset"] == "4" and nothing.remark == "NO_MATCHED_MESSAGE"
+
+    run(test)
+
+
+def test_the_heartbeat_subscription_counts_without_one_in_the_request(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await world.send(properties="TAGS\x01A\x02")
+        await world.send(properties="TAGS\x01B\x02")
+        unknown = await world.pull(sysFlag=0)
+        assert unknown.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1", "CG", "T", "B", version=7))
+        reply = await world.pull(sysFlag=0, subscription="", subVersion=7)
+        assert [record.queue_offset for record in reply.records] == [1]
+        newer = await world.pull(sysFlag=0, subVersion=8)
+        assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+        other = await world.pull("BenchmarkTest", sysFlag=0)
+        assert other.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+    run(test)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await world.send()
+        for pending, code in [
+            (world.pull("Nothing"), ResponseCode.TOPIC_NOT_EXIST),
+            (world.pull(queue=4), ResponseCode.INVALID_PARAMETER),
+            (world.pull(queue=-1), ResponseCode.INVALID_PARAMETER),
+            (world.pull(consumerGroup="bad group"), ResponseCode.INVALID_PARAMETER),
+            (world.pull(expressionType="SQL92"), ResponseCode.SYSTEM_ERROR),
+        ]:
+            assert (await pending).code == code
+        closed = await World(str(tmp_path / "2"), auto_create_group=False).open()
+        assert (await closed.pull()).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+    run(test)
+
+
+def test_a_held_pull_is_woken_by_a_message(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await world.send(queue=1)
+        waiting = world.pull(sysFlag=HOLD, suspendTimeoutMillis=60_000)
+        await asyncio.sleep(0)
+        world.node.commit()
+        assert not waiting.done and world.broker.pulls.held.count == 1
+        await world.send(queue=1)
+        assert not waiting.done
+        await world.send(body=b"now")
+        assert waiting.reply.records[0].body == b"now"
+        assert world.broker.pulls.held.count == 0
+
+    run(test)
+
+
+def test_a_held_pull_sleeps_over_messages_that_do_not_match(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await world.send()
+        waiting = world.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=150, subscription="B")
+        await world.send(properties="TAGS\x01A\x02")
+        assert not waiting.done
+        reply = await waiting
+        assert reply.code == ResponseCode.PULL_NOT_FOUND and reply.ext["nextBeginOffset"] == "2"
+
+    run(test)
+
+
+def test_a_held_pull_ends_with_its_time(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        loop = asyncio.get_running_loop()
+        await world.send()
+        began = loop.time()
+        reply = await world.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=50)
+        assert reply.code == ResponseCode.PULL_NOT_FOUND
+        assert 0.05 <= loop.time() - began < 1.0
+
+    run(test)
+
+
+def test_held_pulls_have_a_limit_and_vanish_with_their_connection(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path), max_held_pulls=1).open()
+        await world.send()
+        gone = FakeConnection(serial=2)
+        world.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=60_000, connection=gone)
+        more = await world.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=60_000)
+        assert more.code == ResponseCode.PULL_NOT_FOUND
+        gone.closed = True
+        await asyncio.sleep(0.25)
+        assert world.broker.pulls.held.count == 0
+
+    run(test)
+
+
+def test_held_pulls_hear_who_leads_when_leadership_ends(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        world.node.meta["n1"] = {"client_addr": "10.0.0.2:10911"}
+        await world.send()
+        waiting = world.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=60_000)
+        world.node.follow("n1")
+        assert waiting.reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    run(test)
+
+
+def test_cold_reads_are_done_in_the_background(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        for number in range(3):
+            await world.send(body=b"%d" % number)
+        await world.pull()
+        world.node.log.cold_below = world.node.log.end_pos
+        task = asyncio.ensure_future(world.broker.background.run())
+        await asyncio.sleep(0)
+        asked = world.pull(offset=1)
+        assert not asked.done
+        assert [record.body for record in (await asked).records] == [b"1", b"2"]
+        task.cancel()
+
+    run(test)
+
+
+def test_a_pull_can_commit_an_offset(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await world.send()
+        await world.pull(commitOffset=1, sysFlag=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET)
+        assert world.broker.pending.current("CG", "T", 0) == 1
+
+    run(test)
+
+
+def test_one_message_by_its_id(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        task = asyncio.ensure_future(world.broker.background.run())
+        await asyncio.sleep(0)
+        sent = await world.send(body=b"this")
+        offset = int(sent.ext["msgId"][16:], 16)
+        reply = await world.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
+        assert reply.records[0].body == b"this"
+        missing = await world.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset + 1))
+        assert missing.code == ResponseCode.SYSTEM_ERROR
+        task.cancel()
+
+    run(test)
