@@ -1,0 +1,119 @@
+"""`python -m bench produce|consume`: arguments, gc, CPU time, output. Exit code 0, or 1 with errors."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import logging
+import os
+import sys
+
+from bench.consume import consume
+from bench.produce import produce
+from bench.report import Load, Tally
+from client.errors import ClientError
+from runtime.env import production_env
+
+GC_THRESHOLDS = (100_000, 50, 50)
+"""Generations of the garbage collector during the run; objects made before it are frozen."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one load and print its figures."""
+    options = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
+    seconds = options.seconds
+    if options.mode == "produce" and seconds is None and options.messages is None:
+        seconds = 10.0
+    load = Load(
+        namesrv=options.namesrv,
+        topic=options.topic,
+        size=options.size,
+        window=options.window,
+        batch=options.batch,
+        seconds=seconds,
+        messages=options.messages,
+        connections=options.connections,
+        queues=options.queues,
+        warmup_s=options.warmup,
+    )
+    run = produce if options.mode == "produce" else consume
+    env = production_env("bench")
+    try:
+        result = asyncio.run(run(env, load, cpu_seconds, _Progress(sys.stderr.isatty()), settle_gc))
+    except ClientError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        env.workers.close()
+    result["gc"] = f"frozen after set-up, thresholds {'/'.join(map(str, GC_THRESHOLDS))}"
+    if options.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:26} {value}")
+    return 1 if result["errors"] else 0
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process so far."""
+    times = os.times()
+    return times.user + times.system
+
+
+def settle_gc() -> None:
+    """Collect what set-up left behind, and keep the collector off what stays."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+class _Progress:
+    """One line a second on a terminal."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+        self._last = 0
+
+    def __call__(self, tally: Tally) -> None:
+        if self._wanted:
+            count, self._last = tally.messages - self._last, tally.messages
+            p99_ms = tally.latency.percentile_s(0.99) * 1000
+            print(
+                f"\r{tally.messages:>12} messages {count:>9}/s  p99 {p99_ms:.2f} ms  errors {tally.errors}",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}: at least 1")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Load a running broker group.")
+    parser.add_argument("mode", choices=("produce", "consume"))
+    parser.add_argument("--namesrv", required=True, help="host:port of a NameServer, several with ';'")
+    parser.add_argument("--topic", default="bench", help="created if it is missing (default: bench)")
+    parser.add_argument("--size", type=_positive, default=1024, help="bytes of a body (default: 1024)")
+    parser.add_argument("--window", type=_positive, default=256, help="requests under way (default: 256)")
+    parser.add_argument("--batch", type=_positive, default=1, help="messages of one request (default: 1)")
+    parser.add_argument("--seconds", type=float, help="end after this time (default of produce: 10)")
+    parser.add_argument("--messages", type=_positive, help="end after this many")
+    parser.add_argument("--connections", type=_positive, default=1, help="producers (default: 1)")
+    parser.add_argument("--queues", type=_positive, default=8, help="of a new topic (default: 8)")
+    parser.add_argument("--warmup", type=float, default=1.0, help="seconds left out (default: 1)")
+    parser.add_argument("--json", action="store_true", help="print one JSON line")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

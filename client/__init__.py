@@ -1,0 +1,66 @@
+"""Clients for RocketMQ-compatible brokers: producers and consumers that follow a leader change.
+
+`Producer`, `PushConsumer` and `PullConsumer` are for programs without an event loop, `AsyncProducer`,
+`AsyncPushConsumer` and `AsyncPullConsumer` for those with one; both have the same methods.
+
+    with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:
+        producer.send(Message("orders", b"body", tags="paid", keys="order-17"))
+
+How it is built: `core` (connections, routes, leaders, heartbeats), `sending` with `search` and `pending`
+(the way of a message to its acknowledgement), `reading` (long polling of one queue), `rebalancing` and
+`listening` (push consumer), `offsets`, `sync` (the face without an event loop).
+"""
+
+from client.errors import (
+    BrokerRefused,
+    ClientClosed,
+    ClientError,
+    InvalidMessage,
+    NoBroker,
+    NoNameServer,
+    OutcomeUnknown,
+    Overflow,
+    SendFailed,
+    TopicNotFound,
+)
+from client.listening import ConsumeStatus
+from client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from client.offsets import FromWhere
+from client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
+from client.process_queue import FlowLimits
+from client.producer import AsyncProducer
+from client.pull_consumer import AsyncPullConsumer
+from client.push_consumer import AsyncPushConsumer, MessageModel
+from client.sync import Producer, PullConsumer, PushConsumer
+
+__all__ = [
+    "AsyncProducer",
+    "AsyncPullConsumer",
+    "AsyncPushConsumer",
+    "BrokerRefused",
+    "ClientClosed",
+    "ClientError",
+    "ClientOptions",
+    "ConsumeStatus",
+    "ConsumerOptions",
+    "FlowLimits",
+    "FromWhere",
+    "InvalidMessage",
+    "Message",
+    "MessageModel",
+    "MessageQueue",
+    "NoBroker",
+    "NoNameServer",
+    "OutcomeUnknown",
+    "Overflow",
+    "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PullOptions",
+    "PushConsumer",
+    "ReceivedMessage",
+    "SendFailed",
+    "SendResult",
+    "SendStatus",
+    "TopicNotFound",
+]

@@ -1,0 +1,347 @@
+"""What producers and consumers share: connections, routes, the belief about leaders, heartbeats, tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any
+
+from client.errors import BrokerRefused, ClientClosed, NoBroker, NoNameServer, TopicNotFound, refused_text
+from client.groups import LEADER_HINT, BrokerGroup
+from client.options import ClientOptions, namesrv_addresses
+from client.routes import parse_route
+from remoting.bodies import (
+    BrokerData,
+    ClusterInfo,
+    ConsumerData,
+    Heartbeat,
+    ProducerData,
+    TopicRoute,
+    decode_body,
+)
+from remoting.client import ClientHandler, RemotingClient
+from remoting.codes import RequestCode, ResponseCode
+from remoting.commands import Response
+from remoting.errors import BadBody, RemotingError
+from remoting.frames import Fields
+from remoting.headers import GetRouteHeader, UnregisterClientHeader
+from runtime import Env
+
+OnRoute = Callable[[str, TopicRoute], None]
+"""Told the topic and its new route; must not raise."""
+OnLeader = Callable[[BrokerGroup], None]
+"""Told the group whose leader moved; must not raise."""
+
+
+class ClientCore:
+    """One client's view of the cluster; `async with` starts and ends its background tasks.
+
+    Two things tell of a leader change: a broker's own word (`leader_is`, from an accepted message or a hint)
+    and a changed route. Both call `on_leader` and send heartbeats at once, since a new leader knows no
+    clients yet.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        namesrv: str | Sequence[str],
+        options: ClientOptions,
+        handlers: dict[int, ClientHandler] | None = None,
+    ) -> None:
+        self.env = env
+        self.options = options
+        self.log = env.log.child("client")
+        self.client_id = client_id(env, options)
+        self.remoting = RemotingClient(env, limits=options.limits, handlers=handlers)
+        self.groups: dict[str, BrokerGroup] = {}
+        self.routes: dict[str, TopicRoute] = {}
+        self.watched: dict[str, None] = {}
+        """Topics to ask for that have no route yet."""
+        self.on_route: list[OnRoute] = []
+        self.on_leader: list[OnLeader] = []
+        self.producer_groups: list[str] = []
+        self.consumers: Callable[[], list[ConsumerData]] = list
+        """The consumer groups that heartbeats tell of."""
+        self._namesrv = namesrv_addresses(namesrv)
+        self._current = env.random.randrange(len(self._namesrv))
+        self._tasks: asyncio.TaskGroup | None = None
+        self._owned: dict[asyncio.Task[None], None] = {}
+        self._wanted: dict[str | None, None] = {}  # topics whose route is to be asked for at once
+        self._wake = asyncio.Event()
+        self._beat = asyncio.Event()
+        self._closed = False
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> ClientCore:
+        self._tasks = asyncio.TaskGroup()
+        await self._tasks.__aenter__()
+        self.spawn(self.remoting.run(), "connections")
+        self.spawn(self._poll_routes(), "poll routes")
+        self.spawn(self._refresh_wanted(), "refresh routes")
+        self.spawn(self._heartbeats(), "heartbeats")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        await self.remoting.close()
+        for task in list(self._owned):
+            task.cancel()
+        if self._tasks is not None:
+            # An error of the application is its own affair, not one of this group's tasks.
+            if kind is None or not issubclass(kind, asyncio.CancelledError):
+                kind = error = trace = None
+            await self._tasks.__aexit__(kind, error, trace)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a task that ends with this client at the latest. ClientClosed when that has happened."""
+        if self._tasks is None or self._closed:
+            coroutine.close()
+            raise ClientClosed("not started, or closed: use it inside its `with` block")
+        task = self._tasks.create_task(coroutine, name=name)
+        self._owned[task] = None
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._owned.pop(task, None)
+
+    def check_open(self) -> None:
+        """ClientClosed unless started and not closed."""
+        if self._tasks is None or self._closed:
+            raise ClientClosed("not started, or closed: use it inside its `with` block")
+
+    def now(self) -> float:
+        """Loop time in seconds."""
+        return asyncio.get_running_loop().time()
+
+    # --- routes ---------------------------------------------------------------------------------------
+
+    async def ask_namesrv(self, code: int, header: Fields) -> Response:
+        """An answer from the current NameServer, or from the next one that answers."""
+        failures = []
+        for _ in self._namesrv:
+            address = self._namesrv[self._current]
+            try:
+                return await self.remoting.invoke(
+                    address, code, header, timeout_s=self.options.namesrv_timeout_s
+                )
+            except RemotingError as error:
+                failures.append(error.remark)
+                self._current = (self._current + 1) % len(self._namesrv)
+        raise NoNameServer(
+            f"no NameServer answers ({'; '.join(failures)}): is it running, is the address right?"
+        )
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """Ask for a topic's route now. TopicNotFound, NoNameServer, BrokerRefused."""
+        answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic, True))
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise TopicNotFound(
+                f"no broker serves the topic {topic!r}: create it with create_topic(), or start the brokers",
+                answer.code,
+            )
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(f"NameServer: {refused_text(answer.code, answer.remark)}", answer.code)
+        try:
+            route = parse_route(answer.body)
+        except BadBody as error:
+            raise BrokerRefused(f"the NameServer's route of {topic!r} is not readable: {error}") from error
+        self._take(topic, route)
+        return route
+
+    async def route(self, topic: str) -> TopicRoute:
+        """The topic's route: as known, else asked for."""
+        known = self.routes.get(topic)
+        return known if known is not None else await self.refresh(topic)
+
+    async def refresh_quietly(self, topic: str | None) -> None:
+        """Ask for a topic's route, or for all brokers; what is known stays when there is no answer."""
+        try:
+            if topic is None or (topic not in self.routes and topic not in self.watched):
+                await self.cluster()
+            else:
+                await self.refresh(topic)
+        except (TopicNotFound, NoNameServer, BrokerRefused) as error:
+            self.log.debug("route not refreshed", topic=topic, error=error)
+
+    async def cluster(self) -> dict[str, BrokerData]:
+        """All broker groups by name. NoNameServer, BrokerRefused."""
+        answer = await self.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(f"NameServer: {refused_text(answer.code, answer.remark)}", answer.code)
+        try:
+            brokers = decode_body(answer.body, ClusterInfo, "cluster info").brokerAddrTable
+        except BadBody as error:
+            raise BrokerRefused(f"the NameServer's list of brokers is not readable: {error}") from error
+        self._register(list(brokers.values()))
+        return dict(sorted(brokers.items()))
+
+    def refresh_soon(self, topic: str | None) -> None:
+        """Have the route asked for by the background task, at once."""
+        self._wanted[topic] = None
+        self._wake.set()
+
+    def group(self, name: str) -> BrokerGroup:
+        """The broker group with this name."""
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = BrokerGroup(name)
+        return group
+
+    def _take(self, topic: str, route: TopicRoute) -> None:
+        changed = self.routes.get(topic) != route
+        self.routes[topic] = route
+        if changed:
+            for on_route in self.on_route:
+                on_route(topic, route)
+        self._register(route.brokerDatas)
+
+    def _register(self, brokers: Sequence[BrokerData]) -> None:
+        for data in brokers:
+            group = self.group(data.brokerName)
+            if group.registered(data.brokerAddrs):
+                self._moved(group)
+
+    async def _poll_routes(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.route_poll_s)
+            for topic in {**self.routes, **self.watched}:
+                await self.refresh_quietly(topic)
+
+    async def _refresh_wanted(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            wanted, self._wanted = self._wanted, {}
+            for topic in wanted:
+                await self.refresh_quietly(topic)
+            await asyncio.sleep(self.options.search_first_s)
+
+    # --- leaders --------------------------------------------------------------------------------------
+
+    def leader_is(self, group: BrokerGroup, address: str) -> None:
+        """A broker said who leads: itself by taking a write, or by a hint."""
+        if group.accepted(address):
+            self._moved(group)
+
+    def leader_failed(self, group: BrokerGroup, address: str, topic: str | None) -> None:
+        """The broker there is gone or leads no more: ask the NameServers at once."""
+        if group.leader == address:
+            group.failed(address)
+            self.log.info("leader lost", group=group.name, address=address)
+            self.refresh_soon(topic)
+
+    def _moved(self, group: BrokerGroup) -> None:
+        self.log.info("leader", group=group.name, address=group.leader)
+        self._beat.set()
+        for on_leader in self.on_leader:
+            on_leader(group)
+
+    async def invoke_leader(
+        self,
+        group: BrokerGroup,
+        topic: str | None,
+        code: int,
+        header: Fields,
+        body: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> Response:
+        """Ask the group's leader, looking for it until `failover_timeout_s`: then NoBroker.
+
+        Answers with code 14 are not returned. While nobody is known to lead, the group's addresses take
+        turns: followers refuse with code 14, and most say who leads. `topic` names the route to ask the
+        NameServers for, None asks for all brokers.
+        """
+        options = self.options
+        deadline = self.now() + options.failover_timeout_s
+        pause = options.search_first_s
+        last = "no broker is registered"
+        turn = 0
+        while True:
+            candidates = group.candidates()
+            address = candidates[turn % len(candidates)] if candidates else None
+            if address is not None:
+                try:
+                    answer = await self.remoting.invoke(
+                        address, code, header, body, timeout_s or options.request_timeout_s
+                    )
+                except RemotingError as error:
+                    last = error.remark
+                    self.leader_failed(group, address, topic)
+                else:
+                    if answer.code != ResponseCode.SERVICE_NOT_AVAILABLE:
+                        return answer
+                    last = f"14 {answer.remark or ''} from {address}"
+                    hint = answer.ext.get(LEADER_HINT)
+                    if hint and hint != address and turn == 0:
+                        self.leader_is(group, hint)
+                        turn = 1
+                        continue
+                    self.leader_failed(group, address, topic)
+            if self.now() + pause >= deadline:
+                raise NoBroker(f"no leader of {group.name} answers ({last}): look at the brokers' /health")
+            turn = 0 if group.leader is not None else turn + 1
+            await self.refresh_quietly(topic)
+            if group.leader is not None:
+                turn = 0
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, options.search_longest_s)
+
+    # --- heartbeats -----------------------------------------------------------------------------------
+
+    def beat_soon(self) -> None:
+        """Send heartbeats at once."""
+        self._beat.set()
+
+    async def beat(self) -> None:
+        """Tell every broker, followers too, of our groups: any of them may be the next leader."""
+        heartbeat = Heartbeat(
+            clientID=self.client_id,
+            producerDataSet=[ProducerData(group) for group in self.producer_groups],
+            consumerDataSet=self.consumers(),
+        )
+        if not heartbeat.producerDataSet and not heartbeat.consumerDataSet:
+            return
+        body = heartbeat.encode()
+        await self._tell_all(RequestCode.HEART_BEAT, None, body)
+
+    async def unregister(self, producer_group: str | None, consumer_group: str | None) -> None:
+        """Tell every broker that a group of ours ends, so that others take over at once."""
+        header = UnregisterClientHeader(self.client_id, producer_group, consumer_group)
+        await self._tell_all(RequestCode.UNREGISTER_CLIENT, header, b"")
+
+    async def _tell_all(self, code: int, header: Fields, body: bytes) -> None:
+        addresses = dict.fromkeys(
+            address for group in self.groups.values() for address in group.addresses.values()
+        )
+        outcomes = await asyncio.gather(
+            *(self._tell(address, code, header, body) for address in addresses), return_exceptions=True
+        )
+        for address, outcome in zip(addresses, outcomes, strict=True):
+            if isinstance(outcome, RemotingError):
+                self.log.debug("broker not told", address=address, error=outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _tell(self, address: str, code: int, header: Fields, body: bytes) -> None:
+        await self.remoting.invoke(address, code, header, body, self.options.probe_timeout_s)
+
+    async def _heartbeats(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self.options.heartbeat_s):
+                    await self._beat.wait()
+            except TimeoutError:
+                pass
+            self._beat.clear()
+            await self.beat()
+
+
+def client_id(env: Env, options: ClientOptions) -> str:
+    """`ip@name`: the key by which brokers tell clients apart."""
+    name = options.instance_name or f"{env.pid}#{env.random.getrandbits(64):016x}"
+    return f"{options.client_ip}@{name}"

@@ -1,0 +1,175 @@
+"""Messages of the application <-> what travels: properties text, compression, send headers, records."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import lz4.frame
+import msgspec
+
+from client.errors import InvalidMessage
+from client.message import Message, MessageQueue, ReceivedMessage
+from formats import record as records
+from formats.message_ids import encode_message_id
+from formats.properties import (
+    KEYS,
+    MAX_PROPERTIES_SIZE,
+    RETRY_TOPIC,
+    TAGS,
+    UNIQ_KEY,
+    WAIT,
+    decode_properties,
+    encode_properties,
+)
+
+DEFAULT_TOPIC = "TBW102"
+"""The topic whose route and queue count a topic inherits that is created by sending to it."""
+RETRY_PREFIX = "%RETRY%"
+RESEND = "__RESEND"
+"""Property "1" of a message that is sent again because the outcome of the first attempt is unknown."""
+RESEND_TEXT = f"{RESEND}\x011\x02"
+
+ZLIB_LEVEL = 5
+MAX_DECOMPRESSED = 64 * 1024 * 1024
+"""Bytes that a compressed body may unfold to: above, the message is delivered as it came."""
+
+_RESERVED = frozenset((TAGS, KEYS, UNIQ_KEY, WAIT, RESEND))
+_TEXT = msgspec.json.Encoder()
+
+
+def properties_text(message: Message, unique_id: str) -> str:
+    """The properties of a message with its unique id; InvalidMessage when they cannot travel."""
+    text = f"{UNIQ_KEY}\x01{unique_id}\x02{WAIT}\x01true\x02"
+    if message.tags is None and message.keys is None and message.properties is None:
+        return text
+    named = {}
+    if message.tags:
+        named[TAGS] = message.tags
+    if message.keys:
+        named[KEYS] = str(message.keys)
+    for name, value in (message.properties or {}).items():
+        if name in _RESERVED:
+            raise InvalidMessage(f"the property {name!r} is RocketMQ's own: use tags= or keys=, or rename it")
+        if not name:
+            raise InvalidMessage("a property without a name")
+        named[name] = value
+    try:
+        text += encode_properties(named)
+        size = len(text.encode())
+    except (TypeError, ValueError) as error:
+        raise InvalidMessage(f"properties must be text without \\x01 and \\x02: {error}") from error
+    if size > MAX_PROPERTIES_SIZE - len(RESEND_TEXT):
+        raise InvalidMessage(f"the properties have {size} bytes: at most {MAX_PROPERTIES_SIZE - 16}")
+    return text
+
+
+def compress(body: bytes) -> tuple[bytes, int]:
+    """The body compressed and its sysFlag; as it was, and 0, when that would not make it smaller."""
+    smaller = zlib.compress(body, ZLIB_LEVEL)
+    return (smaller, records.COMPRESSED) if len(smaller) < len(body) else (body, 0)
+
+
+def decompress(body: bytes, sys_flag: int) -> bytes:
+    """The body as it was sent; ValueError for a kind we do not know, damage, or more than the limit."""
+    kind = sys_flag & records.COMPRESSION_TYPE_MASK
+    try:
+        if kind in (0, records.COMPRESSION_ZLIB):
+            inflater = zlib.decompressobj()
+            plain = inflater.decompress(body, MAX_DECOMPRESSED)
+            whole = inflater.eof
+        elif kind == records.COMPRESSION_LZ4:
+            unpacker = lz4.frame.LZ4FrameDecompressor()
+            plain = unpacker.decompress(body, MAX_DECOMPRESSED)
+            whole = unpacker.eof
+        else:
+            raise ValueError(f"compression type {kind:#x} is not supported (zlib and LZ4 are)")
+    except (zlib.error, RuntimeError) as error:
+        raise ValueError(f"damaged: {error}") from error
+    if not whole:
+        raise ValueError(f"damaged, or more than {MAX_DECOMPRESSED} bytes")
+    return bytes(plain)
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeader:
+    """The part of a send header that is the same for all messages of a producer to one queue, encoded.
+
+    Fields travel as the letters of SendMessageRequestHeaderV2; the changing ones come last.
+    """
+
+    prefix: bytes
+
+    @staticmethod
+    def of(group: str, queue: MessageQueue, default_queues: int) -> SendHeader:
+        """Encode once what does not change."""
+        fixed = {
+            "a": group,
+            "b": queue.topic,
+            "c": DEFAULT_TOPIC,
+            "d": default_queues,
+            "e": queue.queue_id,
+            "j": 0,
+            "k": False,
+            "n": queue.broker_name,
+        }
+        return SendHeader(_TEXT.encode(fixed)[:-1])
+
+    def encode(
+        self, properties: str, sys_flag: int, flag: int, born_ms: int, batch: bool = False
+    ) -> msgspec.Raw:
+        """All fields as JSON: what `remoting` takes as a header."""
+        return msgspec.Raw(
+            b'%b,"f":%d,"g":%d,"h":%d,"m":%b,"i":%b}'
+            % (
+                self.prefix,
+                sys_flag,
+                born_ms,
+                flag,
+                b"true" if batch else b"false",
+                _TEXT.encode(properties),
+            )
+        )
+
+
+def received(record: records.Record, broker_name: str) -> ReceivedMessage:
+    """A message from a record of a pull answer. A body that cannot be unfolded stays as it came."""
+    properties = decode_properties(record.properties)
+    body, sys_flag = record.body, record.sys_flag
+    if sys_flag & records.COMPRESSED:
+        try:
+            body = decompress(body, sys_flag)
+            sys_flag &= ~(records.COMPRESSED | records.COMPRESSION_TYPE_MASK)
+        except ValueError:
+            # The flag stays set: the application sees that this is not what was sent.
+            body = record.body
+    offset_id = encode_message_id(record.store_host, record.physical_offset)
+    topic = record.topic
+    if topic.startswith(RETRY_PREFIX):
+        topic = properties.get(RETRY_TOPIC, topic)
+    return ReceivedMessage(
+        topic=topic,
+        body=body,
+        queue=MessageQueue(record.topic, broker_name, record.queue_id),
+        queue_offset=record.queue_offset,
+        message_id=properties.get(UNIQ_KEY, offset_id),
+        offset_message_id=offset_id,
+        properties=properties,
+        flag=record.flag,
+        reconsume_times=record.reconsume_times,
+        born_timestamp_ms=record.born_timestamp,
+        store_timestamp_ms=record.store_timestamp,
+        born_host=host_text(record.born_host),
+        store_host=host_text(record.store_host),
+        physical_offset=record.physical_offset,
+        sys_flag=sys_flag,
+    )
+
+
+def host_text(host: bytes) -> str:
+    """ "ip:port" of a record's host field; IPv6 in brackets."""
+    ip, port = host[:-4], int.from_bytes(host[-4:], "big")
+    if len(ip) == 4:
+        return f"{ip[0]}.{ip[1]}.{ip[2]}.{ip[3]}:{port}"
+    words = ":".join(ip[at : at + 2].hex() for at in range(0, 16, 2))
+    return f"[{words}]:{port}"

@@ -1,0 +1,73 @@
+"""What can go wrong, sorted by what the application can do about it. Every text says what to do."""
+
+from __future__ import annotations
+
+from remoting.codes import ResponseCode
+
+
+class ClientError(Exception):
+    """Any failure of this client. `code` is the broker's response code where it answered one."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class ClientClosed(ClientError):
+    """The producer or consumer is not started or already closed."""
+
+
+class InvalidMessage(ClientError, ValueError):
+    """The message was refused before it was sent: empty, too large, a bad topic name or property."""
+
+
+class NoNameServer(ClientError):
+    """None of the NameServers answered."""
+
+
+class TopicNotFound(ClientError):
+    """No broker serves the topic, and it cannot be created automatically."""
+
+
+class NoBroker(ClientError):
+    """A broker group is known, but no leader of it could be reached in time. Certainly not stored."""
+
+
+class SendFailed(ClientError):
+    """The broker refused the message. It is certainly not stored; sending it unchanged will not help."""
+
+
+class OutcomeUnknown(ClientError):
+    """No acknowledgement in time, but the message may be stored. Sending it again may store it twice."""
+
+
+class Overflow(ClientError):
+    """Too many messages wait for their acknowledgement. Wait for some, then send again."""
+
+
+class BrokerRefused(ClientError):
+    """A broker answered a request other than a send with an error."""
+
+
+def refused_text(code: int, remark: str | None) -> str:
+    """What a response code means and what to do about it, with the broker's own remark."""
+    try:
+        name = ResponseCode(code).name
+    except ValueError:
+        name = "unknown code"
+    advice = _ADVICE.get(code, "see the remark")
+    return f"the broker answered {code} {name}: {remark or 'no remark'} ({advice})"
+
+
+_ADVICE: dict[int, str] = {
+    ResponseCode.SYSTEM_ERROR: "look into the broker's log",
+    ResponseCode.SYSTEM_BUSY: "the broker is overloaded: send slower",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the broker is too old or too new for this request",
+    ResponseCode.MESSAGE_ILLEGAL: "make the message smaller or correct its properties",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "not the leader, or its disk is full: look at the broker's /health",
+    ResponseCode.NO_PERMISSION: "the topic or broker does not permit this: check the topic's perm",
+    ResponseCode.TOPIC_NOT_EXIST: "create the topic first: create_topic(topic, queues)",
+    ResponseCode.INVALID_PARAMETER: "check the topic's name and number of queues",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "correct the subscription expression",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the consumer group or allow automatic creation",
+}

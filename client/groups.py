@@ -1,0 +1,63 @@
+"""A broker group as a client sees it: its addresses, and where its leader probably is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LEADER_ID = 0
+"""Broker id of the leader in routes (MixAll.MASTER_ID)."""
+LEADER_HINT = "leaderAddr"
+"""Header field of an answer with code 14: the leader's address as the answering broker knows it."""
+
+
+class BrokerGroup:
+    """Addresses of the brokers with one name, and a belief about the leader.
+
+    NameServers learn of a leader change late, so what a broker itself said (a hint, an accepted message)
+    counts more than their answer, until their answer *changes*: a new registration is news.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.addresses: dict[int, str] = {}
+        self.leader: str | None = None
+        """Where writes go; None while nobody is known to take them."""
+
+    @property
+    def registered_leader(self) -> str | None:
+        """Who is the leader for the NameServers."""
+        return self.addresses.get(LEADER_ID)
+
+    def registered(self, addresses: Mapping[int, str]) -> bool:
+        """Take in what a NameServer says; True when that moved the leader."""
+        before, old = self.registered_leader, self.leader
+        self.addresses = dict(sorted(addresses.items()))
+        now = self.registered_leader
+        if now is not None and now != before:
+            self.leader = now
+        return self.leader != old and self.leader is not None
+
+    def accepted(self, address: str) -> bool:
+        """The broker there took a write: it is the leader. True when that is news."""
+        news = self.leader != address
+        self.leader = address
+        return news
+
+    def failed(self, address: str) -> None:
+        """The broker there is gone or no leader."""
+        if self.leader == address:
+            self.leader = None
+
+    def candidates(self, last: str | None = None) -> list[str]:
+        """Addresses to look for the leader at, the likeliest first, `last` (just failed) at the end."""
+        ordered = [self.leader, *self.addresses.values()]
+        found = [address for address in dict.fromkeys(ordered) if address is not None and address != last]
+        if last is not None:
+            found.append(last)
+        return found
+
+    def address_of(self, broker_id: int) -> str | None:
+        """Where to read: the broker with this id, else the leader."""
+        if broker_id != LEADER_ID and broker_id in self.addresses:
+            return self.addresses[broker_id]
+        return self.leader or self.registered_leader

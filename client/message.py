@@ -1,0 +1,149 @@
+"""What an application sends and receives: messages, queues, results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from client.errors import InvalidMessage
+from formats.properties import KEYS, TAGS, UNIQ_KEY
+
+MAX_TOPIC_LENGTH = 127
+"""Characters of a topic name; `%RETRY%` and `%DLQ%` topics of groups may have 255."""
+MAX_GROUP_LENGTH = 255
+MAX_MESSAGE_SIZE = 4 * 1024 * 1024
+"""Default of the largest body in bytes, before compression (maxMessageSize)."""
+
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%|")
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic: the unit of order. Sorts as RocketMQ sorts (topic, broker name, queue id)."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class SendStatus(Enum):
+    """How a stored message was stored (SendStatus). All four mean stored; we ask for OK."""
+
+    OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+class SendResult(NamedTuple):
+    """The acknowledgement of a message.
+
+    `message_id` is the unique id that this client gave (UNIQ_KEY; of a batch the first one's),
+    `offset_message_id` says where the broker put it (of a batch: all ids, separated by commas),
+    `queue_offset` is its number in the queue (of a batch: the first one's).
+    """
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+
+
+@dataclass(slots=True)
+class Message:
+    """A message to send.
+
+    `tags` is one tag to filter by, `keys` one key or several to find it by. `properties` are the
+    application's own; names of RocketMQ's (TAGS, KEYS, UNIQ_KEY ...) are set through the other fields.
+    `flag` is a number that the system does not interpret.
+
+    >>> Message("orders", b"body", tags="paid", keys=["order-1", "customer-7"]).keys
+    'order-1 customer-7'
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: str | Sequence[str] | None = None
+    properties: Mapping[str, str] | None = None
+    flag: int = 0
+
+    def __post_init__(self) -> None:
+        if self.keys is not None and not isinstance(self.keys, str):
+            self.keys = " ".join(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A message as a consumer gets it; the body is decompressed.
+
+    Times in ms since the epoch; hosts as "ip:port". `message_id` is the sender's unique id
+    (UNIQ_KEY), or the offset message id when the sender gave none.
+    """
+
+    topic: str
+    body: bytes
+    queue: MessageQueue
+    queue_offset: int
+    message_id: str
+    offset_message_id: str
+    properties: Mapping[str, str] = field(repr=False)
+    flag: int
+    reconsume_times: int
+    born_timestamp_ms: int
+    store_timestamp_ms: int
+    born_host: str
+    store_host: str
+    physical_offset: int
+    sys_flag: int = field(repr=False)
+
+    @property
+    def tags(self) -> str | None:
+        """The tag, None without one."""
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys, empty without any."""
+        return self.properties.get(KEYS, "").split()
+
+    @property
+    def unique_key(self) -> str | None:
+        """The sender's unique id, None when it gave none."""
+        return self.properties.get(UNIQ_KEY)
+
+
+def check_topic(topic: str) -> None:
+    """InvalidMessage unless it is a legal topic name (`^[%|a-zA-Z0-9_-]+$`, at most 127 characters)."""
+    _check_name("topic", topic, MAX_TOPIC_LENGTH if not topic.startswith("%") else MAX_GROUP_LENGTH)
+
+
+def check_group(group: str) -> None:
+    """InvalidMessage unless it is a legal group name."""
+    _check_name("group", group, MAX_GROUP_LENGTH)
+
+
+def _check_name(kind: str, name: str, longest: int) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidMessage(f"the {kind} name is empty: give the name of a {kind}")
+    if len(name) > longest:
+        raise InvalidMessage(f"the {kind} name has {len(name)} characters: at most {longest}")
+    wrong = sorted(set(name) - _NAME_CHARACTERS)
+    if wrong:
+        raise InvalidMessage(
+            f"the {kind} name {name!r} holds {wrong[0]!r}: use letters, digits and any of _ - % |"
+        )
+
+
+def check_body(body: bytes, max_size: int) -> None:
+    """InvalidMessage unless the body is non-empty bytes within the limit."""
+    if type(body) is not bytes:
+        raise InvalidMessage(f"the body is {type(body).__name__}: give bytes, for example text.encode()")
+    if not body:
+        raise InvalidMessage("the body is empty: RocketMQ refuses messages without a body")
+    if len(body) > max_size:
+        raise InvalidMessage(
+            f"the body has {len(body)} bytes: at most {max_size}; split it or store it elsewhere"
+        )

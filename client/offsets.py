@@ -1,0 +1,175 @@
+"""Where consumers stand: asking brokers for offsets, and keeping a group's progress."""
+
+from __future__ import annotations
+
+import asyncio
+import os.path
+from collections.abc import Mapping
+from enum import Enum
+from typing import Protocol
+
+from client.core import ClientCore
+from client.encoding import RETRY_PREFIX
+from client.errors import BrokerRefused, ClientError, refused_text
+from client.message import MessageQueue
+from remoting.bodies import MessageQueue as WireQueue
+from remoting.bodies import decode_queue_table, queue_table
+from remoting.codes import RequestCode, ResponseCode
+from remoting.commands import Response
+from remoting.errors import BadBody, BadHeader
+from remoting.frames import Fields
+from remoting.headers import (
+    GetMaxOffsetHeader,
+    OffsetResponseHeader,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+from runtime import Env, Lane
+from runtime.publish import publish, read_file
+
+
+class FromWhere(Enum):
+    """Where a group begins that has no committed offset (ConsumeFromWhere)."""
+
+    LAST = "CONSUME_FROM_LAST_OFFSET"
+    """With the next message. (A broker answers 0 instead while it still has the queue's first message.)"""
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    """With the oldest message that is still there."""
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+    """With the first message stored at or after a time."""
+
+
+class QueueOffsets:
+    """Offsets of queues, asked from their leaders. BrokerRefused, NoBroker."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core
+
+    async def lowest(self, queue: MessageQueue) -> int:
+        """Offset of the oldest message that is still there (31)."""
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, QueueHeader(queue.topic, queue.queue_id))
+
+    async def highest(self, queue: MessageQueue) -> int:
+        """Offset that the next message will get (30)."""
+        header = GetMaxOffsetHeader(queue.topic, queue.queue_id)
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, header)
+
+    async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Offset of the first message stored at or after a time, in ms since the epoch (29)."""
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
+        return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+    async def committed(self, queue: MessageQueue, consumer_group: str) -> int | None:
+        """Where a group goes on (14); None when it has no offset in this queue."""
+        header = QueryConsumerOffsetHeader(consumer_group, queue.topic, queue.queue_id)
+        answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return _offset_of(answer, f"offset of group {consumer_group} in {queue}")
+
+    async def commit(self, queue: MessageQueue, consumer_group: str, offset: int) -> None:
+        """Set where a group goes on (15); returns when the broker has stored it."""
+        header = UpdateConsumerOffsetHeader(consumer_group, queue.topic, queue.queue_id, offset)
+        answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        if answer.code != ResponseCode.SUCCESS:
+            text = refused_text(answer.code, answer.remark)
+            raise BrokerRefused(f"commit offset {offset} of {queue}: {text}", answer.code)
+
+    async def _offset(self, queue: MessageQueue, code: RequestCode, header: Fields) -> int:
+        return _offset_of(await self._ask(queue, code, header), f"{code.name} of {queue}")
+
+    async def _ask(self, queue: MessageQueue, code: int, header: Fields) -> Response:
+        group = self._core.group(queue.broker_name)
+        return await self._core.invoke_leader(group, queue.topic, code, header)
+
+
+def _offset_of(answer: Response, what: str) -> int:
+    if answer.code != ResponseCode.SUCCESS:
+        raise BrokerRefused(f"{what}: {refused_text(answer.code, answer.remark)}", answer.code)
+    try:
+        return answer.header(OffsetResponseHeader).offset
+    except BadHeader as error:
+        raise BrokerRefused(f"{what}: {error.remark}") from error
+
+
+async def first_offset(
+    offsets: QueueOffsets, queue: MessageQueue, from_where: FromWhere, timestamp_ms: int
+) -> int:
+    """Where a group without a committed offset begins; a retry topic always at its oldest message."""
+    if queue.topic.startswith(RETRY_PREFIX) or from_where is FromWhere.FIRST:
+        return await offsets.lowest(queue)
+    if from_where is FromWhere.LAST:
+        return await offsets.highest(queue)
+    return await offsets.at_time(queue, timestamp_ms)
+
+
+class Progress(Protocol):
+    """Keeps the committed offsets of a group."""
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        """The committed offset, None without one."""
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Commit; ClientError or OSError when that failed (for some queues)."""
+
+
+class BrokerProgress:
+    """Of a clustering group: at the brokers, where all consumers of the group find it."""
+
+    def __init__(self, offsets: QueueOffsets, consumer_group: str) -> None:
+        self._offsets = offsets
+        self._group = consumer_group
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        return await self._offsets.committed(queue, self._group)
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        outcomes = await asyncio.gather(
+            *(self._offsets.commit(queue, self._group, offset) for queue, offset in offsets.items()),
+            return_exceptions=True,
+        )
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for error in sorted(errors, key=lambda error: isinstance(error, ClientError)):
+            raise error
+
+
+class FileProgress:
+    """Of a broadcasting consumer: in a file of its own, in RocketMQ's form (LocalFileOffsetStore)."""
+
+    def __init__(self, env: Env, directory: str, client_id: str, consumer_group: str) -> None:
+        self._env = env
+        self._directory = os.path.join(directory, client_id, consumer_group)
+        self._path = os.path.join(self._directory, "offsets.json")
+        self._table: dict[MessageQueue, int] | None = None
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        return (await self._read()).get(queue)
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        table = await self._read()
+        table.update(offsets)
+        data = queue_table(
+            "offsetTable", {WireQueue(*queue): offset for queue, offset in sorted(table.items())}
+        )
+        # FLUSH: listeners may occupy every thread of the other lane.
+        await self._env.workers.run(Lane.FLUSH, self._env.files.mkdir, self._directory)
+        await publish(self._env.files, self._env.workers, Lane.FLUSH, self._path, data)
+
+    async def _read(self) -> dict[MessageQueue, int]:
+        if self._table is None:
+            data = await self._env.workers.run(Lane.FLUSH, read_file, self._env.files, self._path)
+            self._table = {}
+            if data:
+                try:
+                    found = decode_queue_table(data, "offsetTable", int)
+                except BadBody as error:
+                    raise ClientError(
+                        f"{self._path} is not readable ({error.remark}): repair or remove it"
+                    ) from error
+                self._table = {
+                    MessageQueue(queue.topic, queue.brokerName, queue.queueId): offset
+                    for queue, offset in found.items()
+                }
+        return self._table

@@ -1,0 +1,122 @@
+"""Settings of clients: every limit with its name, unit, default and what happens there. Times in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from client.errors import ClientError
+from client.message import MAX_MESSAGE_SIZE
+from client.process_queue import FlowLimits
+from remoting.limits import ClientLimits
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """What producers and consumers have in common."""
+
+    client_ip: str = "127.0.0.1"
+    """Our address as the client id and the unique ids of messages show it (IPv4); tools display it."""
+    instance_name: str | None = None
+    """Second part of the client id `ip@name`; by default the process id and a random number. Consumers of
+    a group need different ids; a broadcasting consumer finds its offsets again only under the same name."""
+    route_poll_s: float = 30.0
+    """How often routes are asked anew (pollNameServerInterval); after a failure that happens at once."""
+    heartbeat_s: float = 30.0
+    """How often brokers hear of our groups (heartbeatBrokerInterval); after a leader change at once."""
+    namesrv_timeout_s: float = 1.0
+    """What one NameServer has to answer before the next is asked."""
+    request_timeout_s: float = 3.0
+    """One attempt of a request that is no send or pull: offsets, heartbeats, topics."""
+    failover_timeout_s: float = 10.0
+    """How long such a request looks for a leader before it fails with NoBroker."""
+    search_first_s: float = 0.005
+    """First pause between two rounds of looking for a leader; doubles from round to round."""
+    search_longest_s: float = 0.025
+    """The pause does not grow beyond."""
+    probe_timeout_s: float = 0.5
+    """What an address has to answer while a leader is looked for (brokers may hold a request for 0.2 s)."""
+    limits: ClientLimits = field(default_factory=lambda: ClientLimits(connect_timeout_s=1.0))
+    """Bounds of the connections."""
+
+
+@dataclass(frozen=True)
+class ProducerOptions:
+    """How messages are sent."""
+
+    retry_times: int = 2
+    """Further attempts after a failure that a leader change does not explain (retryTimesWhenSendFailed)."""
+    timeout_s: float = 10.0
+    """From send to acknowledgement or error, with all attempts and any failover."""
+    attempt_timeout_s: float = 3.0
+    """One attempt; then the message goes out again under the same unique id (sendMsgTimeout)."""
+    suspicion_s: float = 0.5
+    """A message without an answer for that long makes us ask the NameServers whether the leader moved."""
+    busy_pause_s: float = 0.05
+    """Before sending again to a broker that said SYSTEM_BUSY; doubles with each attempt."""
+    max_pending: int = 65535
+    """Messages without an acknowledgement: `send` waits then, `send_nowait` raises Overflow."""
+    max_message_size: int = MAX_MESSAGE_SIZE
+    """Bytes of a body, before compression."""
+    compress_over: int = 4096
+    """Larger bodies are sent compressed with zlib, if that makes them smaller; 0 turns it off."""
+    default_topic_queues: int = 4
+    """Queues of a topic that the broker creates because we send to it (defaultTopicQueueNums)."""
+
+
+@dataclass(frozen=True)
+class PullOptions:
+    """How messages are fetched."""
+
+    batch_size: int = 32
+    """Messages of one pull at most (pullBatchSize); the broker has a limit in bytes too."""
+    suspend_s: float = 15.0
+    """How long a broker holds a pull that finds nothing new."""
+    timeout_s: float = 30.0
+    """When a pull without an answer has failed; longer than `suspend_s`."""
+    error_pause_s: float = 1.0
+    """Before pulling again after an error that a leader change does not explain."""
+    flow: FlowLimits = field(default_factory=FlowLimits)
+    """When pulling pauses because the application is slower."""
+
+
+@dataclass(frozen=True)
+class ConsumerOptions:
+    """How a push consumer works."""
+
+    concurrency: int = 20
+    """Listener calls at once (consumeThreadMax)."""
+    batch_size: int = 1
+    """Messages of one call of a batch listener at most (consumeMessageBatchMaxSize)."""
+    rebalance_s: float = 20.0
+    """How often the division of queues is looked at; notices of the broker bring that forward."""
+    rebalance_retry_s: float = 1.0
+    """The same after an attempt that failed."""
+    commit_s: float = 5.0
+    """How often consumed offsets go to the broker (persistConsumerOffsetInterval), and once at close."""
+    local_retry_first_s: float = 1.0
+    """A message that failed and that the broker does not take back is tried again after this; doubles."""
+    local_retry_longest_s: float = 60.0
+    """That pause does not grow beyond."""
+    send_back_retry_s: float = 5.0
+    """Before a message is given to the listener again because giving it back to the broker failed."""
+    max_reconsume_times: int = 16
+    """Deliveries of a failed message before the broker puts it aside (`%DLQ%<group>`)."""
+    close_timeout_s: float = 10.0
+    """What running listeners get to end at close; their messages come again later otherwise."""
+    offsets_dir: str = ".rocketmq_offsets"
+    """Where a broadcasting consumer keeps its offsets: `<dir>/<client id>/<group>/offsets.json`."""
+    pull: PullOptions = field(default_factory=PullOptions)
+
+
+def namesrv_addresses(text: str | Sequence[str]) -> tuple[str, ...]:
+    """Addresses from "host:port;host:port" or a sequence of them; ClientError when there is none."""
+    parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)
+    addresses = tuple(part.strip() for part in parts if part.strip())
+    if not addresses:
+        raise ClientError("no NameServer address: give namesrv='host:port' (several with ';')")
+    for address in addresses:
+        host, separator, port = address.rpartition(":")
+        if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ClientError(f"NameServer address {address!r} is not host:port")
+    return addresses

@@ -1,0 +1,143 @@
+"""What is under way: a message without its acknowledgement, the queue it goes to, the lane of that group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from client.encoding import RESEND_TEXT, SendHeader
+from client.errors import ClientError
+from client.groups import BrokerGroup
+from client.message import MessageQueue, SendResult
+from remoting.codes import RequestCode
+from remoting.commands import Response
+from remoting.errors import RemotingError
+from remoting.frames import Fields
+
+OnSent = Callable[[SendResult | ClientError], None]
+"""Told how a message ended; called once, on the loop; it must not raise."""
+
+Outcome = Response | RemotingError
+"""How one attempt ended."""
+
+SEND = int(RequestCode.SEND_MESSAGE_V2)
+SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+
+
+class Lane:
+    """Messages under way to one broker group."""
+
+    def __init__(self, group: BrokerGroup) -> None:
+        self.group = group
+        self.searching = False
+        """Whether a task looks for the leader; messages park meanwhile."""
+        self.parked: list[PendingSend] = []
+        """Wait for a leader, not necessarily in order."""
+        self.probe: PendingSend | None = None
+        """The message that the search is asking a broker with."""
+        self.in_flight: dict[int, PendingSend] = {}
+        """By serial number; nearly in the order of their latest attempt."""
+        self.resent = 0
+        """Attempts that went out because the outcome of one before is unknown."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether a message would go out at once."""
+        return self.group.leader is not None and not self.searching
+
+
+class Target:
+    """A queue to send to: its lane, and its header encoded once."""
+
+    __slots__ = ("header", "lane", "queue")
+
+    def __init__(self, queue: MessageQueue, lane: Lane, header: SendHeader) -> None:
+        self.queue = queue
+        self.lane = lane
+        self.header = header
+
+
+class FirstAttempts(Protocol):
+    """Who hears how first attempts end (the send kernel)."""
+
+    def answered(self, send: PendingSend, attempt: int, outcome: Outcome) -> None:
+        """An attempt ended."""
+
+
+class PendingSend:
+    """One message (or one batch) without its acknowledgement yet. Times are loop times in seconds.
+
+    What differs only after a failure, or for few messages, has its default in the class: that keeps the
+    making of one cheap.
+    """
+
+    code = SEND
+    attempt = 0
+    """Attempts that have ended."""
+    tries = 0
+    """Failed attempts that count against retry_times."""
+    hints = 0
+    unknown = False
+    """Whether some attempt may have been executed."""
+    finished = False
+    pinned = False
+    """Whether the application chose the queue: no other one may take the message."""
+    ordered = False
+    """Whether it waits for the message before it in its queue."""
+    batch: Callable[[str], bytes] | None = None
+    """For a batch: encodes its body with further properties text for each message."""
+    addr = ""
+    """Where the latest attempt went."""
+    last_error = ""
+
+    def __init__(
+        self,
+        kernel: FirstAttempts,
+        target: Target,
+        body: bytes,
+        properties: str,
+        sys_flag: int,
+        flag: int,
+        unique_id: str,
+        on_done: OnSent,
+    ) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.body = body
+        self.properties = properties
+        self.sys_flag = sys_flag
+        self.flag = flag
+        self.unique_id = unique_id
+        self.on_done = on_done
+        self.serial = 0
+        """Its number in the order of sending; set, with the times, when the kernel takes it over."""
+        self.sent_at = 0.0
+        self.deadline = 0.0
+        self.born_ms = 0
+
+    def header(self) -> Fields:
+        """The header of the next attempt."""
+        raw = self.target.header.encode(
+            self.properties, self.sys_flag, self.flag, self.born_ms, self.batch is not None
+        )
+        # remoting hands headers to msgspec's encoder, for which a piece of ready JSON is the cheapest.
+        return cast(Fields, cast(object, raw))
+
+    def answered(self, outcome: Outcome) -> None:
+        """The first attempt ended."""
+        self.kernel.answered(self, 0, outcome)
+
+    def mark_unknown(self) -> None:
+        """An attempt may have been executed: from now on the message says that it is a copy."""
+        if self.unknown:
+            return
+        self.unknown = True
+        if self.batch is not None:
+            self.body = self.batch(RESEND_TEXT)
+        else:
+            self.properties += RESEND_TEXT
+
+
+def by_serial(send: PendingSend) -> int:
+    """Sorts messages as the application sent them."""
+    return send.serial

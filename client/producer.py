@@ -1,0 +1,427 @@
+"""The producer on an event loop. `client.sync.Producer` is the same for programs without one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from zlib import crc32
+
+from client.core import ClientCore
+from client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, compress, properties_text
+from client.errors import ClientClosed, ClientError, InvalidMessage, Overflow, TopicNotFound
+from client.message import Message, MessageQueue, SendResult, check_body, check_group, check_topic
+from client.options import ClientOptions, ProducerOptions
+from client.pending import SEND_BATCH, OnSent, PendingSend, Target
+from client.routes import inherited_route, publish_queues
+from client.sending import SendKernel
+from client.topics import create_topic
+from client.unique_ids import UniqueIds
+from formats.message_ids import pack_ipv4_host
+from remoting.bodies import TopicRoute
+from remoting.errors import RemotingError
+from remoting.messages import BatchMessage, encode_batch
+from runtime import Env, Lane
+from runtime.env import production_env
+
+MAX_BATCH_OVERHEAD = 64 * 1024
+"""Bytes that lengths and properties may add to a batch beyond `max_message_size`."""
+COMPRESS_IN_WORKER_OVER = 64 * 1024
+"""Bytes: compressing more would hold up the loop for milliseconds."""
+
+
+class _Topic:
+    """Where messages of one topic go: the queues in turn."""
+
+    __slots__ = ("targets", "turn")
+
+    def __init__(self, targets: list[Target], turn: int) -> None:
+        self.targets = targets
+        self.turn = turn
+
+    def next_target(self, avoid: str | None = None) -> Target | None:
+        """The next queue whose group has a leader and is not `avoid`; None when there is none."""
+        targets = self.targets
+        count = len(targets)
+        turn = self.turn
+        for _ in range(count):
+            turn += 1
+            if turn >= count:
+                turn = 0
+            target = targets[turn]
+            lane = target.lane
+            if lane.group.leader is not None and not lane.searching and target.queue.broker_name != avoid:
+                self.turn = turn
+                return target
+        return None
+
+
+class AsyncProducer:
+    """Sends messages of one producer group.
+
+    >>> async with AsyncProducer("orders", "127.0.0.1:9876") as producer:       # doctest: +SKIP
+    ...     result = await producer.send(Message("orders", b"body", tags="paid", keys="order-17"))
+
+    Delivery is at least once: a message whose acknowledgement got lost is sent again under the same unique
+    id and with the property `__RESEND`.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str],
+        options: ProducerOptions | None = None,
+        client: ClientOptions | None = None,
+        env: Env | None = None,
+    ) -> None:
+        check_group(group)
+        self.group = group
+        self.options = options or ProducerOptions()
+        self._env = env or production_env("rocketmq")
+        self._own_env = env is None
+        self._core = ClientCore(self._env, namesrv, client or ClientOptions())
+        self._core.producer_groups.append(group)
+        self._core.on_route.append(self._route_changed)
+        try:
+            ip = pack_ipv4_host(self._core.options.client_ip, 0)[:4]
+        except ValueError as error:
+            raise ClientError(f"client_ip: {error}") from error
+        self._max_pending = self.options.max_pending
+        self._max_size = self.options.max_message_size
+        self._ids = UniqueIds(self._env, ip)
+        self._topics: dict[str, _Topic] = {}
+        self._early: dict[str, list[tuple[Message, OnSent, MessageQueue | None, str | None]]] = {}
+        self._kernel: SendKernel
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> AsyncProducer:
+        await self._stack.enter_async_context(self._core)
+        self._kernel = SendKernel(self._core, self.options, self._elsewhere)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kernel.close()
+        try:
+            if kind is None:
+                await self._core.unregister(self.group, None)
+        finally:
+            await self._stack.__aexit__(kind, error, trace)
+            if self._own_env:
+                self._env.workers.close()
+
+    # --- sending --------------------------------------------------------------------------------------
+
+    async def send(
+        self, message: Message, queue: MessageQueue | None = None, ordering_key: str | None = None
+    ) -> SendResult:
+        """Send and wait for the acknowledgement.
+
+        Without `queue` and `ordering_key` the queues take turns. Messages with the same `ordering_key` go
+        to the same queue, one after the other, and keep their order through failures. InvalidMessage,
+        TopicNotFound, NoBroker (not stored), SendFailed (not stored), OutcomeUnknown.
+        """
+        check_body(message.body, self.options.max_message_size)
+        await self.prepare(message.topic)
+        await self.room()
+        compressed = await self._compress_large(message.body)
+        done = _Done()
+        self._submit(message, done, queue, ordering_key, compressed)
+        return await done.future
+
+    async def send_batch(self, messages: Sequence[Message], queue: MessageQueue | None = None) -> SendResult:
+        """Send messages of one topic as one request: all are stored in one queue, in order, or none.
+
+        The result has the first one's unique id and queue offset, and all offset message ids.
+        """
+        if not messages:
+            raise InvalidMessage("the batch is empty")
+        await self.prepare(messages[0].topic)
+        await self.room()
+        done = _Done()
+        self.send_batch_nowait(messages, done, queue)
+        return await done.future
+
+    async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
+        """Send without an acknowledgement: it may get lost, and errors of the broker are not seen."""
+        check_body(message.body, self.options.max_message_size)
+        await self.prepare(message.topic)
+        target = self._choose(message.topic, queue, None)
+        leader = target.lane.group.leader or target.lane.group.registered_leader
+        if leader is None:
+            return
+        send = self._pending(message, target, _ignore, await self._compress_large(message.body))
+        try:
+            await self._core.remoting.invoke_oneway(leader, send.code, send.header(), send.body)
+        except RemotingError as error:
+            self._core.leader_failed(target.lane.group, leader, message.topic)
+            self._core.log.debug("oneway message lost", topic=message.topic, error=error)
+
+    def send_nowait(
+        self,
+        message: Message,
+        on_done: OnSent,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+    ) -> None:
+        """Send; `on_done` is called on the loop with the SendResult or the ClientError.
+
+        The cheapest way: no task, no future. The topic must be prepared (`await prepare(topic)`, or an
+        earlier send). Raises InvalidMessage, Overflow (`max_pending` reached), TopicNotFound (not prepared).
+        """
+        kernel = self._kernel
+        if kernel.pending >= self._max_pending:
+            raise Overflow(
+                f"{kernel.pending} messages wait for their acknowledgement (max_pending): wait for some"
+            )
+        body = message.body
+        if type(body) is not bytes or not 0 < len(body) <= self._max_size:
+            check_body(body, self._max_size)
+        self._submit(message, on_done, queue, ordering_key, None)
+
+    def send_soon(
+        self,
+        message: Message,
+        on_done: OnSent,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+    ) -> None:
+        """`send_nowait` that asks for the topic's route first where needed, and reports every error.
+
+        Messages of one topic keep their order.
+        """
+        if message.topic in self._topics and message.topic not in self._early:
+            self._send_reporting(message, on_done, queue, ordering_key)
+            return
+        waiting = self._early.setdefault(message.topic, [])
+        waiting.append((message, on_done, queue, ordering_key))
+        if len(waiting) == 1:
+            try:
+                self._core.spawn(self._send_early(message.topic), f"prepare {message.topic}")
+            except ClientClosed as error:
+                del self._early[message.topic]
+                on_done(error)
+
+    async def room(self) -> None:
+        """Wait until fewer than `max_pending` messages have no acknowledgement."""
+        while self._kernel.full:
+            await self._kernel.room()
+
+    def send_batch_nowait(
+        self, messages: Sequence[Message], on_done: OnSent, queue: MessageQueue | None = None
+    ) -> None:
+        """`send_batch` with the conditions of `send_nowait`."""
+        if self._kernel.full:
+            raise Overflow(f"{self._kernel.pending} messages wait for their acknowledgement (max_pending)")
+        topic = messages[0].topic
+        ids: list[str] = []
+        encoded: list[tuple[int, bytes, str]] = []
+        for message in messages:
+            if message.topic != topic:
+                raise InvalidMessage(f"a batch has one topic, not {topic!r} and {message.topic!r}")
+            check_body(message.body, self.options.max_message_size)
+            ids.append(self._ids.next())
+            encoded.append((message.flag, message.body, properties_text(message, ids[-1])))
+        if topic.startswith(RETRY_PREFIX):
+            raise InvalidMessage("retry topics take no batches")
+
+        def encode(further: str) -> bytes:
+            return encode_batch(
+                BatchMessage(flag, body, (properties + further).encode())
+                for flag, body, properties in encoded
+            )
+
+        body = encode("")
+        if len(body) > self.options.max_message_size + MAX_BATCH_OVERHEAD:
+            raise InvalidMessage(
+                f"the batch has {len(body)} bytes: at most {self.options.max_message_size}; send it in parts"
+            )
+        target = self._choose(topic, queue, None)
+        send = PendingSend(self._kernel, target, body, "", 0, 0, ids[0], on_done)
+        send.code = SEND_BATCH
+        send.batch = encode
+        send.pinned = queue is not None
+        self._kernel.submit(send)
+
+    # --- topics ---------------------------------------------------------------------------------------
+
+    async def prepare(self, topic: str) -> None:
+        """See to it that the topic's queues are known. TopicNotFound when no broker has or makes it."""
+        if topic in self._topics:
+            return
+        self._core.check_open()
+        check_topic(topic)
+        try:
+            await self._core.refresh(topic)  # _route_changed makes the entry
+        except TopicNotFound as missing:
+            try:
+                default = await self._core.refresh(DEFAULT_TOPIC)
+            except TopicNotFound:
+                raise missing from None
+            route = inherited_route(default, self.options.default_topic_queues)
+            if not publish_queues(topic, route):
+                raise missing from None
+            self._core.watched[topic] = None  # it has a route of its own after the first message
+            self._use(topic, route)
+        if topic not in self._topics:
+            self._use(topic, self._core.routes[topic])
+        if topic not in self._topics:
+            raise TopicNotFound(f"the topic {topic!r} has no queue that may be written: check its perm")
+        self._core.beat_soon()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that a message of this topic may go to."""
+        await self.prepare(topic)
+        return [target.queue for target in self._topics[topic].targets]
+
+    def has_route(self, topic: str) -> bool:
+        """Whether the topic exists, as far as the NameServers' last answer says."""
+        return topic in self._core.routes
+
+    async def create_topic(self, topic: str, queues: int = 8, broker_name: str | None = None) -> None:
+        """Create a topic in every broker group (or one) and wait until it can be used."""
+        self._core.check_open()
+        await create_topic(self._core, topic, queues, broker_name)
+        self._use(topic, self._core.routes[topic])
+
+    @property
+    def pending(self) -> int:
+        """Messages without an acknowledgement."""
+        return self._kernel.pending
+
+    @property
+    def resent(self) -> int:
+        """Attempts repeated with an unknown outcome of the one before."""
+        return self._kernel.resent
+
+    def _route_changed(self, topic: str, route: TopicRoute) -> None:
+        if topic in self._topics:
+            self._use(topic, route)
+
+    def _use(self, topic: str, route: TopicRoute) -> None:
+        queues = publish_queues(topic, route)
+        if not queues:
+            return  # what is known stays: better than nowhere to send to
+        known = self._topics.get(topic)
+        old = {target.queue: target for target in known.targets} if known is not None else {}
+        targets = [old.get(queue) or self._target(queue) for queue in queues]
+        turn = known.turn if known is not None else self._env.random.randrange(len(targets))
+        self._topics[topic] = _Topic(targets, turn % len(targets))
+
+    def _target(self, queue: MessageQueue) -> Target:
+        lane = self._kernel.lane(self._core.group(queue.broker_name))
+        return Target(queue, lane, SendHeader.of(self.group, queue, self.options.default_topic_queues))
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _choose(self, topic: str, queue: MessageQueue | None, ordering_key: str | None) -> Target:
+        known = self._topics.get(topic)
+        if known is None:
+            self._core.check_open()
+            raise TopicNotFound(f"the topic {topic!r} is not prepared: `await producer.prepare(topic)` first")
+        if queue is not None:
+            for target in known.targets:
+                if target.queue == queue:
+                    return target
+            if queue.topic != topic:
+                raise InvalidMessage(f"{queue} is no queue of the message's topic {topic!r}")
+            raise InvalidMessage(f"{queue} is not among the queues of its topic: see queues(topic)")
+        if ordering_key is not None:
+            return known.targets[crc32(ordering_key.encode()) % len(known.targets)]
+        usable = known.next_target()
+        if usable is not None:
+            return usable
+        known.turn = (known.turn + 1) % len(known.targets)
+        return known.targets[known.turn]
+
+    def _elsewhere(self, send: PendingSend) -> Target | None:
+        """A queue of another broker for a message that failed at its own."""
+        if send.ordered:
+            return None
+        queue = send.target.queue
+        return self._topics[queue.topic].next_target(avoid=queue.broker_name)
+
+    def _submit(
+        self,
+        message: Message,
+        on_done: OnSent,
+        queue: MessageQueue | None,
+        ordering_key: str | None,
+        compressed: tuple[bytes, int] | None,
+    ) -> None:
+        target = None
+        if queue is None and ordering_key is None:
+            known = self._topics.get(message.topic)
+            if known is not None:
+                target = known.next_target()
+        send = self._pending(
+            message, target or self._choose(message.topic, queue, ordering_key), on_done, compressed
+        )
+        if ordering_key is not None:
+            send.pinned = send.ordered = True
+        elif queue is not None:
+            send.pinned = True
+        self._kernel.submit(send)
+
+    def _send_reporting(
+        self, message: Message, on_done: OnSent, queue: MessageQueue | None, ordering_key: str | None
+    ) -> None:
+        try:
+            self.send_nowait(message, on_done, queue, ordering_key)
+        except ClientError as error:
+            on_done(error)
+
+    async def _send_early(self, topic: str) -> None:
+        """Messages that came before their topic's route."""
+        failure: ClientError | None = ClientClosed("the producer was closed before this message was sent")
+        try:
+            await self.prepare(topic)
+            failure = None
+        except ClientError as error:
+            failure = error
+        finally:
+            for message, on_done, queue, ordering_key in self._early.pop(topic):
+                if failure is None:
+                    self._send_reporting(message, on_done, queue, ordering_key)
+                else:
+                    on_done(failure)
+
+    def _pending(
+        self, message: Message, target: Target, on_done: OnSent, compressed: tuple[bytes, int] | None
+    ) -> PendingSend:
+        unique_id = self._ids.next()
+        properties = properties_text(message, unique_id)
+        body, sys_flag = message.body, 0
+        if compressed is not None:
+            body, sys_flag = compressed
+        elif 0 < self.options.compress_over < len(body):
+            body, sys_flag = compress(body)
+        return PendingSend(self._kernel, target, body, properties, sys_flag, message.flag, unique_id, on_done)
+
+    async def _compress_large(self, body: bytes) -> tuple[bytes, int] | None:
+        if self.options.compress_over and len(body) > COMPRESS_IN_WORKER_OVER:
+            return await self._env.workers.run(Lane.DISK, compress, body)
+        return None
+
+
+class _Done:
+    """`on_done` of a coroutine that waits."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, result: SendResult | ClientError) -> None:
+        if self.future.done():  # the caller was cancelled
+            return
+        if isinstance(result, ClientError):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)
+
+
+def _ignore(result: SendResult | ClientError) -> None:
+    """Nobody asks how a oneway message ended."""

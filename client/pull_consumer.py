@@ -1,0 +1,217 @@
+"""The pull consumer on an event loop: the application chooses queues and positions and asks for messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+
+from client.core import ClientCore
+from client.errors import ClientError
+from client.groups import BrokerGroup
+from client.message import MessageQueue, ReceivedMessage, check_group
+from client.offsets import BrokerProgress, FromWhere, QueueOffsets, first_offset
+from client.options import ClientOptions, PullOptions
+from client.reading import QueueReader
+from client.routes import subscribe_queues
+from client.subscription import ALL, Subscription, subscribe
+from runtime import Env
+from runtime.env import production_env
+
+
+class _Fetched:
+    """Messages of one queue that were pulled ahead, and the position of the application."""
+
+    def __init__(self, position: int, options: PullOptions, arrived: asyncio.Event) -> None:
+        self.position = position
+        """Offset of the next message that `poll` returns, at least."""
+        self.messages: deque[ReceivedMessage] = deque()
+        self.task: asyncio.Task[None]
+        self.reader: QueueReader
+        self._bytes = 0
+        self._options = options
+        self._arrived = arrived
+        self._room = asyncio.Event()
+
+    async def room(self) -> None:
+        flow = self._options.flow
+        while len(self.messages) >= flow.max_messages or self._bytes >= flow.max_bytes:
+            self._room.clear()
+            await self._room.wait()
+
+    def put(self, messages: list[ReceivedMessage], next_offset: int) -> None:
+        if messages:
+            self.messages.extend(messages)
+            self._bytes += sum(len(message.body) for message in messages)
+            self._arrived.set()
+        elif not self.messages:
+            self.position = next_offset  # nothing matched up to there
+
+    def moved(self, next_offset: int) -> None:
+        if not self.messages:
+            self.position = next_offset
+
+    def take(self, count: int) -> list[ReceivedMessage]:
+        taken = [self.messages.popleft() for _ in range(min(count, len(self.messages)))]
+        if taken:
+            self.position = taken[-1].queue_offset + 1
+            self._bytes -= sum(len(message.body) for message in taken)
+            self._room.set()
+        return taken
+
+
+class AsyncPullConsumer:
+    """Reads chosen queues from chosen positions; nothing is divided among the group.
+
+    >>> async with AsyncPullConsumer("reports", "127.0.0.1:9876") as consumer:  # doctest: +SKIP
+    ...     await consumer.assign(await consumer.queues("orders"), start=FromWhere.FIRST)
+    ...     messages = await consumer.poll(timeout_s=1.0)
+    ...     await consumer.commit()
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str],
+        options: PullOptions | None = None,
+        client: ClientOptions | None = None,
+        env: Env | None = None,
+    ) -> None:
+        check_group(group)
+        self.group = group
+        self.options = options or PullOptions()
+        self._env = env or production_env("rocketmq")
+        self._own_env = env is None
+        self._core = ClientCore(self._env, namesrv, client or ClientOptions())
+        self._core.on_leader.append(self._leader_moved)
+        self.offsets = QueueOffsets(self._core)
+        """Asks brokers for offsets of queues: lowest, highest, at a time, committed."""
+        self._progress = BrokerProgress(self.offsets, group)
+        self._fetched: dict[MessageQueue, _Fetched] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._arrived = asyncio.Event()
+        self._turn = 0
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> AsyncPullConsumer:
+        await self._stack.enter_async_context(self._core)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._stack.__aexit__(kind, error, trace)
+        finally:
+            if self._own_env:
+                self._env.workers.close()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic. TopicNotFound, NoNameServer."""
+        self._core.check_open()
+        return subscribe_queues(topic, await self._core.route(topic))
+
+    def subscribe(self, topic: str, expression: str = ALL) -> None:
+        """Read only messages with one of some tags ("A || B"); counts for queues assigned afterwards."""
+        self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
+
+    async def assign(
+        self,
+        queues: Iterable[MessageQueue],
+        start: FromWhere = FromWhere.LAST,
+        timestamp_ms: int = 0,
+    ) -> None:
+        """Read exactly these queues: new ones from the group's committed offset, else from `start`."""
+        wanted = list(dict.fromkeys(queues))
+        for queue in [queue for queue in self._fetched if queue not in wanted]:
+            self._fetched.pop(queue).task.cancel()
+        for queue in wanted:
+            if queue not in self._fetched:
+                await self.queues(queue.topic)
+                offset = await self._progress.load(queue)
+                if offset is None or offset < 0:
+                    offset = await first_offset(self.offsets, queue, start, timestamp_ms)
+                self._fetch(queue, offset)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read."""
+        return sorted(self._fetched)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on with this queue offset."""
+        self._of(queue).task.cancel()
+        if offset < 0:
+            raise ClientError(f"offset {offset}: offsets begin at 0")
+        self._fetch(queue, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on with the oldest message that is still there."""
+        await self.seek(queue, await self.offsets.lowest(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with the next message that is stored."""
+        await self.seek(queue, await self.offsets.highest(queue))
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on with the first message stored at or after a time, in ms since the epoch."""
+        await self.seek(queue, await self.offsets.at_time(queue, timestamp_ms))
+
+    def position(self, queue: MessageQueue) -> int:
+        """Offset of the next message that `poll` will return of this queue."""
+        return self._of(queue).position
+
+    async def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
+        """Messages of the assigned queues, in order per queue; empty when none came in time."""
+        self._core.check_open()
+        if not self._fetched:
+            raise ClientError("no queue assigned: call assign(queues) first")
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    found = self._take(max_messages)
+                    if found:
+                        return found
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            return []
+
+    async def commit(self) -> None:
+        """Make the positions those of the group: where it goes on after a restart. ClientError."""
+        await self._progress.save({queue: fetched.position for queue, fetched in self._fetched.items()})
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset in a queue, None without one."""
+        return await self._progress.load(queue)
+
+    def _take(self, count: int) -> list[ReceivedMessage]:
+        """Whole runs of one queue after the other, beginning with another one each time."""
+        found: list[ReceivedMessage] = []
+        queues = list(self._fetched.values())
+        self._turn += 1
+        for number in range(len(queues)):
+            found += queues[(self._turn + number) % len(queues)].take(count - len(found))
+        return found
+
+    def _of(self, queue: MessageQueue) -> _Fetched:
+        fetched = self._fetched.get(queue)
+        if fetched is None:
+            raise ClientError(f"{queue} is not assigned: call assign(queues) first")
+        return fetched
+
+    def _fetch(self, queue: MessageQueue, offset: int) -> None:
+        subscription = self._subscriptions.get(queue.topic) or subscribe(queue.topic, ALL, 0)
+        fetched = _Fetched(offset, self.options, self._arrived)
+        fetched.reader = QueueReader(
+            self._core, self.group, queue, subscription, self.options, offset, fetched
+        )
+        name = f"pull {queue.topic} {queue.broker_name} {queue.queue_id}"
+        fetched.task = self._core.spawn(fetched.reader.run(), name)
+        self._fetched[queue] = fetched
+
+    def _leader_moved(self, group: BrokerGroup) -> None:
+        for fetched in self._fetched.values():
+            fetched.reader.leader_moved(group)

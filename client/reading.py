@@ -1,0 +1,208 @@
+"""Reading one queue by long polling, from the leader, across leader changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from client.core import ClientCore
+from client.encoding import received
+from client.errors import refused_text
+from client.groups import LEADER_HINT, LEADER_ID, BrokerGroup
+from client.message import MessageQueue, ReceivedMessage
+from client.options import PullOptions
+from client.subscription import Subscription
+from formats.record import CorruptRecord, decode_records
+from remoting.codes import RequestCode, ResponseCode
+from remoting.commands import Response
+from remoting.errors import BadHeader, RemotingError, RequestTimeout
+from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessageHeader, PullMessageResponseHeader
+
+
+class Sink(Protocol):
+    """Where pulled messages go."""
+
+    async def room(self) -> None:
+        """Wait until more may be pulled."""
+
+    def put(self, messages: list[ReceivedMessage], next_offset: int) -> None:
+        """Messages that matched (perhaps none), in order; the next pull begins at `next_offset`."""
+
+    def moved(self, next_offset: int) -> None:
+        """The offset was outside of the queue: the broker says where to go on."""
+
+
+class QueueReader:
+    """Pulls one queue for one group until cancelled; `next_offset` is where the next pull begins.
+
+    A pull goes to the leader (or to the broker that an answer suggests). When the leader is lost, the
+    NameServers and the other brokers of the group are asked at once and again after short pauses; a pull
+    that an old leader still holds is dropped as soon as a new one is known.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        consumer_group: str,
+        queue: MessageQueue,
+        subscription: Subscription,
+        options: PullOptions,
+        start: int,
+        sink: Sink,
+    ) -> None:
+        self.queue = queue
+        self.next_offset = start
+        self._core = core
+        self._consumer_group = consumer_group
+        self._subscription = subscription
+        self._options = options
+        self._sink = sink
+        self._group: BrokerGroup = core.group(queue.broker_name)
+        self._broker_id = LEADER_ID
+        self._address = ""
+        self._turn = 0
+        self._waiting: asyncio.Future[Response | RemotingError | None] | None = None
+        self._pause = core.options.search_first_s
+        self._last_refusal: int | None = None
+
+    def leader_moved(self, group: BrokerGroup) -> None:
+        """Drop a pull that waits at somebody else."""
+        waiting = self._waiting
+        if group is self._group and waiting is not None and self._address != group.leader:
+            self._broker_id = LEADER_ID
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def run(self) -> None:
+        """Pull until cancelled."""
+        while True:
+            await self._sink.room()
+            address = self._where()
+            if address is None:
+                await self._look_for_leader()
+                continue
+            outcome = await self._pull(address)
+            if outcome is None:
+                continue
+            if isinstance(outcome, RemotingError):
+                self._core.log.debug("pull failed", queue=self.queue, error=outcome)
+                self._broker_id = LEADER_ID
+                if not isinstance(outcome, RequestTimeout):
+                    self._core.leader_failed(self._group, address, self.queue.topic)
+                await self._look_for_leader()
+            else:
+                await self._answered(outcome, address)
+
+    def _where(self) -> str | None:
+        """The broker to pull from; while nobody is known to lead, the group's addresses in turn."""
+        group = self._group
+        if group.leader is not None:
+            return group.address_of(self._broker_id)
+        candidates = group.candidates()
+        return candidates[self._turn % len(candidates)] if candidates else None
+
+    async def _pull(self, address: str) -> Response | RemotingError | None:
+        options, subscription = self._options, self._subscription
+        header = PullMessageHeader(
+            consumerGroup=self._consumer_group,
+            topic=self.queue.topic,
+            queueId=self.queue.queue_id,
+            queueOffset=self.next_offset,
+            maxMsgNums=options.batch_size,
+            sysFlag=PULL_SUSPEND | PULL_SUBSCRIPTION,
+            commitOffset=0,
+            suspendTimeoutMillis=int(options.suspend_s * 1000),
+            subVersion=subscription.version,
+            subscription=subscription.expression,
+            expressionType="TAG",
+        )
+        waiting: asyncio.Future[Response | RemotingError | None] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Response | RemotingError) -> None:
+            if not waiting.done():
+                waiting.set_result(outcome)
+
+        self._address = address
+        self._waiting = waiting
+        self._core.remoting.invoke_nowait(
+            address, RequestCode.PULL_MESSAGE, header, b"", options.timeout_s, done
+        )
+        try:
+            return await waiting
+        finally:
+            self._waiting = None
+
+    async def _look_for_leader(self) -> None:
+        self._turn += 1
+        await self._core.refresh_quietly(self.queue.topic)
+        await asyncio.sleep(self._pause)
+        self._pause = min(2 * self._pause, self._core.options.search_longest_s)
+
+    async def _answered(self, answer: Response, address: str) -> None:
+        code = answer.code
+        if code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            self._broker_id = LEADER_ID
+            hint = answer.ext.get(LEADER_HINT)
+            if hint and hint != address:
+                self._core.leader_is(self._group, hint)
+                await asyncio.sleep(self._pause)
+            else:
+                self._core.leader_failed(self._group, address, self.queue.topic)
+                await self._look_for_leader()
+            return
+        if code not in (
+            ResponseCode.SUCCESS,
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        ):
+            await self._refused(code, answer.remark)
+            return
+        try:
+            header = answer.header(PullMessageResponseHeader)
+            messages = self._decode(answer.body) if code == ResponseCode.SUCCESS else []
+        except (BadHeader, CorruptRecord) as error:
+            await self._refused(code, f"not readable: {error}")
+            return
+        self._pause = self._core.options.search_first_s
+        self._last_refusal = None
+        from_leader = address == self._group.leader
+        self._broker_id = header.suggestWhichBrokerId
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            if not from_leader:  # a follower may be behind: only the leader knows the queue's range
+                self._broker_id = LEADER_ID
+                await self._look_for_leader()
+                return
+            self._core.log.warning(
+                "offset outside of the queue",
+                queue=self.queue,
+                wanted=self.next_offset,
+                now=header.nextBeginOffset,
+            )
+            self.next_offset = header.nextBeginOffset
+            self._sink.moved(self.next_offset)
+        else:
+            if code == ResponseCode.PULL_RETRY_IMMEDIATELY and not self._subscription.tags:
+                # Everything is wanted, so nothing can have been filtered: the messages are gone.
+                self._core.log.warning(
+                    "messages skipped by the broker",
+                    queue=self.queue,
+                    start=self.next_offset,
+                    end=header.nextBeginOffset,
+                    reason=answer.remark,
+                )
+            self.next_offset = header.nextBeginOffset
+            self._sink.put(messages, self.next_offset)
+
+    def _decode(self, body: bytes) -> list[ReceivedMessage]:
+        broker, matches = self.queue.broker_name, self._subscription.matches
+        messages = [received(record, broker) for record in decode_records(body)]
+        return [message for message in messages if matches(message.tags)]
+
+    async def _refused(self, code: int, remark: str | None) -> None:
+        """An error that a leader change does not explain: say it once, go on slowly."""
+        if code != self._last_refusal:
+            self._last_refusal = code
+            self._core.log.warning("pull refused", queue=self.queue, reason=refused_text(code, remark))
+        self._core.refresh_soon(self.queue.topic)
+        await asyncio.sleep(self._options.error_pause_s)

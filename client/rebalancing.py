@@ -1,0 +1,265 @@
+"""Which queues are ours, and working on exactly those: one reader per queue, commits, hand-over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from client.allocation import allocate_averagely
+from client.core import ClientCore
+from client.encoding import RETRY_PREFIX
+from client.errors import BrokerRefused, ClientError, TopicNotFound, refused_text
+from client.groups import BrokerGroup
+from client.listening import Dispatcher
+from client.message import MessageQueue, ReceivedMessage
+from client.offsets import FromWhere, Progress, QueueOffsets, first_offset
+from client.options import ConsumerOptions
+from client.process_queue import ProcessQueue
+from client.reading import QueueReader
+from client.routes import subscribe_queues
+from client.subscription import Subscription
+from remoting.bodies import ConsumerIdList, decode_body
+from remoting.codes import RequestCode, ResponseCode
+from remoting.errors import BadBody
+from remoting.headers import ConsumerGroupHeader
+
+
+class AssignedQueue:
+    """A queue of ours: what waits of it (the sink of its reader), and its reader's task."""
+
+    def __init__(self, process: ProcessQueue, dispatcher: Dispatcher) -> None:
+        self.process = process
+        self.committed: int | None = None
+        self.reader: QueueReader
+        self.task: asyncio.Task[None]
+        self._dispatcher = dispatcher
+        self._room = asyncio.Event()
+
+    async def room(self) -> None:
+        while self.process.full:
+            self._room.clear()
+            await self._room.wait()
+
+    def put(self, messages: list[ReceivedMessage], next_offset: int) -> None:
+        self.process.put(messages, next_offset)
+        self._dispatcher.put(self, messages)
+
+    def moved(self, next_offset: int) -> None:
+        self.process.reset(next_offset)
+
+    def consumed(self, messages: Sequence[ReceivedMessage]) -> None:
+        self.process.remove(messages)
+        self._room.set()
+
+
+class QueueShare:
+    """The queues that this consumer works on."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        consumer_group: str,
+        options: ConsumerOptions,
+        progress: Progress,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._core = core
+        self._group = consumer_group
+        self._options = options
+        self._progress = progress
+        self._dispatcher = dispatcher
+        self._assigned: dict[MessageQueue, AssignedQueue] = {}
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """In order."""
+        return sorted(self._assigned)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Where the group goes on in a queue, None without a committed offset."""
+        return await self._progress.load(queue)
+
+    def add(self, queue: MessageQueue, subscription: Subscription, start: int) -> None:
+        """Begin to work on a queue."""
+        assigned = AssignedQueue(ProcessQueue(queue, start, self._options.pull.flow), self._dispatcher)
+        assigned.reader = QueueReader(
+            self._core, self._group, queue, subscription, self._options.pull, start, assigned
+        )
+        name = f"pull {queue.topic} {queue.broker_name} {queue.queue_id}"
+        assigned.task = self._core.spawn(assigned.reader.run(), name)
+        self._assigned[queue] = assigned
+
+    async def remove(self, queues: Sequence[MessageQueue]) -> None:
+        """Hand queues over: what was consumed of them is committed, the rest is somebody else's."""
+        offsets = {}
+        for queue in queues:
+            assigned = self._assigned.pop(queue)
+            assigned.process.dropped = True
+            assigned.task.cancel()
+            if assigned.process.commit_offset != assigned.committed:
+                offsets[queue] = assigned.process.commit_offset
+        await self._save(offsets)
+
+    def leader_moved(self, group: BrokerGroup) -> None:
+        """Pull from the new leader."""
+        for assigned in self._assigned.values():
+            assigned.reader.leader_moved(group)
+
+    async def commit(self) -> None:
+        """Commit what was consumed since the last time."""
+        offsets = {
+            queue: assigned.process.commit_offset
+            for queue, assigned in self._assigned.items()
+            if assigned.process.commit_offset != assigned.committed
+        }
+        if await self._save(offsets):
+            for queue, offset in offsets.items():
+                if queue in self._assigned:
+                    self._assigned[queue].committed = offset
+
+    async def commit_periodically(self) -> None:
+        """Commit every `commit_s`, until cancelled."""
+        while True:
+            await asyncio.sleep(self._options.commit_s)
+            await self.commit()
+
+    def pause(self) -> None:
+        """Pull nothing more."""
+        for assigned in self._assigned.values():
+            assigned.task.cancel()
+
+    async def close(self) -> None:
+        """Commit a last time and give everything up."""
+        await self.commit()
+        for assigned in self._assigned.values():
+            assigned.process.dropped = True
+        self._assigned.clear()
+
+    async def _save(self, offsets: dict[MessageQueue, int]) -> bool:
+        if not offsets:
+            return True
+        try:
+            await self._progress.save(offsets)
+        except (ClientError, OSError) as error:
+            self._core.log.warning("offsets not committed", group=self._group, error=error)
+            return False
+        return True
+
+
+class Rebalancer:
+    """Divides the queues of each subscribed topic among the consumers of the group, again and again."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        consumer_group: str,
+        options: ConsumerOptions,
+        share: QueueShare,
+        offsets: QueueOffsets,
+        broadcasting: bool,
+        from_where: FromWhere,
+        from_timestamp_ms: int,
+    ) -> None:
+        self.subscriptions: dict[str, Subscription] = {}
+        self._core = core
+        self._group = consumer_group
+        self._options = options
+        self._share = share
+        self._offsets = offsets
+        self._broadcasting = broadcasting
+        self._from_where = from_where
+        self._from_timestamp_ms = from_timestamp_ms
+        self._due = asyncio.Event()
+        self._stopped = False
+        self._said: dict[str, str] = {}  # topic -> the trouble that was logged last
+
+    def soon(self) -> None:
+        """Something changed: look at once."""
+        self._due.set()
+
+    def stop(self) -> None:
+        """Change nothing any more."""
+        self._stopped = True
+
+    async def run(self) -> None:
+        """Until cancelled: at once, every `rebalance_s`, and whenever `soon` is called."""
+        for topic in self.subscriptions:
+            self._core.watched[topic] = None
+            await self._core.refresh_quietly(topic)
+        await self._core.beat()  # brokers must know us before they are asked who is in the group
+        while not self._stopped:
+            self._due.clear()
+            good = True
+            for subscription in list(self.subscriptions.values()):
+                good = await self._try(subscription) and good
+            pause = self._options.rebalance_s if good else self._options.rebalance_retry_s
+            try:
+                async with asyncio.timeout(pause):
+                    await self._due.wait()
+            except TimeoutError:
+                pass
+
+    async def _try(self, subscription: Subscription) -> bool:
+        """One topic; False when it has to be tried again soon."""
+        topic = subscription.topic
+        try:
+            good = await self._rebalance(subscription)
+        except TopicNotFound as error:
+            if topic.startswith(RETRY_PREFIX):
+                return True  # brokers make it when the first message is given back
+            trouble = str(error)
+        except (ClientError, OSError) as error:
+            trouble = str(error)
+        else:
+            self._said.pop(topic, None)
+            return good
+        if self._said.get(topic) != trouble:
+            self._said[topic] = trouble
+            self._core.log.warning("no queues assigned", group=self._group, topic=topic, reason=trouble)
+        return False
+
+    async def _rebalance(self, subscription: Subscription) -> bool:
+        topic = subscription.topic
+        queues = subscribe_queues(topic, await self._core.route(topic))
+        mine = queues
+        if not self._broadcasting and queues:
+            consumers = await self._consumers(queues)
+            if self._core.client_id not in consumers:
+                self._core.beat_soon()
+                return False
+            mine = allocate_averagely(self._core.client_id, queues, consumers)
+        if self._stopped:
+            return True
+        held = [queue for queue in self._share.queues if queue.topic == topic]
+        await self._share.remove([queue for queue in held if queue not in mine])
+        for queue in mine:
+            if queue not in held:
+                start = await self._share.committed(queue)
+                if start is None or start < 0:
+                    start = await first_offset(
+                        self._offsets, queue, self._from_where, self._from_timestamp_ms
+                    )
+                if self._stopped:
+                    return True
+                self._share.add(queue, subscription, start)
+        if mine != held:
+            self._core.log.info("queues assigned", group=self._group, topic=topic, count=len(mine))
+        return True
+
+    async def _consumers(self, queues: Sequence[MessageQueue]) -> list[str]:
+        """Client ids of the group, from a broker that serves the topic (38)."""
+        group = self._core.group(queues[0].broker_name)
+        answer = await self._core.invoke_leader(
+            group,
+            queues[0].topic,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            ConsumerGroupHeader(self._group),
+        )
+        if answer.code == ResponseCode.SYSTEM_ERROR:  # nobody: our heartbeat has not arrived yet
+            return []
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(refused_text(answer.code, answer.remark), answer.code)
+        try:
+            return decode_body(answer.body, ConsumerIdList, "consumer list").consumerIdList
+        except BadBody as error:
+            raise BrokerRefused(f"consumer list: {error.remark}") from error

@@ -1,0 +1,70 @@
+"""Creating topics: on the leader of each broker group, then waiting until the NameServers know."""
+
+from __future__ import annotations
+
+import asyncio
+
+from client.core import ClientCore
+from client.encoding import DEFAULT_TOPIC
+from client.errors import BrokerRefused, NoBroker, TopicNotFound, refused_text
+from client.message import check_topic
+from client.routes import publish_queues
+from remoting.bodies import PERM_READ, PERM_WRITE
+from remoting.codes import RequestCode, ResponseCode
+from remoting.headers import CreateTopicHeader
+
+
+async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: str | None = None) -> None:
+    """Create a topic, or change its number of queues, in all broker groups or in one.
+
+    Returns when the NameServers hand out the route. InvalidMessage for a bad name, BrokerRefused,
+    NoBroker when no leader or no route appears in time.
+    """
+    check_topic(topic)
+    if not 1 <= queues <= 1024:
+        raise BrokerRefused(f"{queues} queues: give a number from 1 to 1024")
+    groups = await _find_groups(core, broker_name)
+    header = CreateTopicHeader(
+        topic=topic,
+        defaultTopic=DEFAULT_TOPIC,
+        readQueueNums=queues,
+        writeQueueNums=queues,
+        perm=PERM_READ | PERM_WRITE,
+        topicSysFlag=0,
+    )
+    for name in groups:
+        answer = await core.invoke_leader(core.group(name), None, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(
+                f"create topic {topic!r}: {refused_text(answer.code, answer.remark)}", answer.code
+            )
+    await _wait_for_route(core, topic, queues, groups)
+
+
+async def _find_groups(core: ClientCore, broker_name: str | None) -> list[str]:
+    deadline = core.now() + core.options.failover_timeout_s
+    while True:
+        brokers = await core.cluster()
+        names = sorted(brokers) if broker_name is None else [broker_name] if broker_name in brokers else []
+        if names:
+            return names
+        if core.now() >= deadline:
+            wanted = "no broker" if broker_name is None else f"no broker named {broker_name!r}"
+            raise NoBroker(f"{wanted} is registered at the NameServer: start the brokers")
+        await asyncio.sleep(core.options.search_longest_s)
+
+
+async def _wait_for_route(core: ClientCore, topic: str, queues: int, groups: list[str]) -> None:
+    deadline = core.now() + core.options.failover_timeout_s
+    pause = core.options.search_first_s
+    while True:
+        try:
+            found = publish_queues(topic, await core.refresh(topic))
+        except TopicNotFound:
+            found = []
+        if all(sum(queue.broker_name == name for queue in found) == queues for name in groups):
+            return
+        if core.now() >= deadline:
+            raise NoBroker(f"the topic {topic!r} is created, but the NameServers do not list it yet")
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, core.options.search_longest_s)

@@ -1,0 +1,389 @@
+"""A scripted NameServer and broker group: enough of the protocol for client tests, no log, no Raft.
+
+All brokers share one store, as replicas that are never behind. `lead(n)` makes broker n the leader (and
+tells the NameServer unless asked not to), `kill(n)` closes its port and its connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+
+from formats.message_ids import encode_message_id, pack_ipv4_host
+from formats.properties import MAX_PROPERTIES_SIZE, decode_properties
+from formats.record import encode_record
+from remoting.bodies import (
+    BrokerData,
+    ClusterInfo,
+    ConsumerIdList,
+    QueueData,
+    TopicRoute,
+    decode_heartbeat,
+    subscription_codes,
+)
+from remoting.codes import RequestCode, ResponseCode
+from remoting.commands import Request
+from remoting.headers import (
+    ConsumerGroupHeader,
+    ConsumerSendMsgBackHeader,
+    CreateTopicHeader,
+    GetRouteHeader,
+    PullMessageHeader,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    SendMessageV2Header,
+    UnregisterClientHeader,
+    UpdateConsumerOffsetHeader,
+)
+from remoting.limits import ServerLimits
+from remoting.messages import decode_batch
+from remoting.server import Connection, RemotingServer
+from runtime import Env
+from runtime.env import production_env
+
+GROUP = "broker-a"
+STORE_HOST = pack_ipv4_host("127.0.0.1", 10911)
+
+
+class Stored:
+    """One message of the fake store."""
+
+    def __init__(
+        self, topic: str, queue_id: int, offset: int, header: SendMessageV2Header, body: bytes, text: str
+    ):
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = offset
+        self.body = body
+        self.properties = decode_properties(text)
+        self.header = header
+        self.text = text
+
+    def record(self) -> bytes:
+        return encode_record(
+            topic=self.topic,
+            body=self.body,
+            properties=self.text,
+            queue_id=self.queue_id,
+            queue_offset=self.offset,
+            physical_offset=self.offset * 1000 + self.queue_id,
+            sys_flag=self.header.sysFlag,
+            flag=self.header.flag,
+            born_timestamp=self.header.bornTimestamp,
+            store_timestamp=1_000_000 + self.offset,
+            store_host=STORE_HOST,
+            born_host=STORE_HOST,
+        )
+
+
+class FakeBroker:
+    """One broker process: a port, connections, held pulls."""
+
+    def __init__(self, cluster: FakeCluster, number: int) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.held: list[tuple[Connection, Request, PullMessageHeader]] = []
+        self.heartbeats: list[str] = []
+        self.clients: dict[str, dict[str, Connection]] = {}
+        self.requests: list[int] = []
+        """Codes, as they came."""
+        self.alive = False
+        self.hints = True
+        self.silent = False
+        self.port = 0
+        self.server: RemotingServer
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        handlers = {
+            RequestCode.SEND_MESSAGE_V2: self._leading(self._send),
+            RequestCode.SEND_BATCH_MESSAGE: self._leading(self._send),
+            RequestCode.PULL_MESSAGE: self._leading(self._pull),
+            RequestCode.GET_MAX_OFFSET: self._leading(self._max_offset),
+            RequestCode.GET_MIN_OFFSET: self._leading(self._min_offset),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._leading(self._search),
+            RequestCode.QUERY_CONSUMER_OFFSET: self._leading(self._query_offset),
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._leading(self._update_offset),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._leading(self._create_topic),
+            RequestCode.CONSUMER_SEND_MSG_BACK: self._leading(self._send_back),
+            RequestCode.HEART_BEAT: self._heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
+        }
+        self.server = RemotingServer(
+            self.cluster.env,
+            handlers=handlers,
+            limits=ServerLimits(close_grace_s=0.05),
+            name=f"fake-{self.number}",
+            on_close=self._closed,
+        )
+        await self.server.start("127.0.0.1", self.port)
+        self.port = self.server.addresses[0][1]
+        self.alive = True
+
+    async def kill(self) -> None:
+        self.alive = False
+        self.held.clear()
+        for connection in self.server.connections:
+            connection.abort()
+        await self.server.close()
+
+    def _leading(self, serve: Callable[[Connection, Request], None]) -> Callable[[Connection, Request], None]:
+        def handler(connection: Connection, request: Request) -> None:
+            self.requests.append(request.code)
+            if self.silent:
+                return
+            script = self.cluster.script
+            if script is not None and script(self, connection, request):
+                return
+            if self.cluster.leader != self.number:
+                leader = self.cluster.leader
+                hint = (
+                    {"leaderAddr": self.cluster.brokers[leader].address} if leader >= 0 and self.hints else {}
+                )
+                connection.respond(
+                    request, ResponseCode.SERVICE_NOT_AVAILABLE, ext=hint, remark="this node does not lead"
+                )
+            else:
+                serve(connection, request)
+
+        return handler
+
+    def _send(self, connection: Connection, request: Request) -> None:
+        header = request.header(SendMessageV2Header)
+        if header.topic not in self.cluster.topics:
+            if self.cluster.default_queues == 0:
+                connection.respond(request, ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")
+                return
+            self.cluster.topics[header.topic] = header.defaultTopicQueueNums
+        connection.respond(request, 0, ext=self.cluster.store(header, request.body))
+        self._wake(header.topic, header.queueId)
+
+    def _wake(self, topic: str, queue_id: int) -> None:
+        ready = [entry for entry in self.held if (entry[2].topic, entry[2].queueId) == (topic, queue_id)]
+        self.held = [entry for entry in self.held if entry not in ready]
+        for connection, request, _ in ready:
+            self._pull(connection, request)
+
+    def _pull(self, connection: Connection, request: Request) -> None:
+        header = request.header(PullMessageHeader)
+        queue = self.cluster.queue(header.topic, header.queueId)
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(header.queueOffset),
+            "minOffset": "0",
+            "maxOffset": str(len(queue)),
+        }
+        if header.queueOffset > len(queue):
+            ext["nextBeginOffset"] = str(len(queue))
+            connection.respond(request, ResponseCode.PULL_OFFSET_MOVED, ext=ext)
+            return
+        found = queue[header.queueOffset : header.queueOffset + header.maxMsgNums]
+        if not found:
+            self.held.append((connection, request, header))
+            return
+        ext["nextBeginOffset"] = str(header.queueOffset + len(found))
+        tags, _ = subscription_codes(header.subscription)
+        wanted = [item for item in found if not tags or item.properties.get("TAGS") in tags]
+        code = ResponseCode.SUCCESS if wanted else ResponseCode.PULL_RETRY_IMMEDIATELY
+        connection.respond(request, code, ext=ext, body=b"".join(item.record() for item in wanted))
+
+    def _max_offset(self, connection: Connection, request: Request) -> None:
+        header = request.header(QueueHeader)
+        queue = self.cluster.queue(header.topic, header.queueId)
+        connection.respond(request, 0, ext={"offset": str(len(queue))})
+
+    def _min_offset(self, connection: Connection, request: Request) -> None:
+        connection.respond(request, 0, ext={"offset": "0"})
+
+    def _search(self, connection: Connection, request: Request) -> None:
+        header = request.header(SearchOffsetHeader)
+        queue = self.cluster.queue(header.topic, header.queueId)
+        later = [item.offset for item in queue if 1_000_000 + item.offset >= header.timestamp]
+        connection.respond(request, 0, ext={"offset": str(later[0] if later else len(queue))})
+
+    def _query_offset(self, connection: Connection, request: Request) -> None:
+        header = request.header(QueryConsumerOffsetHeader)
+        offset = self.cluster.offsets.get((header.consumerGroup, header.topic, header.queueId))
+        if offset is None:
+            connection.respond(request, ResponseCode.QUERY_NOT_FOUND, remark="no offset")
+        else:
+            connection.respond(request, 0, ext={"offset": str(offset)})
+
+    def _update_offset(self, connection: Connection, request: Request) -> None:
+        header = request.header(UpdateConsumerOffsetHeader)
+        self.cluster.offsets[header.consumerGroup, header.topic, header.queueId] = header.commitOffset
+        connection.respond(request, 0)
+
+    def _create_topic(self, connection: Connection, request: Request) -> None:
+        header = request.header(CreateTopicHeader)
+        self.cluster.topics[header.topic] = header.writeQueueNums
+        connection.respond(request, 0)
+
+    def _send_back(self, connection: Connection, request: Request) -> None:
+        if not self.cluster.takes_back:
+            connection.respond(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="not supported")
+            return
+        self.cluster.given_back.append(request.header(ConsumerSendMsgBackHeader))
+        connection.respond(request, 0)
+
+    def _heartbeat(self, connection: Connection, request: Request) -> None:
+        heartbeat = decode_heartbeat(request.body)
+        self.heartbeats.append(heartbeat.clientID)
+        for data in heartbeat.consumerDataSet:
+            members = self.clients.setdefault(data.groupName, {})
+            if heartbeat.clientID not in members:
+                members[heartbeat.clientID] = connection
+                self._notify(data.groupName)
+        connection.respond(request, 0)
+
+    def _unregister(self, connection: Connection, request: Request) -> None:
+        header = request.header(UnregisterClientHeader)
+        if header.consumerGroup and self.clients.get(header.consumerGroup, {}).pop(header.clientID, None):
+            self._notify(header.consumerGroup)
+        connection.respond(request, 0)
+
+    def _consumers(self, connection: Connection, request: Request) -> None:
+        members = self.clients.get(request.header(ConsumerGroupHeader).consumerGroup)
+        if not members:
+            connection.respond(request, ResponseCode.SYSTEM_ERROR, remark="no consumer for this group")
+        else:
+            connection.respond(request, 0, body=ConsumerIdList(list(members)).encode())
+
+    def _notify(self, group: str) -> None:
+        for connection in self.clients.get(group, {}).values():
+            connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+    def _closed(self, connection: Connection) -> None:
+        for members in self.clients.values():
+            for client in [client for client, theirs in members.items() if theirs is connection]:
+                del members[client]
+
+
+class FakeCluster:
+    """One NameServer and `nodes` brokers of one group, in this process."""
+
+    def __init__(
+        self, nodes: int = 3, topics: Mapping[str, int] | None = None, env: Env | None = None
+    ) -> None:
+        self.env = env or production_env("fake")
+        self.topics = dict(topics or {})
+        self.default_queues = 4
+        """Queues of TBW102; 0 means that topics are not created automatically."""
+        self.leader = 0
+        self.registered: int | None = 0
+        """The leader as the NameServer knows it."""
+        self.brokers = [FakeBroker(self, number) for number in range(nodes)]
+        self.queues: dict[tuple[str, int], list[Stored]] = {}
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.given_back: list[ConsumerSendMsgBackHeader] = []
+        self.takes_back = True
+        self.script: Callable[[FakeBroker, Connection, Request], bool] | None = None
+        """Asked first for every request to a broker but heartbeats; True: it has dealt with it."""
+        self.route_requests = 0
+        self._namesrv: RemotingServer
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> FakeCluster:
+        self._namesrv = RemotingServer(
+            self.env,
+            handlers={
+                RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+                RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            },
+            limits=ServerLimits(close_grace_s=0.05),
+            name="fake-namesrv",
+        )
+        await self._namesrv.start("127.0.0.1", 0)
+        for broker in self.brokers:
+            await broker.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for broker in self.brokers:
+            if broker.alive:
+                await broker.kill()
+        for connection in self._namesrv.connections:
+            connection.abort()
+        await self._namesrv.close()
+        self.env.workers.close()
+
+    @property
+    def namesrv(self) -> str:
+        host, port = self._namesrv.addresses[0]
+        return f"{host}:{port}"
+
+    def lead(self, number: int, registered: bool = True) -> None:
+        """Make a broker the leader (-1: none)."""
+        self.leader = number
+        if registered:
+            self.registered = number if number >= 0 else None
+
+    async def kill(self, number: int) -> None:
+        """End a broker; nobody leads if it did."""
+        if self.leader == number:
+            self.leader = -1
+        await self.brokers[number].kill()
+
+    def queue(self, topic: str, queue_id: int) -> list[Stored]:
+        return self.queues.setdefault((topic, queue_id), [])
+
+    def stored(self, topic: str) -> list[Stored]:
+        """All messages of a topic, queue by queue."""
+        return [item for (name, _), queue in sorted(self.queues.items()) if name == topic for item in queue]
+
+    def bodies(self, topic: str) -> list[bytes]:
+        return [item.body for item in self.stored(topic)]
+
+    def store(self, header: SendMessageV2Header, body: bytes) -> dict[str, str]:
+        """Append one message or a batch; the answer's fields."""
+        queue = self.queue(header.topic, header.queueId)
+        first = len(queue)
+        messages = [(body, header.properties or "")]
+        if header.batch:
+            messages = [(item.body, item.properties.decode()) for item in decode_batch(body)]
+        for content, text in messages:
+            assert len(text) <= MAX_PROPERTIES_SIZE
+            queue.append(Stored(header.topic, header.queueId, len(queue), header, content, text))
+        ids = [encode_message_id(STORE_HOST, item.offset * 1000) for item in queue[first:]]
+        return {"msgId": ",".join(ids), "queueId": str(header.queueId), "queueOffset": str(first)}
+
+    def _addresses(self) -> dict[int, str]:
+        addresses = {}
+        for broker in self.brokers:
+            if broker.alive:
+                addresses[0 if broker.number == self.registered else broker.number + 1] = broker.address
+        return addresses
+
+    def _brokers(self) -> list[BrokerData]:
+        addresses = self._addresses()
+        return [BrokerData("DefaultCluster", GROUP, addresses)] if addresses else []
+
+    def _route(self, connection: Connection, request: Request) -> None:
+        self.route_requests += 1
+        topic = request.header(GetRouteHeader).topic
+        queues, perm = self.topics.get(topic), 6
+        if topic == "TBW102" and self.default_queues:
+            queues, perm = self.default_queues, 7
+        if queues is None or not self._brokers():
+            connection.respond(request, ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info: {topic}")
+            return
+        route = TopicRoute([QueueData(GROUP, queues, queues, perm)], self._brokers())
+        connection.respond(request, 0, body=route.encode())
+
+    def _cluster_info(self, connection: Connection, request: Request) -> None:
+        info = ClusterInfo({data.brokerName: data for data in self._brokers()}, {"DefaultCluster": [GROUP]})
+        connection.respond(request, 0, body=info.encode())
+
+
+async def eventually(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+    """Wait until a condition holds."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "waited in vain"
+        await asyncio.sleep(0.002)

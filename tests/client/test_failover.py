@@ -1,0 +1,279 @@
+"""The leader goes away: messages wait, follow, keep their order; consumers go on at the new leader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from client import (
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    ClientError,
+    ClientOptions,
+    FromWhere,
+    Message,
+    NoBroker,
+    OutcomeUnknown,
+    ProducerOptions,
+    ReceivedMessage,
+    SendResult,
+)
+from remoting.codes import RequestCode
+from tests.client.fake_cluster import FakeCluster, eventually
+
+Scenario = Callable[[FakeCluster, AsyncProducer], Awaitable[None]]
+
+
+def run(
+    scenario: Scenario, options: ProducerOptions | None = None, client: ClientOptions | None = None
+) -> None:
+    async def main() -> None:
+        async with (
+            FakeCluster(topics={"orders": 1}) as fake,
+            AsyncProducer("producers", fake.namesrv, options, client) as producer,
+            asyncio.timeout(10),
+        ):
+            await scenario(fake, producer)
+
+    asyncio.run(main())
+
+
+async def send_many(producer: AsyncProducer, count: int, **how: str) -> list[SendResult | BaseException]:
+    sends = [producer.send(Message("orders", b"%d" % number), **how) for number in range(count)]  # type: ignore[arg-type]
+    return await asyncio.gather(*sends, return_exceptions=True)
+
+
+def test_a_follower_s_hint_is_followed_at_once() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"before"))
+        fake.lead(2, registered=False)  # the NameServer still calls broker 0 the leader
+        before = fake.route_requests
+        await producer.send(Message("orders", b"after"))
+        assert fake.bodies("orders") == [b"before", b"after"]
+        assert "__RESEND" not in fake.stored("orders")[1].properties
+        assert fake.route_requests == before
+
+    run(scenario)
+
+
+def test_a_killed_leader_shows_only_as_latency() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        loop = asyncio.get_running_loop()
+        await producer.send(Message("orders", b"before"))
+        await fake.kill(0)
+        loop.call_later(0.05, fake.lead, 1, False)  # elected 50 ms later; the NameServer does not know
+        start = loop.time()
+        await producer.send(Message("orders", b"after"))
+        assert 0.05 <= loop.time() - start < 0.2
+        assert fake.bodies("orders") == [b"before", b"after"]
+
+    run(scenario)
+
+
+def test_the_new_leader_is_found_without_hints_and_without_the_nameserver() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        for broker in fake.brokers:
+            broker.hints = False
+        await producer.send(Message("orders", b"before"))
+        fake.lead(2, registered=False)
+        await producer.send(Message("orders", b"after"))
+        assert fake.bodies("orders") == [b"before", b"after"]
+
+    run(scenario)
+
+
+def test_the_nameserver_s_news_are_enough() -> None:
+    """Nobody but the NameServer knows the new leader's address: it joined after the last route."""
+
+    async def main() -> None:
+        fake = FakeCluster(topics={"orders": 1})
+        late = fake.brokers.pop()
+        async with fake, AsyncProducer("producers", fake.namesrv) as producer, asyncio.timeout(5):
+            await producer.send(Message("orders", b"before"))
+            fake.brokers.append(late)
+            await late.start()
+            await fake.kill(0)
+            fake.lead(2)
+            fake.brokers[1].hints = False
+            await producer.send(Message("orders", b"after"))
+            assert fake.bodies("orders") == [b"before", b"after"]
+
+    asyncio.run(main())
+
+
+def test_messages_in_flight_at_a_kill_are_sent_again_and_marked() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"first"))
+        fake.brokers[0].silent = True
+        sends = asyncio.gather(*(producer.send(Message("orders", b"%d" % number)) for number in range(100)))
+        await eventually(lambda: producer.pending == 100)
+        await fake.kill(0)
+        fake.lead(1)
+        await sends
+        stored = fake.stored("orders")[1:]
+        assert [item.body for item in stored] == [b"%d" % number for number in range(100)]
+        assert {item.properties.get("__RESEND") for item in stored} == {"1"}
+
+    run(scenario)
+
+
+def test_messages_sent_while_nobody_leads_arrive_in_their_order() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"first"))
+        await fake.kill(0)
+        asyncio.get_running_loop().call_later(0.04, fake.lead, 2)
+        results = await send_many(producer, 200)
+        assert all(isinstance(result, SendResult) for result in results)
+        stored = fake.stored("orders")[1:]
+        assert [item.body for item in stored] == [b"%d" % number for number in range(200)]
+        assert {item.properties.get("__RESEND") for item in stored[1:]} <= {None, "1"}
+
+    run(scenario)
+
+
+def test_ordered_messages_keep_their_order_when_the_leader_moves_again_and_again() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        async def wander() -> None:
+            for turn in range(20):
+                await asyncio.sleep(0.004)
+                fake.lead((turn + 1) % 3, registered=turn % 2 == 0)
+
+        wandering = asyncio.gather(wander())
+        results = await send_many(producer, 300, ordering_key="customer-7")
+        await wandering
+        assert all(isinstance(result, SendResult) for result in results)
+        assert fake.bodies("orders") == [b"%d" % number for number in range(300)]
+
+    run(scenario)
+
+
+def test_without_any_leader_the_deadline_ends_the_wait() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"first"))
+        fake.lead(-1)
+        with pytest.raises(NoBroker, match="not stored"):
+            await producer.send(Message("orders", b"x"))
+        fake.lead(1)
+        await producer.send(Message("orders", b"again"))
+        assert fake.bodies("orders") == [b"first", b"again"]
+
+    run(scenario, ProducerOptions(timeout_s=0.1))
+
+
+def test_a_message_that_may_be_stored_says_so_at_its_deadline() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"first"))
+        fake.brokers[0].silent = True
+        send = asyncio.gather(producer.send(Message("orders", b"x")), return_exceptions=True)
+        await eventually(lambda: RequestCode.SEND_MESSAGE_V2 in fake.brokers[0].requests[1:])
+        await fake.kill(0)
+        (result,) = await send
+        assert isinstance(result, OutcomeUnknown)
+
+    run(scenario, ProducerOptions(timeout_s=0.1))
+
+
+def test_a_silent_leader_is_left_when_the_nameserver_knows_another() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        loop = asyncio.get_running_loop()
+        await producer.send(Message("orders", b"first"))
+        fake.brokers[0].silent = True
+        fake.lead(1)
+        start = loop.time()
+        await producer.send(Message("orders", b"x"))
+        assert loop.time() - start < 0.5  # far below the attempt's time-out of 3 s
+        assert fake.stored("orders")[1].properties["__RESEND"] == "1"
+
+    run(scenario, ProducerOptions(suspicion_s=0.05))
+
+
+def test_all_brokers_hear_of_us_again_after_a_leader_change() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"x"))
+        await eventually(lambda: all(broker.heartbeats for broker in fake.brokers))
+        counts = [len(broker.heartbeats) for broker in fake.brokers]
+        fake.lead(1)
+        await producer.send(Message("orders", b"y"))
+        await eventually(
+            lambda: all(len(b.heartbeats) > c for b, c in zip(fake.brokers, counts, strict=True))
+        )
+
+    run(scenario)
+
+
+def test_create_topic_finds_the_leader() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        fake.lead(2, registered=False)
+        await producer.create_topic("fresh", queues=2)
+        assert fake.topics["fresh"] == 2
+
+    run(scenario)
+
+
+def test_a_push_consumer_goes_on_at_the_new_leader() -> None:
+    async def main() -> None:
+        got: list[bytes] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            got.append(message.body)
+
+        async with FakeCluster(topics={"orders": 2}) as fake:
+            consumer = AsyncPushConsumer("group", fake.namesrv, handle, from_where=FromWhere.FIRST)
+            consumer.subscribe("orders")
+            async with consumer, AsyncProducer("producers", fake.namesrv) as producer, asyncio.timeout(5):
+                await producer.send(Message("orders", b"1"))
+                await eventually(lambda: got == [b"1"])
+                await fake.kill(0)
+                fake.lead(1)
+                await producer.send(Message("orders", b"2"))
+                await eventually(lambda: got == [b"1", b"2"])
+            assert sum(fake.offsets.values()) == 2
+
+    asyncio.run(main())
+
+
+def test_a_pull_held_by_an_old_leader_is_left() -> None:
+    async def main() -> None:
+        async with (
+            FakeCluster(topics={"orders": 1}) as fake,
+            AsyncPullConsumer("group", fake.namesrv) as consumer,
+            AsyncProducer("producers", fake.namesrv) as producer,
+            asyncio.timeout(5),
+        ):
+            await consumer.assign(await consumer.queues("orders"))
+            await eventually(lambda: fake.brokers[0].held)
+            fake.lead(1)  # broker 0 lives on and holds the pull; nothing will ever arrive there
+            await producer.send(Message("orders", b"x"))
+            consumer._core.refresh_soon("orders")
+            assert [message.body for message in await consumer.poll(2.0)] == [b"x"]
+
+    asyncio.run(main())
+
+
+def test_errors_of_the_client_name_what_happened_last() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"first"))
+        for number in range(3):
+            await fake.kill(number)
+        with pytest.raises(ClientError, match="cannot connect"):
+            await producer.send(Message("orders", b"x"))
+
+    run(scenario, ProducerOptions(timeout_s=0.1))
+
+
+def test_a_hint_leads_to_a_broker_that_no_route_names() -> None:
+    async def main() -> None:
+        fake = FakeCluster(topics={"orders": 1})
+        async with fake, AsyncProducer("producers", fake.namesrv) as producer, asyncio.timeout(5):
+            fake.brokers[2].alive = False  # runs, but the NameServer does not list it
+            await producer.send(Message("orders", b"before"))
+            await fake.kill(0)
+            fake.lead(2, registered=False)
+            await producer.send(Message("orders", b"after"))
+            assert fake.bodies("orders") == [b"before", b"after"]
+            fake.brokers[2].alive = True
+
+    asyncio.run(main())
