@@ -1,0 +1,87 @@
+"""Command line: `python -m audit verify STORE`, `python -m audit compare STORE STORE STORE`. See `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+
+from audit.compare import LAG_WARNING_ENTRIES
+from audit.local import audit_stores
+from audit.report import Report
+from audit.shell import COULD_NOT_RUN, exit_4_on_crash
+from runtime import Env
+from runtime.env import production_env
+
+EPILOG = """exit codes: 0 clean (information only), 1 warnings, 2 errors, 3 critical, 4 could not run.
+STORE is the storePathRootDir of a node; a running node may be audited."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Arguments of both commands."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(prog="python -m audit", description="Check log stores on this machine.")
+    commands = top.add_subparsers(dest="command", required=True)
+    for name, text, count in (
+        ("verify", "check one store: structure, CRCs, chain, index files, ConsumeQueues", 1),
+        ("compare", "check the stores of a group and compare them by content", "+"),
+    ):
+        command = commands.add_parser(
+            name,
+            help=text,
+            description=text,
+            epilog=EPILOG,
+            formatter_class=formatter,
+        )
+        command.add_argument("stores", metavar="STORE", nargs=count, help="storePathRootDir of a node")
+        command.add_argument("--json", action="store_true", help="print one JSON object")
+        command.add_argument(
+            "--lag-warning",
+            type=int,
+            default=LAG_WARNING_ENTRIES,
+            metavar="N",
+            help="warn of a replica that is more than N entries behind (default %(default)s)",
+        )
+    return top
+
+
+async def main(env: Env, arguments: argparse.Namespace) -> Report:
+    """Run the audit; progress on standard error when that is a terminal."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    def progress(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\rscanned {done} of {total} segments", end="\n" if done == total else "", file=sys.stderr)
+
+    report = await audit_stores(env, arguments.stores, progress=progress, lag_warning=arguments.lag_warning)
+    return report.timed(loop.time() - began)
+
+
+def run(argv: list[str] | None = None) -> int:
+    """The whole command; the exit code of the process."""
+    try:
+        arguments = parser().parse_args(argv)
+    except SystemExit as wrong:
+        return COULD_NOT_RUN if wrong.code else 0
+    if arguments.command == "compare" and len(arguments.stores) < 2:
+        print("python -m audit compare: at least two stores are needed", file=sys.stderr)
+        return COULD_NOT_RUN
+    arguments.stores = [os.path.abspath(store) for store in arguments.stores]
+    env = production_env("audit")
+    try:
+        report = asyncio.run(main(env, arguments))
+    finally:
+        env.workers.close()
+    if arguments.json:
+        print(json.dumps(report.as_json()))
+    else:
+        print("\n".join(report.lines()))
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    exit_4_on_crash()
+    sys.exit(run())

@@ -1,0 +1,311 @@
+"""From the rows of a scan to the report: each replica for itself, then the replicas with each other.
+
+What a replica *claims* is what it knew to be committed before the scan. An entry above that is tentative:
+Raft may still truncate it, so it counts as a copy where it equals the claimed content, and as nothing where
+it does not. C is the highest committed index that any replica claims, Q the majority of the group.
+
+* Two claimed copies with good CRCs differ: DIVERGENT_COMMITTED.
+* At or below C, fewer than Q good copies: BELOW_QUORUM, whether by rot, by missing segments or by both.
+* A tentative copy differs: DIVERGENT_UNCOMMITTED.
+
+Absence is taken from coverage, never from digests; content from digests, and where they differ, entry by
+entry. A replica whose head was retired by retention is excused for what it no longer holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from audit.coverage import Holding, check_replica, gather, place_heads
+from audit.digests import BLOCK_ENTRIES
+from audit.findings import BlockRow, Finding, Row, Severity, finding
+from audit.report import Report
+from audit.scan import EntryRow
+from audit.walk import BODY_DAMAGED, CHAIN_BROKEN, UNREADABLE
+
+LAG_WARNING_ENTRIES = 100_000
+"""A replica that is further behind than this is a warning, not just information."""
+DRILL_BLOCKS = 256
+"""Blocks read again at a time: bounds the memory of a comparison to about a million entry rows."""
+
+Drill = Callable[[list[tuple[int, int]]], Iterable[EntryRow]]
+"""Entries of all replicas in the given ranges of indexes (inclusive, ascending), in any order."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The replicas and what is known of their group."""
+
+    holdings: list[Holding]
+    commit: int
+    """C; -1 when nobody knows of a committed entry."""
+    quorum: int
+    absent: int
+    """Members whose stores were not given: they may hold anything."""
+
+
+def analyse(
+    rows: Iterable[Row],
+    differing: Iterable[int],
+    drill: Drill,
+    *,
+    block_entries: int = BLOCK_ENTRIES,
+    lag_warning: int = LAG_WARNING_ENTRIES,
+) -> Report:
+    """The report. `rows`: all but block rows; `differing`: blocks on which two holders' digests disagree."""
+    everything = list(rows)
+    holdings = gather(everything)
+    findings = [row for row in everything if isinstance(row, Finding)]
+    for holding in holdings:
+        findings.extend(check_replica(holding))
+    for holding in holdings:
+        mine = [found for found in findings if found.replica == holding.name]
+        others = [found for found in findings if found.replica != holding.name]
+        findings = others + place_heads(holding, mine)
+    if len(holdings) > 1:
+        stranger = _strangers(holdings)
+        if stranger is not None:
+            findings.append(stranger)
+        else:
+            group = _group(holdings)
+            findings.extend(_positions(group, lag_warning))
+            findings.extend(_below_quorum_by_coverage(group))
+            blocks = _blocks_to_drill(differing, findings, block_entries)
+            unreadable = [found.replica for found in findings if found.code == "UNREADABLE"]
+            findings.extend(
+                found
+                for found in _drill(group, blocks, drill, block_entries)
+                if found.code != "UNREADABLE" or found.replica not in unreadable
+            )
+    compared = min((holding.committed for holding in holdings), default=-1)
+    return Report([holding.as_json() for holding in holdings], compared, findings)
+
+
+def _strangers(holdings: list[Holding]) -> Finding | None:
+    """Stores that are not replicas of one log cannot be compared."""
+    for what in ("group", "cluster"):
+        values = sorted({getattr(holding.row, what) for holding in holdings} - {""})
+        if len(values) > 1:
+            return finding("NOT_REPLICAS", "", f"the stores belong to different {what}s: {', '.join(values)}")
+    incarnations = [holding.row.incarnation for holding in holdings if holding.row.incarnation]
+    if len(set(incarnations)) < len(incarnations):
+        return finding("NOT_REPLICAS", "", "two stores are copies of one node's")
+    return None
+
+
+def _group(holdings: list[Holding]) -> Group:
+    members = max(len(holdings), *(holding.row.members for holding in holdings))
+    return Group(
+        holdings,
+        commit=max(holding.committed for holding in holdings),
+        quorum=members // 2 + 1,
+        absent=members - len(holdings),
+    )
+
+
+def _positions(group: Group, lag_warning: int) -> Iterator[Finding]:
+    firsts = [holding.first for holding in group.holdings if holding.held]
+    for holding in group.holdings:
+        behind = group.commit - holding.end
+        if holding.end < group.commit and holding.committed <= holding.end:
+            severity = Severity.WARNING if behind > lag_warning else Severity.INFO
+            text = f"{behind} committed entries behind"
+            yield finding(
+                "LAGGING", holding.name, text, first=holding.end + 1, last=group.commit, severity=severity
+            )
+        if holding.held and holding.first > min(firsts) and not holding.head_missing:
+            text = f"the log begins at index {holding.first}, another replica's at {min(firsts)}"
+            yield finding("RETENTION", holding.name, text, first=min(firsts), last=holding.first - 1)
+
+
+def _excused(holding: Holding, index: int) -> bool:
+    """Whether retention took the entry from this replica: it had a copy."""
+    return bool(holding.held) and index < holding.first and not holding.head_missing
+
+
+def _below_quorum_by_coverage(group: Group) -> Iterator[Finding]:
+    """Committed ranges that too few replicas hold."""
+    edges = [0, group.commit + 1]
+    for holding in group.holdings:
+        for first, last in holding.held:
+            edges += [first, last + 1]
+    cuts = sorted(edge for edge in dict.fromkeys(edges) if 0 <= edge <= group.commit + 1)
+    run: tuple[int, int, str] | None = None
+    for first, after in pairwise(cuts):
+        holders = [holding.name for holding in group.holdings if _holds(holding, first)]
+        excused = sum(_excused(holding, first) for holding in group.holdings)
+        enough = len(holders) + excused + group.absent >= group.quorum
+        text = f"copies on {', '.join(holders) or 'no replica'} only, {group.quorum} needed"
+        if run is not None and (enough or run[2] != text):
+            yield finding("BELOW_QUORUM", "", run[2], first=run[0], last=run[1])
+            run = None
+        if not enough:
+            run = (run[0] if run else first, after - 1, text)
+    if run is not None:
+        yield finding("BELOW_QUORUM", "", run[2], first=run[0], last=run[1])
+
+
+def _holds(holding: Holding, index: int) -> bool:
+    return any(first <= index <= last for first, last in holding.held)
+
+
+def _blocks_to_drill(differing: Iterable[int], findings: list[Finding], block_entries: int) -> list[int]:
+    """Blocks that differ, and those with damage (equal damage everywhere leaves digests equal)."""
+    blocks = set(differing)
+    for found in findings:
+        if found.code in ("BIT_ROT", "CHAIN_BREAK") and found.first_index >= 0:
+            blocks.update(range(found.first_index // block_entries, found.last_index // block_entries + 1))
+    return sorted(blocks)
+
+
+def _drill(group: Group, blocks: list[int], drill: Drill, block_entries: int) -> Iterator[Finding]:
+    runs = _Runs()
+    for at in range(0, len(blocks), DRILL_BLOCKS):
+        ranges = _ranges(blocks[at : at + DRILL_BLOCKS], block_entries)
+        copies: dict[int, list[EntryRow]] = {}
+        for row in drill(ranges):
+            if row.damage & UNREADABLE:
+                runs.add("UNREADABLE", row.replica, -1, "a segment could not be read again")
+            else:
+                copies.setdefault(row.index, []).append(row)
+        for index in sorted(copies):
+            for code, replica, detail in classify(group, index, sorted(copies[index])):
+                runs.add(code, replica, index, detail)
+    yield from runs.findings()
+
+
+def _ranges(blocks: list[int], block_entries: int) -> list[tuple[int, int]]:
+    """Index ranges of blocks, neighbours joined."""
+    ranges: list[tuple[int, int]] = []
+    for block in blocks:
+        first, last = block * block_entries, (block + 1) * block_entries - 1
+        if ranges and ranges[-1][1] + 1 == first:
+            ranges[-1] = (ranges[-1][0], last)
+        else:
+            ranges.append((first, last))
+    return ranges
+
+
+_Content = tuple[int, int, int, int]
+
+
+def classify(group: Group, index: int, copies: list[EntryRow]) -> Iterator[tuple[str, str, str]]:
+    """(code, replica, detail) of what is wrong with one index across the replicas that hold it.
+
+    Damage that a scan of one replica sees is not repeated.
+    """
+    by_content: dict[_Content, list[EntryRow]] = {}
+    for copy in copies:
+        if not copy.damage & BODY_DAMAGED:
+            by_content.setdefault((copy.term, copy.size, copy.channel, copy.crc), []).append(copy)
+    claims = {holding.name: index <= holding.committed for holding in group.holdings}
+    flawed = _flawed_headers(by_content)
+    for copy in flawed:
+        detail = f"the header says {_says(copy)}, the others' {_says(_reference(by_content, copy))}"
+        yield "BIT_ROT", copy.replica, detail
+    groups = [kept for rows in by_content.values() if (kept := [copy for copy in rows if copy not in flawed])]
+    groups.sort(key=lambda rows: (-sum(claims[copy.replica] for copy in rows), -len(rows), rows[0].replica))
+    claimed = [rows for rows in groups if any(claims[copy.replica] for copy in rows)]
+    detail = "; ".join(f"{', '.join(copy.replica for copy in rows)}: {_says(rows[0])}" for rows in groups)
+    if len(claimed) > 1:
+        tie = len(claimed[0]) == len(claimed[1])
+        deviating = claimed if tie else claimed[1:]
+        yield "DIVERGENT_COMMITTED", ",".join(sorted(c.replica for rows in deviating for c in rows)), detail
+        return
+    if len(groups) > 1:
+        for copy in (copy for rows in groups[1:] for copy in rows):
+            yield "DIVERGENT_UNCOMMITTED", copy.replica, detail
+    if index <= group.commit:
+        yield from _quorum_of(group, index, copies, groups[0] if groups else [])
+
+
+def _quorum_of(
+    group: Group, index: int, copies: list[EntryRow], good: list[EntryRow]
+) -> Iterator[tuple[str, str, str]]:
+    """BELOW_QUORUM where coverage alone would do, but damage takes copies away."""
+    excused = sum(_excused(holding, index) for holding in group.holdings) + group.absent
+    if len(copies) + excused >= group.quorum > len(good) + excused:
+        names = ", ".join(copy.replica for copy in good) or "no replica"
+        yield "BELOW_QUORUM", "", f"good copies on {names} only, {group.quorum} needed"
+
+
+def _flawed_headers(by_content: dict[_Content, list[EntryRow]]) -> list[EntryRow]:
+    """Copies whose body equals another's and whose header is provably the damaged one.
+
+    A term that does not fit the chain is damage. `channel` is in no CRC: there the majority tells, and
+    without a majority all are flawed.
+    """
+    flawed: list[EntryRow] = []
+    bodies: dict[tuple[int, int], list[EntryRow]] = {}
+    for rows in by_content.values():
+        for copy in rows:
+            bodies.setdefault((copy.size, copy.crc), []).append(copy)
+    for rows in bodies.values():
+        sound = [copy for copy in rows if not copy.damage & CHAIN_BROKEN]
+        if sound and len({copy.term for copy in rows}) > 1:
+            terms = {copy.term for copy in sound}
+            flawed += [copy for copy in rows if copy.damage & CHAIN_BROKEN and copy.term not in terms]
+        counts: dict[tuple[int, int], int] = {}
+        for copy in rows:
+            counts[copy.term, copy.channel] = counts.get((copy.term, copy.channel), 0) + 1
+        for copy in rows:
+            same_term = [count for (term, _), count in counts.items() if term == copy.term]
+            mine = counts[copy.term, copy.channel]
+            alone_at_top = mine == max(same_term) and same_term.count(mine) == 1
+            if len(same_term) > 1 and not alone_at_top and copy not in flawed:
+                flawed.append(copy)
+    return flawed
+
+
+def _reference(by_content: dict[_Content, list[EntryRow]], flawed: EntryRow) -> EntryRow:
+    """A copy with the same body and another header."""
+    return next(
+        copy
+        for rows in sorted(by_content.values(), key=len, reverse=True)
+        for copy in rows
+        if (copy.size, copy.crc) == (flawed.size, flawed.crc)
+        and (copy.term, copy.channel) != (flawed.term, flawed.channel)
+    )
+
+
+def _says(copy: EntryRow) -> str:
+    channel = f" channel {copy.channel:#x}" if copy.channel else ""
+    return f"term {copy.term} size {copy.size}{channel} crc {copy.crc:08x}"
+
+
+class _Runs:
+    """Findings of neighbouring indexes with one code and replica become one; the first detail stands."""
+
+    def __init__(self) -> None:
+        self._done: list[Finding] = []
+        self._open: dict[tuple[str, str], Finding] = {}
+
+    def add(self, code: str, replica: str, index: int, detail: str) -> None:
+        """Indexes come in ascending order."""
+        run = self._open.get((code, replica))
+        if run is not None and index < 0:
+            return
+        if run is not None and run.last_index + 1 == index:
+            self._open[code, replica] = run._replace(last_index=index)
+            return
+        if run is not None:
+            self._done.append(run)
+        self._open[code, replica] = finding(code, replica, detail, first=index)
+
+    def findings(self) -> list[Finding]:
+        """All of them."""
+        return [*self._done, *self._open.values()]
+
+
+def split_blocks(rows: Iterable[Row]) -> tuple[list[Row], list[BlockRow]]:
+    """Block rows apart from all others."""
+    others: list[Row] = []
+    blocks: list[BlockRow] = []
+    for row in rows:
+        if isinstance(row, BlockRow):
+            blocks.append(row)
+        else:
+            others.append(row)
+    return others, blocks

@@ -1,0 +1,231 @@
+"""One replica, put together from the rows of its segments: what it holds, and whether the pieces fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from audit.findings import Finding, QueueFilesRow, QueueRow, ReplicaRow, Row, SegmentRow, finding
+from formats.entry import chain_crc
+from formats.store_files import segment_name
+
+
+@dataclass
+class Holding:
+    """A replica as scanned. `held`: ranges of indexes (inclusive, ascending) whose entries could be read."""
+
+    row: ReplicaRow
+    segments: list[SegmentRow]
+    queues: list[QueueRow]
+    queue_files: list[QueueFilesRow]
+    head_missing: bool = False
+    held: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Unique in this audit."""
+        return self.row.replica
+
+    @property
+    def first(self) -> int:
+        """Lowest index held, -1 when empty."""
+        return self.held[0][0] if self.held else -1
+
+    @property
+    def end(self) -> int:
+        """Highest index held, -1 when empty."""
+        return self.held[-1][1] if self.held else -1
+
+    @property
+    def committed(self) -> int:
+        """Highest index that the replica knew to be committed before the scan."""
+        return self.row.committed
+
+    def as_json(self) -> dict[str, object]:
+        """For the report."""
+        return {
+            "replica": self.name,
+            "store": self.row.store,
+            "group": self.row.group,
+            "first_index": self.first,
+            "end_index": self.end,
+            "committed_index": self.committed,
+            "last_term": max((segment.last_term for segment in self.segments), default=-1),
+            "segments": self.row.segments,
+            "entries": sum(segment.entries for segment in self.segments),
+            "bytes": sum(segment.bytes for segment in self.segments),
+            "held": [list(span) for span in self.held],
+        }
+
+
+def gather(rows: list[Row]) -> list[Holding]:
+    """Replicas by name, from all rows but blocks and findings."""
+    holdings = {row.replica: Holding(row, [], [], []) for row in rows if isinstance(row, ReplicaRow)}
+    for row in rows:
+        match row:
+            case SegmentRow():
+                holdings[row.replica].segments.append(row)
+            case QueueRow():
+                holdings[row.replica].queues.append(row)
+            case QueueFilesRow():
+                holdings[row.replica].queue_files.append(row)
+            case _:
+                pass
+    result = [holdings[name] for name in sorted(holdings)]
+    for holding in result:
+        holding.segments.sort(key=lambda row: row.segment)
+        holding.queues.sort(key=lambda row: (row.topic, row.queue_id, row.segment))
+        holding.held = _held(holding.segments)
+    return result
+
+
+def _held(segments: list[SegmentRow]) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for segment in segments:
+        if segment.entries == 0:
+            continue
+        at = segment.first_index
+        for first, last in [*segment.holes, (segment.last_index + 1, segment.last_index + 1)]:
+            if at <= min(first - 1, segment.last_index):
+                spans.append((at, min(first - 1, segment.last_index)))
+            at = max(at, last + 1)
+    merged: list[tuple[int, int]] = []
+    for span in sorted(spans):
+        if merged and span[0] <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], span[1]))
+        else:
+            merged.append(span)
+    return merged
+
+
+def check_replica(holding: Holding) -> Iterator[Finding]:
+    """Continuity between segments, the head and the end of the log, the derived files as a whole."""
+    filled = [segment for segment in holding.segments if segment.entries]
+    for before, after in pairwise(filled):
+        yield from _check_seam(holding, before, after)
+    yield from _check_head(holding, filled)
+    yield from _check_end(holding)
+    yield from _check_queues(holding)
+
+
+def _check_seam(holding: Holding, before: SegmentRow, after: SegmentRow) -> Iterator[Finding]:
+    """Does `after` go on where `before`, the filled segment in front of it, ended?"""
+    name = holding.name
+    expected = before.last_index + 1
+    following = before.segment + holding.row.segment_size
+    if after.segment != following:
+        if not any(before.segment < segment.segment < after.segment for segment in holding.segments):
+            count = (after.segment - following) // max(holding.row.segment_size, 1)
+            text = f"{count} segment{'s' if count > 1 else ''} from {segment_name(following)} on"
+            last = after.first_index - 1
+            yield finding("MISSING_SEGMENT", name, text, first=expected, last=last, segment=following)
+        return
+    reported = before.stop in ("retired", "unreadable", "lost") or after.bad_head
+    if reported or expected > holding.committed:
+        return
+    first, segment = after.first_index, after.segment
+    if after.first_index != expected:
+        text = f"the segment begins with index {after.first_index}, the one before ends with {expected - 1}"
+        yield finding("INDEX_GAP", name, text, first=first, segment=segment)
+        return
+    chain = chain_crc(before.last_chain, after.first_index, after.first_term, after.first_crc)
+    if (after.first_chain or after.first_crc) and chain != after.first_chain:
+        yield finding(
+            "CHAIN_BREAK", name, "the chain does not continue into this segment", first=first, segment=segment
+        )
+    elif after.first_term < before.last_term:
+        text = f"term {after.first_term} after term {before.last_term}"
+        yield finding("TERM_REGRESSION", name, text, first=first, segment=segment)
+
+
+def place_heads(holding: Holding, findings: list[Finding]) -> list[Finding]:
+    """Fill in where damage at the head of a segment began, which the scan of that segment cannot know."""
+    ends = {segment.segment + holding.row.segment_size: segment.last_index for segment in holding.segments}
+    return [
+        found._replace(first_index=ends[found.segment] + 1)
+        if found.first_index < 0 <= found.last_index and ends.get(found.segment, -1) >= 0
+        else found
+        for found in findings
+    ]
+
+
+def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]:
+    row = holding.row
+    if not filled or holding.first <= 0 or not row.ours or not row.head_unit:
+        return
+    holding.head_missing = True
+    text = "the log begins late, but its index file knows the entries before"
+    yield finding("MISSING_SEGMENT", holding.name, text, first=0, last=holding.first - 1, segment=0)
+
+
+def _check_end(holding: Holding) -> Iterator[Finding]:
+    name, end, committed = holding.name, holding.end, holding.committed
+    torn = any(segment.stop in ("unreadable", "retired") for segment in holding.segments)
+    if committed > end and not torn:
+        covered = max([end, *(last for segment in holding.segments for _, last in segment.holes)])
+        if committed > covered:
+            text = f"the log ends at index {end}, but its checkpoint knew {committed} to be committed"
+            yield finding("MISSING_ENTRIES", name, text, first=end + 1, last=committed)
+    index_end = holding.row.index_end
+    if end < 0 or torn:
+        return
+    if index_end > end + 1 and committed <= end:
+        text = "index units of entries that the log does not hold"
+        yield finding("INDEX_FILE", name, text, first=end + 1, last=index_end - 1)
+    elif index_end <= min(committed, end):
+        text = "committed entries have no index unit yet"
+        yield finding("INDEX_LAG", name, text, first=index_end, last=min(committed, end))
+
+
+def _check_queues(holding: Holding) -> Iterator[Finding]:
+    name = holding.name
+    ends = {(row.topic, row.queue_id): row for row in holding.queue_files}
+    whole_from = _whole_from(holding)
+    last_of: dict[tuple[str, int], QueueRow] = {}
+    for row in holding.queues:
+        key = (row.topic, row.queue_id)
+        before = last_of.get(key)
+        contiguous = before is not None and whole_from[before.segment] == whole_from[row.segment]
+        if before is not None and contiguous and row.first_offset != before.last_offset + 1:
+            text = f"{row.topic}/{row.queue_id}: queue offset {row.first_offset} after {before.last_offset}"
+            yield finding("QUEUE_OFFSET", name, text, segment=row.segment)
+        last_of[key] = row
+        files = ends.get(key)
+        if files is not None and files.end_offset > files.first_offset > row.first_offset:
+            begins = f"files begin at offset {files.first_offset}, messages at {row.first_offset}"
+            text = f"{row.topic}/{row.queue_id}: {begins}"
+            yield finding("QUEUE_MISSING", name, text, segment=row.segment)
+    for key in sorted(last_of):
+        files = ends.get(key)
+        lacking = last_of[key].last_offset + 1 - (files.end_offset if files else 0)
+        if lacking > 0 and holding.row.queues:
+            yield finding(
+                "QUEUE_LAG", name, f"{key[0]}/{key[1]}: {lacking} messages are not in the queue's files yet"
+            )
+    log_start = holding.segments[0].segment if holding.segments else 0
+    log_end = max((segment.end_pos for segment in holding.segments), default=0)
+    settled = len({*whole_from.values()}) <= 1 and holding.end <= holding.committed
+    for key in sorted(ends):
+        position = ends[key].last_position
+        if settled and key not in last_of and log_start <= position < log_end:
+            where = f"{key[0]}/{key[1]}"
+            text = f"{where}: its last unit points at {position}, but the log holds no message of it"
+            yield finding("QUEUE_DANGLING", name, text)
+
+
+def _whole_from(holding: Holding) -> dict[int, int]:
+    """segment -> number of the run of segments that follow each other without a hole."""
+    runs: dict[int, int] = {}
+    run = 0
+    before: SegmentRow | None = None
+    for segment in holding.segments:
+        whole = not segment.holes and not segment.opaque and segment.stop in ("blank", "full", "end", "torn")
+        follows = before is not None and segment.segment == before.segment + holding.row.segment_size
+        if not whole or not follows:
+            run += 1
+        runs[segment.segment] = run
+        if not whole:
+            run += 1
+        before = segment
+    return runs

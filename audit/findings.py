@@ -1,0 +1,315 @@
+"""What an audit can find, how bad it is, what to do about it, and the rows in which a scan reports.
+
+Rows are plain tuples of integers and texts, so that they travel through any engine. `FlatRow` is the one
+shape in which all kinds of rows go through Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Severity(IntEnum):
+    """Ordered by what decides the verdict. UNKNOWN: something could not be looked at."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    UNKNOWN = 3
+    CRITICAL = 4
+
+
+EXIT_CODES = {
+    Severity.INFO: 0,
+    Severity.WARNING: 1,
+    Severity.ERROR: 2,
+    Severity.CRITICAL: 3,
+    Severity.UNKNOWN: 4,
+}
+"""Process exit code of an audit whose worst finding has this severity."""
+
+VERDICTS = {
+    Severity.INFO: "clean",
+    Severity.WARNING: "warnings",
+    Severity.ERROR: "errors",
+    Severity.CRITICAL: "critical",
+    Severity.UNKNOWN: "failed",
+}
+
+
+class Code(NamedTuple):
+    """Default severity of a finding and what an operator does about it."""
+
+    severity: Severity
+    advice: str
+
+
+_RECOPY = "stop this node, delete its store directory and restart it: it refills itself from its peers"
+_REBUILD = "derived data: stop the node, delete the files named and restart it: they are rebuilt from the log"
+_COMPARE = "compare the replicas, then " + _RECOPY
+_REPLACED = "an entry near here was replaced after it was written: " + _COMPARE
+_RAFT = "replicated state may differ: stop writing to the group, keep all stores, and report it"
+
+CODES = {
+    "DIVERGENT_COMMITTED": Code(Severity.CRITICAL, _RAFT),
+    "BELOW_QUORUM": Code(
+        Severity.CRITICAL,
+        "too few good copies to survive another loss: back up the stores now, then repair from the good copy",
+    ),
+    "TERM_REGRESSION": Code(Severity.CRITICAL, _RAFT),
+    "INDEX_GAP": Code(Severity.CRITICAL, _RAFT),
+    "BIT_ROT": Code(Severity.ERROR, _RECOPY + "; check the disk"),
+    "RECORD_CORRUPT": Code(
+        Severity.ERROR, "the entry is as it was written, but no well-formed message record: report it"
+    ),
+    "MISSING_SEGMENT": Code(Severity.ERROR, _RECOPY),
+    "MISSING_ENTRIES": Code(Severity.ERROR, _RECOPY),
+    "CHAIN_BREAK": Code(
+        Severity.ERROR,
+        _REPLACED,
+    ),
+    "BATCH_BROKEN": Code(Severity.ERROR, "a client batch is not whole: " + _COMPARE),
+    "QUEUE_OFFSET": Code(Severity.ERROR, "queue offsets of committed messages are not dense: report it"),
+    "HARD_STATE": Code(Severity.ERROR, "term and vote cannot be read: " + _RECOPY),
+    "IDENTITY": Code(Severity.ERROR, "the identity file cannot be believed: " + _RECOPY),
+    "INDEX_FILE": Code(Severity.WARNING, _REBUILD),
+    "QUEUE_MISMATCH": Code(Severity.WARNING, _REBUILD),
+    "QUEUE_MISSING": Code(Severity.WARNING, _REBUILD),
+    "QUEUE_DANGLING": Code(Severity.WARNING, _REBUILD),
+    "BLANK_TAIL": Code(Severity.WARNING, "the filler of a segment is damaged; no entry is lost"),
+    "TORN_TAIL": Code(Severity.WARNING, "an unfinished write above the commit index: a restart cuts it"),
+    "POISONED": Code(Severity.WARNING, "a write or fsync failed here: replace the disk before restarting"),
+    "LAGGING": Code(Severity.INFO, "start this node, or wait: it catches up from the leader"),
+    "DIVERGENT_UNCOMMITTED": Code(Severity.INFO, "nothing to do: Raft truncates it when the node rejoins"),
+    "RETENTION": Code(Severity.INFO, "nothing to do: older segments were deleted by retention"),
+    "RETIRED": Code(Severity.INFO, "nothing to do: the segment was retired while it was read"),
+    "INDEX_LAG": Code(Severity.INFO, "nothing to do: index units follow the log, a start completes them"),
+    "QUEUE_LAG": Code(Severity.INFO, "nothing to do: the ConsumeQueue follows the log, a start completes it"),
+    "UNREADABLE": Code(Severity.UNKNOWN, "check path, permissions and disk, then run the audit again"),
+    "NO_COMMITTED_INDEX": Code(
+        Severity.UNKNOWN, "nothing is known to be committed here: was the node ever part of a running group?"
+    ),
+    "CANNOT_RUN": Code(Severity.UNKNOWN, "the audit itself failed: see the detail"),
+    "NOT_REPLICAS": Code(Severity.UNKNOWN, "give one store directory of each node of one group"),
+}
+"""Everything that can be found."""
+
+
+class Finding(NamedTuple):
+    """One thing that an audit saw. Indexes are inclusive, -1 when they do not apply.
+
+    `replica` is empty when it concerns several; `segment` is the log offset of its first byte, or -1.
+    """
+
+    code: str
+    severity: int
+    replica: str
+    first_index: int
+    last_index: int
+    segment: int
+    detail: str
+
+    def as_json(self) -> dict[str, object]:
+        """For `--json`: fields that apply, and what to do."""
+        result: dict[str, object] = {"code": self.code, "severity": Severity(self.severity).name.lower()}
+        if self.replica:
+            result["replica"] = self.replica
+        if self.first_index >= 0:
+            result["first_index"] = self.first_index
+            result["last_index"] = self.last_index
+        if self.segment >= 0:
+            result["segment"] = f"{self.segment:020d}"
+        result["detail"] = self.detail
+        result["advice"] = CODES[self.code].advice
+        return result
+
+
+def finding(
+    code: str,
+    replica: str,
+    detail: str,
+    *,
+    first: int = -1,
+    last: int | None = None,
+    segment: int = -1,
+    severity: Severity | None = None,
+) -> Finding:
+    """A finding with the default severity of its code; KeyError for an unknown code."""
+    chosen = CODES[code].severity if severity is None else severity
+    return Finding(code, int(chosen), replica, first, first if last is None else last, segment, detail)
+
+
+def worst(findings: Iterable[Finding]) -> Severity:
+    """What decides verdict and exit code. INFO when there is nothing.
+
+    CRITICAL wins over UNKNOWN (a proven loss stays proven), UNKNOWN over ERROR (it may hide worse).
+    """
+    return Severity(max((found.severity for found in findings), default=Severity.INFO))
+
+
+class ReplicaRow(NamedTuple):
+    """What a replica said of itself before the scan. `claimed_end`, `committed`: from its checkpoint, or -1.
+
+    `index_end`: first index without a unit in the index files; `head_unit`: 1 when they hold the unit of the
+    entry before the first segment; `ours`: 1 when it has an identity file, which Apache's stores lack;
+    `queues`: 1 when there is a ConsumeQueue directory that is surely its own.
+    """
+
+    replica: str
+    store: str
+    group: str
+    cluster: str
+    incarnation: str
+    members: int
+    claimed_end: int
+    committed: int
+    segments: int
+    segment_size: int
+    index_end: int
+    head_unit: int
+    ours: int
+    queues: int
+
+
+class SegmentRow(NamedTuple):
+    """What a scan of one segment covered. `segment`: log offset of its first byte; indexes -1 when empty.
+
+    `stop`: why the walk ended (see `walk`). `first_crc`, `first_chain`, `last_chain`: stored values, to check
+    the chain between segments. `opaque`: entries whose record cannot be
+    believed. `holes`: ranges of indexes that are no longer readable as entries.
+    """
+
+    replica: str
+    segment: int
+    first_index: int
+    last_index: int
+    first_term: int
+    last_term: int
+    entries: int
+    bytes: int
+    end_pos: int
+    stop: str
+    first_crc: int
+    first_chain: int
+    last_chain: int
+    opaque: int
+    holes: tuple[tuple[int, int], ...]
+
+    @property
+    def bad_head(self) -> bool:
+        """Whether the first entries cannot be read (a hole that begins with -1)."""
+        return any(first < 0 for first, _ in self.holes)
+
+
+class BlockRow(NamedTuple):
+    """Additive digest of the entries of one aligned block of indexes (see `digests`)."""
+
+    replica: str
+    block: int
+    entries: int
+    mix_a: int
+    mix_b: int
+
+
+class QueueRow(NamedTuple):
+    """Dispatched messages of one queue in one segment: range of their queue offsets, dense."""
+
+    replica: str
+    segment: int
+    topic: str
+    queue_id: int
+    first_offset: int
+    last_offset: int
+
+
+class QueueFilesRow(NamedTuple):
+    """What the ConsumeQueue files of one queue hold: offsets [first, end), and where the last one points."""
+
+    replica: str
+    topic: str
+    queue_id: int
+    first_offset: int
+    end_offset: int
+    last_position: int
+
+
+Row = Finding | ReplicaRow | SegmentRow | BlockRow | QueueRow | QueueFilesRow
+
+ROW_KINDS: dict[str, type[Row]] = {
+    "finding": Finding,
+    "replica": ReplicaRow,
+    "segment": SegmentRow,
+    "block": BlockRow,
+    "queue": QueueRow,
+    "queue_files": QueueFilesRow,
+}
+
+
+class FlatRow(NamedTuple):
+    """Any row in one shape: a few columns to filter and aggregate by, all fields as JSON in `data`.
+
+    Block rows have an empty `data`; their fields are `first_index` (the block), `entries`, `mix_a`, `mix_b`.
+    """
+
+    kind: str
+    replica: str
+    segment: int
+    first_index: int
+    last_index: int
+    entries: int
+    mix_a: int
+    mix_b: int
+    code: str
+    severity: int
+    data: str
+
+
+def flatten(row: Row) -> FlatRow:
+    """The one shape."""
+    if isinstance(row, BlockRow):
+        digest = (row.entries, row.mix_a, row.mix_b)
+        return FlatRow("block", row.replica, -1, row.block, row.block, *digest, "", 0, "")
+    flat = _flat(row)
+    return flat._replace(data=json.dumps(list(row)))
+
+
+def _flat(row: Finding | SegmentRow | ReplicaRow | QueueRow | QueueFilesRow) -> FlatRow:
+    base = FlatRow("", row.replica, -1, -1, -1, 0, 0, 0, "", 0, "")
+    match row:
+        case Finding():
+            return base._replace(
+                kind="finding",
+                segment=row.segment,
+                first_index=row.first_index,
+                last_index=row.last_index,
+                code=row.code,
+                severity=row.severity,
+            )
+        case SegmentRow():
+            return base._replace(
+                kind="segment",
+                segment=row.segment,
+                first_index=row.first_index,
+                last_index=row.last_index,
+                entries=row.entries,
+                code=row.stop,
+            )
+        case ReplicaRow():
+            return base._replace(kind="replica", last_index=row.committed)
+        case QueueRow():
+            return base._replace(kind="queue", segment=row.segment)
+        case QueueFilesRow():
+            return base._replace(kind="queue_files")
+
+
+def unflatten(flat: FlatRow) -> Row:
+    """Inverse of `flatten`."""
+    if flat.kind == "block":
+        return BlockRow(flat.replica, flat.first_index, flat.entries, flat.mix_a, flat.mix_b)
+    fields = json.loads(flat.data)
+    if flat.kind == "segment":
+        fields[-1] = tuple((first, last) for first, last in fields[-1])
+    return ROW_KINDS[flat.kind](*fields)

@@ -1,0 +1,265 @@
+"""A store directory as an audit sees it, taken once before anything is scanned.
+
+A live store may be audited: its checkpoint is read first, and the committed index in it bounds what must be
+there. What is written later may be looked at and is never missed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from audit.findings import Finding, ReplicaRow, finding
+from audit.unit_files import UnitFiles
+from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, unpack_header
+from formats.store_files import (
+    CHECKPOINT_FILE,
+    DATA_DIR,
+    IDENTITY_FILE,
+    INDEX_DIR,
+    Checkpoint,
+    CorruptFile,
+    Identity,
+    decode_checkpoint,
+    decode_identity,
+    parse_segment_name,
+    segment_name,
+)
+from runtime import Files
+from runtime.publish import read_file
+
+NODE_PREFIX = "dledger-"
+QUEUES_DIR = "consumequeue"
+
+
+class StoreError(Exception):
+    """A path that is no store directory, or cannot be read. The audit cannot run."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A file of the log. `start`: log offset of its first byte; `size`: bytes of the file.
+
+    `first_index`: index in its first header, None when no entry of this segment begins there.
+    """
+
+    start: int
+    size: int
+    first_index: int | None
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One node's log directory. `queue_root` is empty when the ConsumeQueues cannot be told to be its own."""
+
+    name: str
+    store: str
+    directory: str
+    queue_root: str
+    identity: Identity | None
+    checkpoint: Checkpoint | None
+    segment_size: int
+    segments: tuple[Segment, ...]
+    index_end: int
+    head_unit: bool
+    problems: tuple[Finding, ...]
+
+    @property
+    def committed(self) -> int:
+        """Highest index that this replica knew to be committed; -1 when it knew of none."""
+        return self.checkpoint.committed_index if self.checkpoint else -1
+
+    def row(self) -> ReplicaRow:
+        """The same as a row."""
+        identity = self.identity
+        return ReplicaRow(
+            replica=self.name,
+            store=self.store,
+            group=identity.group if identity else "",
+            cluster=identity.cluster if identity else "",
+            incarnation=identity.incarnation if identity else "",
+            members=len(identity.members) if identity else 0,
+            claimed_end=self.checkpoint.end_index if self.checkpoint else -1,
+            committed=self.committed,
+            segments=len(self.segments),
+            segment_size=self.segment_size,
+            index_end=self.index_end,
+            head_unit=int(self.head_unit),
+            ours=int(identity is not None),
+            queues=int(bool(self.queue_root)),
+        )
+
+
+@dataclass(frozen=True)
+class SegmentTask:
+    """All that a scan of one segment needs. `next_first`: first index of the segment behind it, if any."""
+
+    replica: str
+    directory: str
+    queue_root: str
+    start: int
+    size: int
+    segment_size: int
+    committed: int
+    next_first: int | None
+    index_end: int
+
+    @property
+    def path(self) -> str:
+        """File of the segment."""
+        return segment_path(self.directory, self.start)
+
+
+def segment_path(directory: str, start: int) -> str:
+    """File of a segment of the log directory `dledger-<id>`."""
+    return f"{directory}/{DATA_DIR}/{segment_name(start)}"
+
+
+def open_stores(files: Files, paths: list[str]) -> list[Replica]:
+    """All replicas under the given directories (`storePathRootDir`), with unique names. Blocking.
+
+    StoreError when one of them cannot be looked at, or is given twice.
+    """
+    if len(set(paths)) < len(paths):
+        raise StoreError("a store directory is given twice: give one of each node")
+    replicas = [replica for path in paths for replica in open_store(files, path)]
+    names = [replica.name for replica in replicas]
+    if len(set(names)) == len(names):
+        return replicas
+    renamed = []
+    for replica in replicas:
+        name = f"{replica.name}@{replica.store}"
+        problems = tuple(problem._replace(replica=name) for problem in replica.problems)
+        renamed.append(Replica(**{**vars(replica), "name": name, "problems": problems}))
+    return renamed
+
+
+def open_store(files: Files, path: str) -> list[Replica]:
+    """The replicas of one store: usually one; several when nodes share the directory. Blocking."""
+    path = path.rstrip("/") or "/"
+    try:
+        if not files.is_dir(path):
+            raise StoreError(f"{path}: no such directory")
+        names = files.listdir(path)
+        if DATA_DIR in names and INDEX_DIR in names:
+            return [_open_replica(files, path, path, "")]
+        nodes = [name for name in names if name.startswith(NODE_PREFIX) and files.is_dir(f"{path}/{name}")]
+        if not nodes:
+            raise StoreError(f"{path}: no store (storePathRootDir): it holds no directory {NODE_PREFIX}<id>")
+        queue_root = f"{path}/{QUEUES_DIR}" if len(nodes) == 1 else ""
+        return [_open_replica(files, path, f"{path}/{name}", queue_root) for name in nodes]
+    except OSError as error:
+        raise StoreError(f"{path}: {error}") from error
+
+
+def _open_replica(files: Files, store: str, directory: str, queue_root: str) -> Replica:
+    name = directory.rpartition("/")[2].removeprefix(NODE_PREFIX)
+    problems: list[Finding] = []
+    checkpoint_data = read_file(files, f"{directory}/{CHECKPOINT_FILE}")  # before anything else (live stores)
+    checkpoint = decode_checkpoint(checkpoint_data) if checkpoint_data is not None else None
+    if checkpoint is None or checkpoint.committed_index < 0:
+        if checkpoint is not None:
+            said = "says that nothing is committed"
+        else:
+            said = "is not there" if checkpoint_data is None else "is damaged"
+        problems.append(finding("NO_COMMITTED_INDEX", name, f"the checkpoint file {said}"))
+    identity = _read_identity(files, directory, name, problems)
+    segments = list(_list_segments(files, directory, name, problems))
+    sizes = [segment.size for segment in segments]
+    segment_size = identity.segment_size if identity else max(sizes, default=0)
+    index = UnitFiles(files, f"{directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
+    try:
+        index_end = index.end()
+        first = segments[0].first_index if segments else None
+        head_unit = first is not None and first > 0 and _has_unit(index, first - 1)
+    except OSError as error:
+        problems.append(finding("UNREADABLE", name, f"index file: {error}"))
+        index_end, head_unit = 0, False
+    finally:
+        index.close()
+    return Replica(
+        name=name,
+        store=store,
+        directory=directory,
+        queue_root=queue_root,
+        identity=identity,
+        checkpoint=checkpoint,
+        segment_size=segment_size,
+        segments=tuple(segments),
+        index_end=index_end,
+        head_unit=head_unit,
+        problems=tuple(problems),
+    )
+
+
+def _has_unit(index: UnitFiles, number: int) -> bool:
+    magic, _, _, said, _ = INDEX_UNIT.unpack(index.read(number, 1))
+    return bool(magic == MAGIC and said == number)
+
+
+def _read_identity(files: Files, directory: str, name: str, problems: list[Finding]) -> Identity | None:
+    data = read_file(files, f"{directory}/{IDENTITY_FILE}")
+    if data is None:
+        return None  # a store of Apache's
+    try:
+        return decode_identity(data)
+    except (CorruptFile, ValueError) as error:
+        problems.append(finding("IDENTITY", name, f"identity file: {error}"))
+        return None
+
+
+def _list_segments(files: Files, directory: str, name: str, problems: list[Finding]) -> Iterator[Segment]:
+    for file_name in files.listdir(f"{directory}/{DATA_DIR}"):
+        start = parse_segment_name(file_name)
+        if start is None:
+            continue
+        path = segment_path(directory, start)
+        try:
+            yield Segment(start, files.size(path), peek_first_index(files, path, start))
+        except FileNotFoundError:
+            # Listed and gone: retired by a live node, unless the name itself is broken.
+            if files.exists(path):
+                problems.append(finding("UNREADABLE", name, f"{path}: a link to nowhere", segment=start))
+                yield Segment(start, 0, None)
+        except OSError:
+            yield Segment(start, 0, None)  # the scan will say why
+
+
+def peek_first_index(files: Files, path: str, start: int) -> int | None:
+    """Index of the entry that begins a segment; None when there is none. OSError when unreadable."""
+    file = files.open(path)
+    try:
+        data = file.pread(HEADER_SIZE, 0)
+    finally:
+        file.close()
+    try:
+        header = unpack_header(data)
+    except struct.error:
+        return None
+    believable = (
+        header.magic == MAGIC and header.pos == start and header.size == HEADER_SIZE + header.body_size
+    )
+    return header.index if believable and header.index >= 0 else None
+
+
+def segment_tasks(replica: Replica) -> list[SegmentTask]:
+    """One task per segment of a replica."""
+    tasks = []
+    for segment, following in zip_longest(replica.segments, replica.segments[1:]):
+        adjacent = following is not None and following.start == segment.start + replica.segment_size
+        tasks.append(
+            SegmentTask(
+                replica=replica.name,
+                directory=replica.directory,
+                queue_root=replica.queue_root,
+                start=segment.start,
+                size=segment.size,
+                segment_size=replica.segment_size,
+                committed=replica.committed,
+                next_first=following.first_index if following is not None and adjacent else None,
+                index_end=replica.index_end,
+            )
+        )
+    return tasks

@@ -1,0 +1,111 @@
+"""What an audit hands out: one JSON object for programs, a table for people, one line at the end for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from audit.findings import CODES, EXIT_CODES, VERDICTS, Finding, Severity, finding, worst
+
+MAX_TEXT_FINDINGS = 100
+"""Findings printed one by one; `--json` has all."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Result of an audit. `replicas`: `Holding.as_json` of each; `compared_up_to`: lowest committed index."""
+
+    replicas: list[dict[str, object]]
+    compared_up_to: int
+    findings: list[Finding]
+    seconds: float = 0.0
+
+    @property
+    def severity(self) -> Severity:
+        """The worst."""
+        return worst(self.findings) if self.replicas or self.findings else Severity.UNKNOWN
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 warnings, 2 errors, 3 critical, 4 something could not be looked at."""
+        return EXIT_CODES[self.severity]
+
+    @property
+    def entries(self) -> int:
+        """Entries read, over all replicas."""
+        return sum(int(str(replica["entries"])) for replica in self.replicas)
+
+    def timed(self, seconds: float) -> Report:
+        """With the time it took."""
+        return replace(self, seconds=round(seconds, 3))
+
+    def ordered(self) -> list[Finding]:
+        """Worst first, then by place."""
+        return sorted(
+            self.findings,
+            key=lambda f: (-f.severity, f.replica, f.first_index, f.segment, f.code, f.detail),
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """One object; keys are stable, new ones may be added."""
+        return {
+            "verdict": VERDICTS[self.severity],
+            "exit_code": self.exit_code,
+            "replicas": self.replicas,
+            "compared_up_to": self.compared_up_to,
+            "entries": self.entries,
+            "findings": [found.as_json() for found in self.ordered()],
+            "seconds": self.seconds,
+        }
+
+    def last_line(self) -> str:
+        """Machine-readable summary."""
+        return (
+            f"audit: {VERDICTS[self.severity]} replicas={len(self.replicas)} entries={self.entries} "
+            f"compared_up_to={self.compared_up_to} findings={len(self.findings)} seconds={self.seconds}"
+        )
+
+    def lines(self) -> Iterator[str]:
+        """For people: replicas, findings, advice once for each code, the last line."""
+        columns = ("replica", "first", "end", "committed", "term", "segments", "entries", "bytes")
+        keys = ("replica", "first_index", "end_index", "committed_index", "last_term", *columns[5:])
+        if self.replicas:
+            yield from _table([columns, *([str(replica[key]) for key in keys] for replica in self.replicas)])
+            yield ""
+        ordered = self.ordered()
+        rows = [("severity", "code", "replica", "index", "detail")]
+        for found in ordered[:MAX_TEXT_FINDINGS]:
+            severity = Severity(found.severity).name.lower()
+            rows.append((severity, found.code, found.replica or "-", _span(found), _where(found)))
+        if ordered:
+            yield from _table(rows)
+            if len(ordered) > MAX_TEXT_FINDINGS:
+                yield f"... and {len(ordered) - MAX_TEXT_FINDINGS} more (--json has all)"
+            yield ""
+            for code in dict.fromkeys(found.code for found in ordered):
+                yield f"{code}: {CODES[code].advice}"
+            yield ""
+        yield self.last_line()
+
+
+def failed(detail: str, code: str = "UNREADABLE") -> Report:
+    """The report of an audit that could not run."""
+    return Report([], -1, [finding(code, "", detail)])
+
+
+def _span(found: Finding) -> str:
+    if found.first_index < 0:
+        return "-"
+    if found.last_index <= found.first_index:
+        return str(found.first_index)
+    return f"{found.first_index}..{found.last_index}"
+
+
+def _where(found: Finding) -> str:
+    return f"{found.detail} [segment {found.segment:020d}]" if found.segment >= 0 else found.detail
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,0 +1,341 @@
+"""Scan one segment, or the side files of one replica, into rows. Blocking; nothing is kept between calls.
+
+This is what any engine runs: in a loop (`local`), in Spark tasks, in a broker's background scrub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from audit.derived import IndexCheck, QueueCheck, RecordCheck
+from audit.digests import BLOCK_ENTRIES, BlockDigests
+from audit.findings import Finding, QueueFilesRow, Row, SegmentRow, finding
+from audit.layout import Replica, SegmentTask, peek_first_index, segment_path
+from audit.unit_files import UnitFiles
+from audit.walk import UNREADABLE, Entry, Fault, SegmentWalker, Stop, collapse
+from formats.consume_queue import UNIT_SIZE, unpack_unit
+from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, unpack_header
+from formats.store_files import HARD_STATE_FILE, INDEX_DIR, POISONED_FILE, decode_hard_state
+from runtime import File, Files
+from runtime.publish import read_file
+
+WINDOW = 1024 * 1024
+"""Bytes read at a time; doubled while one entry does not fit."""
+_HOLE_UNITS = 4096
+_MANY = 1 << 40
+
+
+class Window(NamedTuple):
+    """Some whole entries and the bytes that hold them. `base`: log offset of `data[0]`."""
+
+    data: bytes
+    base: int
+    entries: list[Entry]
+
+
+class EntryRow(NamedTuple):
+    """One entry of one replica, to be compared with the others' (see `walk.Entry`)."""
+
+    replica: str
+    index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
+    term: int
+    size: int
+    channel: int
+    crc: int
+    damage: int
+
+
+def make_walker(files: Files, task: SegmentTask, offset: int = 0, index: int | None = None) -> SegmentWalker:
+    """A walker that knows what this segment must hold, and asks the disk before it calls damage damage."""
+    must_reach = task.committed if task.next_first is None else task.next_first - 1
+
+    def recheck() -> int | None:
+        try:
+            if _head(files, task.path) != head:
+                return None
+        except FileNotFoundError:
+            return None
+        if task.next_first is None:
+            return task.committed
+        following = task.start + task.segment_size
+        try:
+            first = peek_first_index(files, segment_path(task.directory, following), following)
+        except FileNotFoundError:
+            first = None
+        return task.committed if first != task.next_first else task.next_first - 1
+
+    head = _head(files, task.path)
+    return SegmentWalker(
+        task.start,
+        task.size,
+        must_reach,
+        has_next=task.next_first is not None,
+        recheck=recheck,
+        offset=offset,
+        index=index,
+    )
+
+
+def _head(files: Files, path: str) -> bytes:
+    file = files.open(path)
+    try:
+        return file.pread(HEADER_SIZE, 0)
+    finally:
+        file.close()
+
+
+def windows(files: Files, path: str, walker: SegmentWalker) -> Iterator[Window]:
+    """Read a segment and walk it. OSError when it cannot be read."""
+    file = files.open(path)
+    try:
+        yield from _windows(file, walker)
+    finally:
+        file.close()
+
+
+def _windows(file: File, walker: SegmentWalker) -> Iterator[Window]:
+    size = file.size()
+    window = WINDOW
+    retried = -1
+    while not walker.stop:
+        offset = walker.offset
+        data = file.pread(min(window, size - offset), offset)
+        last = offset + len(data) >= size or len(data) < min(window, size - offset)
+        entries = walker.feed(data, last)
+        if entries:
+            yield Window(data, walker.start + offset, entries)
+        if walker.stop is Stop.TORN and retried != walker.offset:
+            retried = walker.offset
+            walker.retry()
+        elif walker.offset > offset:
+            window = WINDOW
+        elif not walker.stop:
+            if last:
+                raise RuntimeError(f"{file.path}: the walk does not move at offset {offset}")
+            window *= 2
+
+
+def scan_segment(files: Files, task: SegmentTask, block_entries: int = BLOCK_ENTRIES) -> Iterator[Row]:
+    """Findings, block digests, queue ranges and, last, the coverage of one segment. Never raises OSError."""
+    digests = BlockDigests(task.replica, block_entries)
+    index_check = IndexCheck(files, task.directory, task.committed, task.index_end)
+    queues = QueueCheck(files, task.queue_root, task.replica, task.start)
+    records = RecordCheck(task.committed, queues)
+    first: Entry | None = None
+    last: Entry | None = None
+    committed_end = task.start
+    count = holes = 0
+    walker: SegmentWalker | None = None
+    error: OSError | None = None
+    queue_rows: list[Row] = []
+    try:
+        walker = make_walker(files, task)
+        for window in windows(files, task.path, walker):
+            entries = window.entries
+            digests.add(entries)
+            index_check.add(entries)
+            queues.opaque += _lost(walker.holes[holes:])
+            holes = len(walker.holes)
+            records.add(window.data, window.base, entries)
+            first = first or entries[0]
+            last = entries[-1]
+            count += len(entries)
+            committed_end = _committed_end(entries, task.committed, committed_end)
+        if not walker.holes:
+            queue_rows = list(queues.finish(task.start, committed_end))
+    except FileNotFoundError:
+        pass  # below: retired since it was listed
+    except OSError as caught:
+        error = caught
+    finally:
+        index_check.close()
+        queues.close()
+    faults = [*(walker.faults if walker else []), *records.faults, *index_check.faults, *queues.faults]
+    yield from (_as_finding(task, fault) for fault in collapse_each(faults))
+    stop = str(walker.stop) if walker else Stop.RETIRED
+    if error is not None:
+        stop = "unreadable"
+        yield finding("UNREADABLE", task.replica, f"{task.path}: {error}", segment=task.start)
+    elif stop == Stop.RUNNING or stop == Stop.RETIRED:
+        stop = Stop.RETIRED
+        yield finding("RETIRED", task.replica, "the file is no longer this segment", segment=task.start)
+    elif stop == Stop.TORN and walker is not None:
+        text = f"an unfinished entry at pos {task.start + walker.offset}"
+        torn_at = walker.next_index or 0
+        yield finding("TORN_TAIL", task.replica, text, first=torn_at, segment=task.start)
+    yield from digests.rows()
+    yield from queue_rows
+    yield SegmentRow(
+        replica=task.replica,
+        segment=task.start,
+        first_index=first.index if first else -1,
+        last_index=last.index if last else -1,
+        first_term=first.term if first else -1,
+        last_term=last.term if last else -1,
+        entries=count,
+        bytes=walker.bytes if walker else 0,
+        end_pos=last.pos + last.size if last else task.start,
+        stop=str(stop),
+        first_crc=first.stored_crc if first else 0,
+        first_chain=first.chain if first else 0,
+        last_chain=last.chain if last else 0,
+        opaque=queues.opaque,
+        holes=tuple(walker.holes) if walker else (),
+    )
+
+
+def _lost(holes: list[tuple[int, int]]) -> int:
+    """How many entries they may have held; the size of a hole at a segment's start is not known."""
+    return sum(last - first + 1 if first >= 0 else _MANY for first, last in holes)
+
+
+def _committed_end(entries: list[Entry], committed: int, before: int) -> int:
+    last = entries[-1]
+    if last.index <= committed:
+        return last.pos + last.size
+    return max([before, *(entry.pos + entry.size for entry in entries if entry.index <= committed)])
+
+
+def collapse_each(faults: list[Fault]) -> list[Fault]:
+    """Runs of neighbours per code, ordered by index."""
+    return sorted(collapse(sorted(faults)), key=lambda fault: (fault.first, fault.code))
+
+
+def _as_finding(task: SegmentTask, fault: Fault) -> Finding:
+    text = fault.detail
+    if fault.last > fault.first >= 0:
+        text += f" (and the same in the {fault.last - fault.first} after it)"
+    return finding(fault.code, task.replica, text, first=fault.first, last=fault.last, segment=task.start)
+
+
+def scan_side(files: Files, replica: Replica) -> Iterator[Row]:
+    """What belongs to a replica and to no segment of it: its own words, small files, holes, queue extents."""
+    yield replica.row()
+    yield from replica.problems
+    try:
+        yield from _small_files(files, replica)
+        yield from _index_of_holes(files, replica)
+        if replica.queue_root:
+            yield from _queue_extents(files, replica)
+    except OSError as error:
+        yield finding("UNREADABLE", replica.name, f"{replica.directory}: {error}")
+
+
+def _small_files(files: Files, replica: Replica) -> Iterator[Row]:
+    reason = read_file(files, f"{replica.directory}/{POISONED_FILE}")
+    if reason is not None:
+        text = reason.decode("utf-8", "replace").strip()
+        yield finding("POISONED", replica.name, f"the node stopped itself: {text}")
+    hard_state = read_file(files, f"{replica.directory}/{HARD_STATE_FILE}")
+    if hard_state is not None and any(hard_state) and decode_hard_state(hard_state) is None:
+        yield finding("HARD_STATE", replica.name, "both slots of the hardstate file are damaged")
+
+
+def _index_of_holes(files: Files, replica: Replica) -> Iterator[Row]:
+    """Index units of entries in missing segments must at least agree with each other."""
+    index = UnitFiles(files, f"{replica.directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
+    try:
+        for before, after in pairwise(replica.segments):
+            hole = before.start + replica.segment_size
+            if hole < after.start and after.first_index is not None and after.first_index <= index.end():
+                yield from _walk_units_down(index, replica, after.first_index, after.start, hole)
+    finally:
+        index.close()
+
+
+def _walk_units_down(
+    index: UnitFiles, replica: Replica, number: int, next_pos: int, hole: int
+) -> Iterator[Row]:
+    """From unit `number - 1` down to the one that points before pos `hole`."""
+    while number > 0:
+        count = min(_HOLE_UNITS, number)
+        units = list(INDEX_UNIT.iter_unpack(index.read(number - count, count)))
+        for magic, pos, size, said, _ in reversed(units):
+            number -= 1
+            rolled = next_pos % replica.segment_size == 0 and pos + size <= next_pos
+            if magic == MAGIC and said == number and (pos + size == next_pos or rolled):
+                if pos < hole:
+                    return
+                next_pos = pos
+            else:
+                yield finding(
+                    "INDEX_FILE", replica.name, "the unit does not continue those behind it", first=number
+                )
+                return  # nothing below can be told without the log
+
+
+def _queue_extents(files: Files, replica: Replica) -> Iterator[Row]:
+    for topic in files.listdir(replica.queue_root):
+        for queue_id in files.listdir(f"{replica.queue_root}/{topic}"):
+            if not queue_id.isdigit():
+                continue
+            units = UnitFiles(files, f"{replica.queue_root}/{topic}/{queue_id}", UNIT_SIZE)
+            try:
+                end = units.end()
+                position = unpack_unit(units.read(end - 1, 1)).physical_offset if end > units.first else -1
+            finally:
+                units.close()
+            yield QueueFilesRow(replica.name, topic, int(queue_id), units.first, end, position)
+
+
+def read_entries(
+    files: Files, task: SegmentTask, segment_first: int, ranges: Iterable[tuple[int, int]]
+) -> Iterator[Window]:
+    """Entries of the given index ranges (inclusive, ascending) that lie in this segment.
+
+    Seeks by the index file where that tells the truth, else walks from the start. `segment_first`: index of
+    the segment's first entry, or -1. OSError when the segment cannot be read; a retired one gives nothing.
+    """
+    for low, high in ranges:
+        offset, at = _seek(files, task, segment_first, low)
+        try:
+            walker = make_walker(files, task, offset, at)
+            for window in windows(files, task.path, walker):
+                chosen = [entry for entry in window.entries if low <= entry.index <= high]
+                if chosen:
+                    yield Window(window.data, window.base, chosen)
+                if window.entries[-1].index >= high:
+                    break
+        except FileNotFoundError:
+            return
+
+
+def _seek(files: Files, task: SegmentTask, segment_first: int, low: int) -> tuple[int, int | None]:
+    """(offset in the file, index) to start from; one entry earlier, so that the chain is known at `low`."""
+    number = low - 1
+    if segment_first < 0 or number <= segment_first or number >= task.index_end:
+        return 0, None
+    index = UnitFiles(files, f"{task.directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
+    try:
+        magic, pos, size, said, _ = INDEX_UNIT.unpack(index.read(number, 1))
+    finally:
+        index.close()
+    offset = pos - task.start
+    if magic != MAGIC or said != number or not 0 <= offset <= task.size - HEADER_SIZE:
+        return 0, None
+    file = files.open(task.path)
+    try:
+        header = unpack_header(file.pread(HEADER_SIZE, offset))
+    finally:
+        file.close()
+    fits = header.magic == MAGIC and header.index == number and header.pos == pos and header.size == size
+    return (offset, number) if fits else (0, None)
+
+
+def drill_segment(
+    files: Files, task: SegmentTask, segment_first: int, ranges: Iterable[tuple[int, int]]
+) -> Iterator[EntryRow]:
+    """`read_entries` as rows; a segment that cannot be read gives a row that says so, never an OSError."""
+    try:
+        for window in read_entries(files, task, segment_first, ranges):
+            yield from entry_rows(task.replica, window)
+    except OSError:
+        yield EntryRow(task.replica, -1, -1, 0, 0, 0, UNREADABLE)
+
+
+def entry_rows(replica: str, window: Window) -> Iterator[EntryRow]:
+    """The window's entries, reduced to what is compared."""
+    for entry in window.entries:
+        yield EntryRow(replica, entry.index, entry.term, entry.size, entry.channel, entry.crc, entry.damage)

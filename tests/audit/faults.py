@@ -1,0 +1,389 @@
+"""Faults put into one replica of a group: each a name, a way to do the damage, and what must be found.
+
+Used by the audit's own tests and by those of the Spark audit, so that both engines face the same list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from formats.consume_queue import UNIT, UNIT_SIZE
+from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE, Kind
+from formats.record import decode_record
+from formats.store_files import Checkpoint, encode_checkpoint, segment_name
+from tests.audit.store_builder import (
+    SEGMENT_SIZE,
+    Log,
+    cut_after,
+    flip,
+    patch,
+    read_entry,
+    rewrite,
+    segment_path,
+    write_store,
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`inject(stores, log)` damages; `codes`: what must be found, and nothing else beyond INFO `notes`."""
+
+    name: str
+    inject: Callable[[list[Path], Log], None]
+    codes: tuple[str, ...]
+    exit_code: int
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def message_index(log: Log, at_least: int) -> int:
+    """Index of a message from there on that is no part of a batch, nor is the one before."""
+    return next(
+        entry.index
+        for entry in log.entries[at_least:]
+        if entry.kind == Kind.MESSAGE
+        and not entry.batch_remaining
+        and not log.entries[entry.index - 1].batch_remaining
+        and entry.size > 200
+    )
+
+
+def node_dir(store: Path) -> Path:
+    return next(store.glob("dledger-*"))
+
+
+def _body(stores: list[Path], log: Log) -> None:
+    flip(stores[0], log.entries[700], 60)
+
+
+def _two_bodies(stores: list[Path], log: Log) -> None:
+    flip(stores[0], log.entries[700], 60)
+    flip(stores[1], log.entries[700], 61)
+
+
+def _all_bodies_alike(stores: list[Path], log: Log) -> None:
+    for store in stores:
+        flip(store, log.entries[700], 60)
+
+
+def _header(field_offset: int) -> Callable[[list[Path], Log], None]:
+    def inject(stores: list[Path], log: Log) -> None:
+        flip(stores[1], log.entries[900], field_offset)
+
+    return inject
+
+
+def _first_header(stores: list[Path], log: Log) -> None:
+    entry = next(entry for entry in log.entries if entry.pos == 2 * SEGMENT_SIZE)
+    flip(stores[1], entry, 3)
+
+
+def _last_segment_head(stores: list[Path], log: Log) -> None:
+    entry = next(entry for entry in log.entries if entry.pos == max(log.segments))
+    flip(stores[1], entry, 27)
+
+
+def _rewritten(stores: list[Path], log: Log) -> None:
+    rewrite(stores[2], log, message_index(log, 1200))
+
+
+def _rewritten_keeping_chain(stores: list[Path], log: Log) -> None:
+    rewrite(stores[2], log, message_index(log, 1200), chain=False)
+
+
+def _rewritten_last(stores: list[Path], log: Log) -> None:
+    rewrite(stores[2], log, len(log.entries) - 1)
+
+
+def _segment(stores: list[Path], log: Log) -> None:
+    segment_path(stores[1], 3 * SEGMENT_SIZE).unlink()
+
+
+def _segment_twice(stores: list[Path], log: Log) -> None:
+    for store in stores[:2]:
+        segment_path(store, 3 * SEGMENT_SIZE).unlink()
+
+
+def _rot_and_segment(stores: list[Path], log: Log) -> None:
+    segment_path(stores[1], 3 * SEGMENT_SIZE).unlink()
+    entry = next(entry for entry in log.entries if entry.pos > 3 * SEGMENT_SIZE + 9000)
+    flip(stores[0], entry, 70)
+
+
+def _newest_segment(stores: list[Path], log: Log) -> None:
+    segment_path(stores[1], max(log.segments)).unlink()
+
+
+def _oldest_segment(stores: list[Path], log: Log) -> None:
+    segment_path(stores[1], 0).unlink()
+
+
+def _half_a_segment(stores: list[Path], log: Log) -> None:
+    path = segment_path(stores[1], 3 * SEGMENT_SIZE)
+    path.write_bytes(path.read_bytes()[: SEGMENT_SIZE // 2])
+
+
+def _zeroed_pages(stores: list[Path], log: Log) -> None:
+    patch(stores[1], 3 * SEGMENT_SIZE + 8192, bytes(8192))
+
+
+def _lagging(stores: list[Path], log: Log) -> None:
+    cut_after(stores[1], log, 1500)
+
+
+def _divergent_tail(stores: list[Path], log: Log) -> None:
+    old = log.copy()
+    del old.entries[-40:]
+    kept = old.entries[-1]
+    cut_after(stores[2], log, kept.index)
+    old.pos = kept.pos + kept.size
+    old.chain, old.term = kept.chain_crc, 3
+    for start in [start for start in old.segments if start > old.pos]:
+        del old.segments[start]
+    start = old.pos - old.pos % SEGMENT_SIZE
+    old.segments[start][old.pos - start :] = bytes(SEGMENT_SIZE - old.pos % SEGMENT_SIZE)
+    committed_queues = {
+        key: [u for u in units if UNIT.unpack(u)[0] < old.pos] for key, units in old.queues.items()
+    }
+    old.queues = committed_queues
+    for number in range(20):
+        old.message("orders", b"never acknowledged %d" % number, queue_id=1)
+    old.queues = {
+        key: [u for u in units if UNIT.unpack(u)[0] <= kept.pos + 48] for key, units in old.queues.items()
+    }
+    _replace(stores[2], old, committed=kept.index)
+
+
+def _replace(store: Path, log: Log, committed: int) -> None:
+    import shutil
+
+    node = node_dir(store).name.removeprefix("dledger-")
+    shutil.rmtree(store)
+    write_store(log, store, node, committed=committed)
+
+
+def _torn_tail(stores: list[Path], log: Log) -> None:
+    last = log.entries[-1]
+    for store in stores:
+        _set_checkpoint(store, last.index, last.index - 1)
+    raw = read_entry(stores[0], last)
+    patch(stores[0], last.pos, raw[: len(raw) // 2].ljust(len(raw), b"\0"))
+    index = max((node_dir(stores[0]) / "index").iterdir())
+    unit = last.index * INDEX_UNIT_SIZE - int(index.name)
+    data = index.read_bytes()
+    index.write_bytes(data[:unit] + bytes(len(data) - unit))
+
+
+def _set_checkpoint(store: Path, end: int, committed: int) -> None:
+    (node_dir(store) / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(end, committed)))
+
+
+def _index_unit(stores: list[Path], log: Log) -> None:
+    path = node_dir(stores[0]) / "index" / segment_name(0)
+    data = bytearray(path.read_bytes())
+    data[800 * INDEX_UNIT_SIZE + 11] ^= 1
+    path.write_bytes(data)
+
+
+def _index_units_of_missing_segment(stores: list[Path], log: Log) -> None:
+    segment_path(stores[1], 2 * SEGMENT_SIZE).unlink()
+    inside = next(entry for entry in log.entries if entry.pos > 2 * SEGMENT_SIZE + 5000)
+    path = node_dir(stores[1]) / "index" / segment_name(0)
+    data = bytearray(path.read_bytes())
+    data[inside.index * INDEX_UNIT_SIZE + 15] ^= 1
+    path.write_bytes(data)
+
+
+def _index_beyond(stores: list[Path], log: Log) -> None:
+    last = log.entries[-1].index
+    cut = log.copy()
+    cut_after(stores[1], cut, last - 10)
+    source = node_dir(stores[0]) / "index"
+    for path in source.iterdir():
+        (node_dir(stores[1]) / "index" / path.name).write_bytes(path.read_bytes())
+    for path in (node_dir(stores[1]) / "index").iterdir():
+        if not (source / path.name).exists():
+            path.unlink()
+
+
+def _queue_file(store: Path, topic: str = "orders", queue_id: int = 1) -> Path:
+    return store / "consumequeue" / topic / str(queue_id) / segment_name(0)
+
+
+def _queue_unit(stores: list[Path], log: Log) -> None:
+    path = _queue_file(stores[2])
+    data = bytearray(path.read_bytes())
+    data[30 * UNIT_SIZE + 7] ^= 4
+    path.write_bytes(data)
+
+
+def _queue_unit_missing(stores: list[Path], log: Log) -> None:
+    path = _queue_file(stores[2])
+    data = bytearray(path.read_bytes())
+    data[30 * UNIT_SIZE : 31 * UNIT_SIZE] = bytes(UNIT_SIZE)
+    path.write_bytes(data)
+
+
+def _queue_dangling(stores: list[Path], log: Log) -> None:
+    path = _queue_file(stores[2])
+    data = path.read_bytes()
+    path.write_bytes(data + data[-UNIT_SIZE:])
+
+
+def _queue_without_messages(stores: list[Path], log: Log) -> None:
+    path = _queue_file(stores[2], "ghost", 0)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(UNIT.pack(log.entries[40].pos + HEADER_SIZE, 100, 0))
+
+
+def _queue_lag(stores: list[Path], log: Log) -> None:
+    path = _queue_file(stores[2])
+    path.write_bytes(path.read_bytes()[: -7 * UNIT_SIZE])
+
+
+def _blank_tail(stores: list[Path], log: Log) -> None:
+    last = [entry for entry in log.entries if entry.pos < SEGMENT_SIZE][-1]
+    patch(stores[0], last.pos + last.size, bytes(8))
+
+
+def _blank_size(stores: list[Path], log: Log) -> None:
+    last = [entry for entry in log.entries if entry.pos < SEGMENT_SIZE][-1]
+    patch(stores[0], last.pos + last.size + 4, b"\0\0\0\1")
+
+
+def _term_falls(stores: list[Path], log: Log) -> None:
+    """A log that says so itself, chain and all: written wrong, not rotten."""
+    bad = log.copy()
+    bad.term = 2
+    bad.message("orders", b"out of another time", queue_id=1)
+    for store in stores:
+        _replace(store, bad, bad.entries[-1].index)
+
+
+def _index_jumps(stores: list[Path], log: Log) -> None:
+    """Five indexes were never written, and the chain says so."""
+    bad = log.copy()
+    bad.skip = 5
+    bad.message("orders", b"after a gap", queue_id=1)
+    for store in stores:
+        _replace(store, bad, bad.entries[-1].index)
+
+
+def _record(stores: list[Path], log: Log) -> None:
+    """All replicas hold an entry whose record was patched wrongly before it was sealed."""
+    bad = log.copy()
+    record = decode_record(read_entry(stores[0], log.entries[message_index(log, 600)])[HEADER_SIZE:])
+    from formats.record import encode_record
+
+    bad.term = 3
+    bad._reserve(1000)
+    bad.add(encode_record(topic=record.topic, body=b"x", queue_id=1, physical_offset=7), Kind.MESSAGE)
+    for store in stores:
+        _replace(store, bad, bad.entries[-1].index)
+
+
+def _batch(stores: list[Path], log: Log) -> None:
+    first = next(entry for entry in log.entries if entry.batch_remaining == 4)
+    flip(stores[0], log.entries[first.index + 1], 35, mask=1)
+
+
+def _wrong_queue_offset(stores: list[Path], log: Log) -> None:
+    bad = log.copy()
+    bad.term = 3
+    bad.queues["orders", 1].append(bad.queues["orders", 1][-1])
+    bad.message("orders", b"leaves one out", queue_id=1)
+    for store in stores:
+        _replace(store, bad, bad.entries[-1].index)
+
+
+def _poisoned(stores: list[Path], log: Log) -> None:
+    (node_dir(stores[0]) / "poisoned").write_text("fdatasync: Input/output error\n")
+
+
+def _hard_state(stores: list[Path], log: Log) -> None:
+    (node_dir(stores[0]) / "hardstate").write_bytes(b"\x01" * 1024)
+
+
+def _identity(stores: list[Path], log: Log) -> None:
+    path = node_dir(stores[0]) / "identity"
+    path.write_bytes(path.read_bytes().replace(b"g0", b"g1"))
+
+
+def _no_checkpoint(stores: list[Path], log: Log) -> None:
+    (node_dir(stores[0]) / "checkpoint").unlink()
+
+
+def _unreadable(stores: list[Path], log: Log) -> None:
+    path = segment_path(stores[0], 2 * SEGMENT_SIZE)
+    path.unlink()
+    path.mkdir()
+
+
+def _other_group(stores: list[Path], log: Log) -> None:
+    import shutil
+
+    shutil.rmtree(stores[2])
+    write_store(log, stores[2], "n2", group="elsewhere")
+
+
+FAULTS = [
+    Fault("nothing", lambda stores, log: None, (), 0),
+    Fault("flipped body byte", _body, ("BIT_ROT",), 2),
+    Fault("flipped body bytes on two", _two_bodies, ("BELOW_QUORUM", "BIT_ROT"), 3),
+    Fault("the same flip everywhere", _all_bodies_alike, ("BELOW_QUORUM", "BIT_ROT"), 3),
+    Fault("flipped magic", _header(3), ("BIT_ROT",), 2),
+    Fault("flipped size", _header(6), ("BIT_ROT",), 2),
+    Fault("flipped index", _header(15), ("BIT_ROT",), 2),
+    Fault("flipped term", _header(23), ("BIT_ROT", "CHAIN_BREAK"), 2),
+    Fault("flipped pos", _header(30), ("BIT_ROT",), 2),
+    Fault("flipped kind", _header(32), ("BIT_ROT",), 2),
+    Fault("flipped chain", _header(38), ("CHAIN_BREAK",), 2),
+    Fault("flipped body crc", _header(42), ("BIT_ROT",), 2),
+    Fault("flipped body size", _header(46), ("BIT_ROT",), 2),
+    Fault("flipped first header of a segment", _first_header, ("BIT_ROT",), 2),
+    Fault("flipped first header of the last segment", _last_segment_head, ("BIT_ROT",), 2),
+    Fault("rewritten committed entry", _rewritten, ("CHAIN_BREAK", "DIVERGENT_COMMITTED"), 3),
+    Fault("rewritten, old chain", _rewritten_keeping_chain, ("CHAIN_BREAK", "DIVERGENT_COMMITTED"), 3),
+    Fault("rewritten last entry", _rewritten_last, ("DIVERGENT_COMMITTED",), 3),
+    Fault("deleted segment", _segment, ("MISSING_SEGMENT",), 2),
+    Fault("deleted segment on two", _segment_twice, ("BELOW_QUORUM", "MISSING_SEGMENT"), 3),
+    Fault("rot and a deleted segment", _rot_and_segment, ("BELOW_QUORUM", "BIT_ROT", "MISSING_SEGMENT"), 3),
+    Fault("deleted newest segment", _newest_segment, ("MISSING_ENTRIES",), 2),
+    Fault("deleted oldest segment", _oldest_segment, ("MISSING_SEGMENT",), 2),
+    Fault("half a segment", _half_a_segment, ("BIT_ROT",), 2),
+    Fault("zeroed pages", _zeroed_pages, ("BIT_ROT",), 2),
+    Fault("lagging replica", _lagging, (), 0, ("LAGGING",)),
+    Fault("uncommitted tail of another term", _divergent_tail, (), 0, ("DIVERGENT_UNCOMMITTED", "LAGGING")),
+    Fault("torn tail", _torn_tail, ("TORN_TAIL",), 1),
+    Fault("wrong index unit", _index_unit, ("INDEX_FILE",), 1),
+    Fault("wrong index unit of a missing segment", _index_units_of_missing_segment,
+          ("INDEX_FILE", "MISSING_SEGMENT"), 2),
+    Fault("index beyond the log", _index_beyond, ("INDEX_FILE",), 1, ("LAGGING",)),
+    Fault("wrong ConsumeQueue unit", _queue_unit, ("QUEUE_MISMATCH",), 1),
+    Fault("missing ConsumeQueue unit", _queue_unit_missing, ("QUEUE_MISSING",), 1),
+    Fault("dangling ConsumeQueue unit", _queue_dangling, ("QUEUE_DANGLING",), 1),
+    Fault("ConsumeQueue without messages", _queue_without_messages, ("QUEUE_DANGLING",), 1),
+    Fault("lagging ConsumeQueue", _queue_lag, (), 0, ("QUEUE_LAG",)),
+    Fault("lost blank tail", _blank_tail, ("BLANK_TAIL",), 1),
+    Fault("wrong blank size", _blank_size, ("BLANK_TAIL",), 1),
+    Fault("falling term", _term_falls, ("TERM_REGRESSION",), 3),
+    Fault("jumping index", _index_jumps, ("BELOW_QUORUM", "INDEX_GAP"), 3),
+    Fault("malformed record", _record, ("RECORD_CORRUPT",), 2),
+    Fault("broken batch", _batch, ("BATCH_BROKEN", "BIT_ROT"), 2),
+    Fault("queue offset left out", _wrong_queue_offset, ("QUEUE_OFFSET",), 2),
+    Fault("poisoned", _poisoned, ("POISONED",), 1),
+    Fault("damaged hard state", _hard_state, ("HARD_STATE",), 2),
+    Fault("damaged identity", _identity, ("IDENTITY",), 2),
+    Fault("no checkpoint", _no_checkpoint, ("NO_COMMITTED_INDEX",), 4),
+    Fault("unreadable segment", _unreadable, ("UNREADABLE",), 4),
+    Fault("another group's store", _other_group, ("NOT_REPLICAS",), 4),
+]  # fmt: skip
+
+
+def by_names(*names: str) -> Iterator[Fault]:
+    """Some of them."""
+    return (fault for fault in FAULTS if fault.name in names)

