@@ -41,8 +41,16 @@ class LogReader(Protocol):
         """Of the last entry, -1 when there is none."""
 
     @property
+    def begin_pos(self) -> int:
+        """Offset of the first byte held."""
+
+    @property
     def end_pos(self) -> int:
         """Offset behind the last entry."""
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of a segment: no range that is read may cross a multiple of it."""
 
     def view(self, pos: int, size: int) -> memoryview | None:
         """Bytes of the hot window, None when they are cold."""

@@ -118,7 +118,10 @@ class Reader:
             offset += 1
         try:
             parts = await self._records(chosen)
-        except ValueError:  # the log does not hold them any more: retention was faster
+        except ValueError:
+            if chosen[0][0] >= self._log.begin_pos:
+                raise
+            # The log does not hold them any more: retention was faster.
             bounds = queue.bounds
             following = max(offset - len(chosen) + 1, bounds.min)
             return GetResult(GetStatus.MESSAGE_WAS_REMOVING, following, bounds.min, bounds.next)
@@ -205,7 +208,8 @@ class Reader:
             start = chosen[at][0]
             end = start
             run = at
-            while run < len(chosen) and chosen[run][0] - end <= MAX_GAP:
+            segment_end = start - start % self._log.segment_size + self._log.segment_size
+            while run < len(chosen) and chosen[run][0] - end <= MAX_GAP and chosen[run][0] < segment_end:
                 end = chosen[run][0] + chosen[run][1]
                 run += 1
             data = memoryview(await self._read(start, end - start))

@@ -63,6 +63,10 @@ class ReadableLog:
         return self._durable_pos
 
     @property
+    def begin_pos(self) -> int:
+        return self._segments.starts[0] if self._segments.starts else 0
+
+    @property
     def end_pos(self) -> int:
         return self._end_pos
 

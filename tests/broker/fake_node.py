@@ -21,6 +21,8 @@ class FakeLog:
         self.entries: list[tuple[int, int]] = []
         self.cold_below = 0
         self.first_index = 0
+        self.begin_pos = 0
+        self.segment_size = 1 << 40
 
     @property
     def last_index(self) -> int:
@@ -31,15 +33,22 @@ class FakeLog:
         return len(self.data)
 
     def view(self, pos: int, size: int) -> memoryview | None:
-        if pos < self.cold_below or pos + size > len(self.data):
+        if pos < self.cold_below or pos + size > len(self.data) or self._crosses(pos, size):
             return None
         return memoryview(bytes(self.data[pos : pos + size]))
 
     async def read(self, pos: int, size: int) -> bytes:
         await asyncio.sleep(0.001)
-        if pos < 0 or pos + size > len(self.data):
+        if pos < 0 or pos + size > len(self.data) or self._crosses(pos, size):
             raise ValueError("not in the log")
         return bytes(self.data[pos : pos + size])
+
+    def _crosses(self, pos: int, size: int) -> bool:
+        return pos // self.segment_size != (pos + size - 1) // self.segment_size
+
+    def roll(self) -> None:
+        """End the segment with a blank tail."""
+        self.data += bytes(-len(self.data) % self.segment_size)
 
     def append(self, body: bytes, term: int, kind: int = Kind.MESSAGE, remaining: int = 0) -> int:
         pos = len(self.data)

@@ -267,6 +267,28 @@ def test_memory_of_a_queue_is_bounded_and_the_rest_is_read_from_files(tmp_path: 
     run(test)
 
 
+def test_a_read_that_spans_segments_skips_nothing(tmp_path: Path) -> None:
+    """Found by the bench: one range over a segment boundary was taken for messages that are gone."""
+
+    async def test() -> None:
+        store = Store(tmp_path)
+        store.log.segment_size = 1000
+        await store.open()
+        for number in range(20):
+            if number % 4 == 0:
+                store.log.roll()
+            store.message()
+            store.apply()
+        store.log.cold_below = store.log.end_pos
+        assert await store.cold() == [f"T0-{n}" for n in range(20)]
+        store.log.begin_pos = store.log.end_pos
+        store.log.data.clear()
+        gone = await store.reader.get_cold("T", 0, 5, 4, 1 << 20, None)
+        assert (gone.status, gone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 6)
+
+    run(test)
+
+
 def test_queue_files_roll(tmp_path: Path) -> None:
     async def test() -> None:
         store = Store(tmp_path, hot_units_queue=4)
