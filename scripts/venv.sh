@@ -1,0 +1,114 @@
+# Sourced by the other scripts: finds a Python >= 3.11, makes or reuses .venv, installs what is asked for.
+# shellcheck shell=bash
+#
+#   prepare_venv EXTRAS      e.g. prepare_venv dev,spark; afterwards "$VENV_PYTHON" runs, and finds our packages
+#
+# What it does goes to standard error. Settings: PYTHON (interpreter to use), VENV (default: .venv of this
+# checkout), PIP_ARGS (further arguments of pip install).
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+VENV="${VENV:-$ROOT/.venv}"
+VENV_PYTHON="$VENV/bin/python"
+
+say() { printf '%s\n' "$*" >&2; }
+
+# Runs, and is new enough?
+usable_python() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python3.14 python; do
+        if usable_python "$candidate"; then
+            printf '%s\n' "$candidate"
+            return 0
+        fi
+    done
+    say "No Python >= 3.11 found (tried: ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14 python})."
+    say "Install one, or name it: PYTHON=/path/to/python3 $0"
+    return 1
+}
+
+# Content that decides whether an installation is still right.
+stamp_of() {
+    "$VENV_PYTHON" - "$ROOT/pyproject.toml" "$1" "$ROOT" <<'PY'
+import hashlib, pathlib, sys
+text = pathlib.Path(sys.argv[1]).read_bytes() + sys.argv[2].encode() + sys.argv[3].encode() + sys.version.encode()
+print(hashlib.sha256(text).hexdigest())
+PY
+}
+
+make_venv() {
+    local python
+    python="$(find_python)" || return 1
+    say "Making $VENV with $("$python" -V 2>&1)"
+    # A leftover of an interrupted or outdated one goes; a Debian python without ensurepip needs the second way.
+    rm -rf "$VENV"
+    if "$python" -m venv "$VENV" >/dev/null 2>&1; then
+        return 0
+    fi
+    rm -rf "$VENV"
+    "$python" -m venv --without-pip "$VENV" || return 1
+    "$python" -m pip --version >/dev/null 2>&1 || {
+        say "$python has neither ensurepip nor pip: install its pip (or its venv package)."
+        return 1
+    }
+    printf '%s\n' "$(command -v "$python")" >"$VENV/.pip-of"
+}
+
+run_pip() {
+    if [ -f "$VENV/.pip-of" ]; then
+        "$(cat "$VENV/.pip-of")" -m pip --python "$VENV_PYTHON" "$@"
+    else
+        "$VENV_PYTHON" -m pip "$@"
+    fi
+}
+
+prepare_venv() {
+    local lock="${TMPDIR:-/tmp}/dledger-venv-$(id -u).lock" status=0
+    if command -v flock >/dev/null 2>&1; then # two scripts at once: the second waits for the first
+        exec 9>"$lock"
+        flock 9
+    fi
+    install_missing "$1" || status=$?
+    exec 9>&-
+    export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
+    return "$status"
+}
+
+# Every step returns on failure by itself: `set -e` does not reach into a function called with `||`.
+install_missing() {
+    local extra wanted="" target="$ROOT" started=$SECONDS
+    usable_python "$VENV_PYTHON" || make_venv || return 1
+    for extra in base ${1//,/ }; do
+        if [ "$(cat "$VENV/.installed-$extra" 2>/dev/null)" != "$(stamp_of "$extra")" ]; then
+            wanted="$wanted $extra"
+        fi
+    done
+    [ -n "$wanted" ] || return 0
+    [ -z "$1" ] || target="$ROOT[$1]"
+    say "Installing dledger${1:+[$1]} into $VENV (the first time it downloads; spark about 450 MB)"
+    # shellcheck disable=SC2086  # PIP_ARGS is a list
+    run_pip install --disable-pip-version-check --progress-bar off ${PIP_ARGS:-} --editable "$target" 2>&1 |
+        show_progress || {
+        say "Installing failed: see above; is the package index reachable?"
+        return 1
+    }
+    for extra in $wanted; do
+        stamp_of "$extra" >"$VENV/.installed-$extra" || return 1
+    done
+    say "Installed in $((SECONDS - started)) s"
+}
+
+# pip says much; show what takes time, and everything if it fails.
+show_progress() {
+    local line
+    while IFS= read -r line; do
+        case "$line" in
+        *Downloading* | *Building* | *Successfully* | *rror* | *ERROR* | *WARNING* | *"No matching"*)
+            say "  ${line:0:150}"
+            ;;
+        esac
+    done
+}

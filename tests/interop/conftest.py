@@ -1,0 +1,175 @@
+"""Installs the real clients into a cache and starts a three-node group for them.
+
+DLEDGER_REQUIRE_INTEROP=1 (set in CI): a client that cannot be installed is a failure, not a skip.
+DLEDGER_CACHE: where to keep what was installed (default: ~/.cache/dledger).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from chaos.cluster import ClusterSpec, LocalCluster, find_base_port
+
+DRIVERS = Path(__file__).parent / "drivers"
+NPM_PACKAGES = ("ali-ons@3.12", "urllib@2")
+PIP_PACKAGE = "rocketmq==0.4.4"
+INSTALL_LIMIT_S = 300
+
+
+def cache() -> Path:
+    base = os.environ.get("DLEDGER_CACHE") or str(Path.home() / ".cache" / "dledger")
+    return Path(base) / "interop"
+
+
+def missing(reason: str) -> NoReturn:
+    """Skip where a machine cannot have the client; in CI that is a failure."""
+    if os.environ.get("DLEDGER_REQUIRE_INTEROP") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def install(target: Path, command: list[str], what: str) -> Path:
+    """Run an installer for `target` once; the mark says that it finished."""
+    mark = target / ".installed"
+    wanted = " ".join(command)
+    if mark.exists() and mark.read_text() == wanted:
+        return target
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    try:
+        done = subprocess.run(
+            command, cwd=target, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        missing(f"{what} could not be installed within {INSTALL_LIMIT_S} s")
+    if done.returncode:
+        missing(f"{what} could not be installed: {(done.stderr or done.stdout).strip()[-600:]}")
+    mark.write_text(wanted)
+    return target
+
+
+@dataclass(frozen=True)
+class ClientKind:
+    """A client of another project: how to start its driver."""
+
+    name: str
+    command: Callable[[str], list[str]]
+    environment: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def ali_ons() -> ClientKind:
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        missing("node and npm are not installed")
+    (cache() / "npm").mkdir(parents=True, exist_ok=True)
+    command = ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--prefix", ".", *NPM_PACKAGES]
+    modules = install(cache() / "npm" / "ali-ons", command, "ali-ons")
+    driver = str(DRIVERS / "ali.js")
+    return ClientKind("ali-ons", lambda args: ["node", driver, *args.split(), str(modules)], {})
+
+
+@pytest.fixture(scope="session")
+def py_rocketmq(tmp_path_factory: pytest.TempPathFactory) -> ClientKind:
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        missing(f"{PIP_PACKAGE} has no wheel for {sys.platform} {platform.machine()}")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    modules = install(cache() / "pip" / "rocketmq", [*command, "--target", ".", PIP_PACKAGE], PIP_PACKAGE)
+    home = tmp_path_factory.mktemp("cpp-home")  # the C++ client writes its log below the home directory
+    driver = str(DRIVERS / "pyrocketmq.py")
+    return ClientKind(
+        "rocketmq (C++)",
+        lambda args: [sys.executable, driver, *args.split()],
+        {"PYTHONPATH": str(modules), "HOME": str(home), "ROCKETMQ_CLIENT_LOG_DIR": str(home)},
+    )
+
+
+class Driver:
+    """A running driver: its events, in the order they came. `ms` is the wall clock of this machine."""
+
+    def __init__(self, kind: ClientKind, mode: str, namesrv: str, topic: str, group: str) -> None:
+        self.name = f"{kind.name} {mode}"
+        self.events: list[dict[str, Any]] = []
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._process = subprocess.Popen(
+            kind.command(f"{mode} {namesrv} {topic} {group}"),
+            env={**os.environ, **kind.environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+
+    def wait(self, done: Callable[[list[dict[str, Any]]], bool], limit_s: float) -> None:
+        """Until the events so far satisfy `done`."""
+        deadline = time.monotonic() + limit_s
+        while not done(self.events):
+            try:
+                line = self._lines.get(timeout=max(0.0, min(1.0, deadline - time.monotonic())))
+            except queue.Empty:
+                line = ""
+            if line.startswith("{"):
+                self.events.append(json.loads(line))
+            assert time.monotonic() < deadline, f"{self.name}: after {limit_s} s only {self.summary()}"
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        """Events of one kind."""
+        return [item for item in self.events if item["event"] == event]
+
+    def summary(self) -> str:
+        counts: dict[str, int] = {}
+        for item in self.events:
+            counts[item["event"]] = counts.get(item["event"], 0) + 1
+        return f"{counts}, last: {self.events[-3:]}, exit code {self._process.poll()}"
+
+    def close(self) -> None:
+        """Let it end by itself, else kill it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@pytest.fixture
+def drive() -> Iterator[Callable[..., Driver]]:
+    """Start drivers that end with the test."""
+    drivers: list[Driver] = []
+
+    def start(kind: ClientKind, mode: str, namesrv: str, topic: str, group: str) -> Driver:
+        drivers.append(Driver(kind, mode, namesrv, topic, group))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.close()
+
+
+@pytest.fixture(scope="session")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("interop") / "group"
+    cluster = LocalCluster.create(directory, ClusterSpec(base_port=find_base_port(start=23000)))
+    cluster.start()
+    yield cluster
+    cluster.stop()

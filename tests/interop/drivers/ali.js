@@ -1,0 +1,54 @@
+// Drives npm `ali-ons`: node ali.js produce|consume NAMESRV TOPIC GROUP MODULES
+// One JSON object a line on standard output; ends when standard input closes.
+'use strict';
+
+const [ mode, nameSrv, topic, group, modules ] = process.argv.slice(2);
+const { createRequire } = require('module');
+const load = createRequire(modules + '/');
+const httpclient = load('urllib');
+const { Producer, Consumer, Message } = load('ali-ons');
+
+const INTERVAL_MS = 50;
+const quiet = { info() {}, debug() {}, warn() {}, error() {} };
+const say = event => process.stdout.write(JSON.stringify(Object.assign({ ms: Date.now() }, event)) + '\n');
+const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
+let open = true;
+
+process.stdin.on('end', () => { open = false; setTimeout(() => process.exit(0), 500); });
+process.stdin.resume();
+
+async function produce() {
+  const producer = new Producer({ httpclient, nameSrv, producerGroup: group, logger: quiet });
+  producer.on('error', error => say({ event: 'error', text: String(error.message) }));
+  await producer.ready();
+  say({ event: 'ready' });
+  for (let seq = 0; open;) {
+    try {
+      const message = new Message(topic, 'TagA', String(seq));
+      message.keys = [ 'key-' + seq ];
+      const result = await producer.send(message);
+      if (result.sendStatus !== 'SEND_OK') throw new Error(result.sendStatus);
+      say({ event: 'acked', seq, id: result.msgId });
+      seq++;
+    } catch (error) {
+      say({ event: 'failed', seq, text: String(error.message) });
+    }
+    await sleep(INTERVAL_MS);
+  }
+}
+
+async function consume() {
+  const consumer = new Consumer({ httpclient, nameSrv, consumerGroup: group, logger: quiet,
+    consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET' });
+  consumer.on('error', error => say({ event: 'error', text: String(error.message) }));
+  consumer.subscribe(topic, '*', async message => {
+    say({ event: 'received', seq: Number(message.body.toString()), keys: message.keys, tag: message.tags });
+  });
+  await consumer.ready();
+  say({ event: 'ready' });
+}
+
+(mode === 'produce' ? produce() : consume()).catch(error => {
+  say({ event: 'fatal', text: String(error.stack) });
+  process.exit(1);
+});

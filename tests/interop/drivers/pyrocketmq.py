@@ -1,0 +1,68 @@
+"""Drives PyPI `rocketmq` 0.4.4 (a C++ client): pyrocketmq.py produce|consume NAMESRV TOPIC GROUP.
+
+One JSON object a line on standard output; ends when standard input closes. Found by PYTHONPATH.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+
+from rocketmq.client import Message, Producer, PushConsumer
+
+INTERVAL_S = 0.05
+
+
+def say(**event: object) -> None:
+    line = json.dumps({"ms": int(time.time() * 1000), **event})
+    os.write(1, (line + "\n").encode())  # whole lines, also from the C++ client's threads
+
+
+def produce(namesrv: str, topic: str, group: str, end: threading.Event) -> None:
+    producer = Producer(group)
+    producer.set_namesrv_addr(namesrv)
+    producer.start()
+    say(event="ready")
+    seq = 0
+    while not end.is_set():
+        message = Message(topic)
+        message.set_keys(f"key-{seq}")
+        message.set_tags("TagA")
+        message.set_body(str(seq))
+        try:
+            result = producer.send_sync(message)
+        except Exception as error:  # the client raises one class per C++ error code
+            say(event="failed", seq=seq, text=str(error))
+        else:
+            if int(result.status) == 0:
+                say(event="acked", seq=seq, id=result.msg_id)
+                seq += 1
+            else:
+                say(event="failed", seq=seq, text=str(result.status))
+        end.wait(INTERVAL_S)
+
+
+def consume(namesrv: str, topic: str, group: str, end: threading.Event) -> None:
+    consumer = PushConsumer(group)
+    consumer.set_namesrv_addr(namesrv)
+
+    def received(message: object) -> None:
+        say(event="received", seq=int(message.body), keys=message.keys.decode(), tag=message.tags.decode())  # type: ignore[attr-defined]
+
+    consumer.subscribe(topic, received)
+    consumer.start()
+    say(event="ready")
+    end.wait()
+
+
+def main() -> None:
+    mode, namesrv, topic, group = sys.argv[1:5]
+    end = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), end.set()), daemon=True).start()
+    (produce if mode == "produce" else consume)(namesrv, topic, group, end)
+    os._exit(0)  # the C++ client's destructors may hang when a broker is gone
+
+
+if __name__ == "__main__":
+    main()
