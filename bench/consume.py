@@ -148,8 +148,11 @@ async def consume(
                 while not all(worker.done() for worker in workers):
                     await asyncio.wait(workers, timeout=1.0)
                     progress(tally)
-        except* ClientError as errors:
-            raise errors.exceptions[0] from None
+        except BaseExceptionGroup as group:
+            errors = group.subgroup(ClientError)
+            if errors is None:
+                raise
+            raise errors.exceptions[0] from group
         result = tally.result(load, "consume", core.now())
         result["queues"] = len(queues)
         result["order"] = "every queue offset followed the one before"

@@ -57,10 +57,9 @@ async def main(
                 on_ready(broker)
             await stop.wait()
             await _shut_down(broker, tasks)
-    except* NodeFailed as failures:
-        raise _first(failures) from None
-    except* OSError as failures:
-        raise _first(failures) from None
+    except BaseExceptionGroup as failures:
+        # Not `except*`: what is raised from there comes in a group again (always, before Python 3.11.4).
+        raise _reason(failures) from failures
     finally:
         await broker.server.close()
         if http is not None:
@@ -107,8 +106,18 @@ async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
     tasks.cancel_all()
 
 
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _reason(group: BaseExceptionGroup[Any]) -> BaseException:
+    """What ended the broker: a failed node before the I/O error that it may have caused elsewhere."""
+    leaves: list[BaseException] = []
+    groups: list[BaseExceptionGroup[Any]] = [group]
+    while groups:
+        for error in groups.pop().exceptions:
+            if isinstance(error, BaseExceptionGroup):
+                groups.append(error)
+            else:
+                leaves.append(error)
+    for kind in (NodeFailed, OSError):
+        for leaf in leaves:
+            if isinstance(leaf, kind):
+                return leaf
+    return group
