@@ -64,7 +64,7 @@ class ReadableLog:
 
     @property
     def begin_pos(self) -> int:
-        return self._segments.starts[0] if self._segments.starts else 0
+        return self._segments.first_start
 
     @property
     def end_pos(self) -> int:
@@ -107,7 +107,7 @@ class ReadableLog:
         if index == self._last_index:
             return self._end_pos
         if index < self._first_index:
-            return self._segments.starts[0] if self._segments.starts else 0
+            return self._segments.first_start
         batch = self._tail_batch(index)
         if batch is not None and batch.last == index:
             return batch.end_pos

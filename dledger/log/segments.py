@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+
 from formats.store_files import DATA_DIR, parse_segment_name, segment_name
 from runtime import Env, File, Lane
 
@@ -10,16 +12,20 @@ class SegmentError(Exception):
     """The data directory is not a log; the text says what is wrong and what to do."""
 
 
+MAX_OPEN = 16
+"""Segments kept open (and mapped) at a time: beyond it the oldest are closed and opened again on demand."""
+
+
 class Segments:
-    """The directory `data`. Opened files are kept; the mapped view of the newest ones serves hot reads."""
+    """The directory `data`. The mapped view of the newest segments serves hot reads."""
 
     def __init__(self, env: Env, node_dir: str, segment_size: int, hot_segments: int) -> None:
         self._env = env
         self.directory = f"{node_dir}/{DATA_DIR}"
         self.size = segment_size
         self._hot = hot_segments
+        self._starts: list[int] = []
         self._files: dict[int, File] = {}
-        self._retired: list[tuple[int, File]] = []
 
     def open(self) -> None:
         """Open all segments (blocking); SegmentError for a hole or a file of another size."""
@@ -43,12 +49,17 @@ class Segments:
                     "replace this node's store (delete it and restart) to refill it from its peers"
                 )
             expected = start + self.size
-            self._files[start] = files.open(path)
+            self._starts.append(start)
 
     @property
     def starts(self) -> list[int]:
         """Offsets of the first bytes, ascending."""
-        return sorted(self._files)
+        return list(self._starts)
+
+    @property
+    def first_start(self) -> int:
+        """Offset of the first byte held; 0 when there is no segment."""
+        return self._starts[0] if self._starts else 0
 
     def start_of(self, pos: int) -> int:
         """Offset of the first byte of the segment that holds `pos`."""
@@ -56,11 +67,32 @@ class Segments:
 
     def has(self, start: int) -> bool:
         """Whether the segment is there."""
-        return start in self._files
+        place = bisect_left(self._starts, start)
+        return place < len(self._starts) and self._starts[place] == start
 
     def file(self, start: int) -> File:
-        """The open file of a segment."""
-        return self._files[start]
+        """The file of a segment that is there, opened if it is not (blocking then)."""
+        file = self._files.get(start)
+        if file is None:
+            self._close_old()
+            file = self._files[start] = self._env.files.open(self.path(start))
+        return file
+
+    def _close_old(self) -> None:
+        newest = self._starts[-self._hot :]
+        for start in sorted(self._files):
+            if len(self._files) < MAX_OPEN:
+                return
+            if start not in newest:
+                self._close_one(start)
+
+    def _close_one(self, start: int) -> bool:
+        try:
+            self._files[start].close()
+        except BufferError:  # somebody still reads it: later
+            return False
+        del self._files[start]
+        return True
 
     def path(self, start: int) -> str:
         """File name of a segment."""
@@ -68,7 +100,9 @@ class Segments:
 
     async def add(self, start: int) -> None:
         """A file was moved to `path(start)`: open it."""
+        self._close_old()
         self._files[start] = await self._env.workers.run(Lane.DISK, self._env.files.open, self.path(start))
+        insort(self._starts, start)
 
     def is_hot(self, pos: int, end_pos: int) -> bool:
         """Whether `pos` lies in the newest segments, whose pages are expected in memory."""
@@ -77,37 +111,34 @@ class Segments:
     def view(self, pos: int, size: int) -> memoryview | None:
         """A slice of one segment's map; None when the log does not hold it. Blocks on cold pages."""
         start = self.start_of(pos)
-        file = self._files.get(start)
-        if file is None or pos - start + size > self.size:
+        if pos - start + size > self.size or not self.has(start):
             return None
-        return file.view()[pos - start : pos - start + size]
+        return self.file(start).view()[pos - start : pos - start + size]
 
     def pread(self, pos: int, size: int) -> bytes:
         """The same bytes by a read (blocking); ValueError when the log does not hold them."""
         start = self.start_of(pos)
-        file = self._files.get(start)
-        if file is None or pos - start + size > self.size:
+        if pos - start + size > self.size or not self.has(start):
             raise ValueError(f"no segment holds {size} bytes at {pos}")
-        data = file.pread(size, pos - start)
+        # A handle of its own: the loop may close the shared one meanwhile.
+        file = self._env.files.open(self.path(start))
+        try:
+            data = file.pread(size, pos - start)
+        finally:
+            file.close()
         if len(data) != size:
             raise ValueError(f"{file.path}: {len(data)} of {size} bytes at {pos - start}")
         return data
 
     def remove(self, start: int) -> str | None:
         """Close a segment and name its file for recycling; None while a reader holds a view of it (S6)."""
-        file = self._files[start]
-        try:
-            file.close()
-        except BufferError:
+        if start in self._files and not self._close_one(start):
             return None
-        del self._files[start]
+        self._starts.remove(start)
         return self.path(start)
 
     def close(self) -> None:
         """Close all files; those that a reader still views stay open until the process ends."""
-        for file in self._files.values():
-            try:
-                file.close()
-            except BufferError:
-                self._env.log.debug("segment still viewed at close", path=file.path)
-        self._files.clear()
+        for start in sorted(self._files):
+            if not self._close_one(start):
+                self._env.log.debug("segment still viewed at close", path=self.path(start))

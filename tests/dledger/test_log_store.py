@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dledger.errors import NodeFailed
 from dledger.log.appender import Appender
 from dledger.log.recovery import StoreDamaged
+from dledger.log.segments import MAX_OPEN
 from dledger.log.store import LogStore
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 from formats.store_files import POISONED_FILE
@@ -261,6 +262,18 @@ def test_a_client_batch_rolls_as_a_whole(tmp_path: Path) -> None:
         await session.durable()
         assert session.log.locate(1)[0] == SEGMENT
         assert session.log.range_end(1, 1000)[0] == 2, "frames never split a client batch"
+
+    use(tmp_path, work)
+
+
+def test_a_long_log_keeps_few_files_open(tmp_path: Path) -> None:
+    bodies = fill(tmp_path, 9000, size=200)  # more segments than may be open
+
+    async def work(session: Session) -> None:
+        assert len(session.log._segments.starts) > MAX_OPEN + 8
+        assert await session.bodies() == bodies
+        assert session.log.range_end(0, 4096)[0] > 0
+        assert len(session.log._segments._files) <= MAX_OPEN
 
     use(tmp_path, work)
 
