@@ -38,7 +38,7 @@ class IndexFiles:
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
         file = self._open.get(start)
-        if index < 0 or file is None or file.size() < self._size:
+        if index < 0 or file is None:
             return None
         unit = IndexUnit._make(INDEX_UNIT.unpack_from(file.view(), at - start))
         return unit if unit.magic == MAGIC and unit.index == index else None
@@ -124,8 +124,6 @@ class IndexFiles:
         entry was fsynced, and recovery rewrites the holes.
         """
         file = self._open[start]
-        if file.size() < self._size:
-            return 0
         view = file.view()
         page = 4096
         low, high = 0, self._size // page + (1 if self._size % page else 0)

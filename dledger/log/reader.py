@@ -163,11 +163,14 @@ class ReadableLog:
         return await self.read(pos, self.end_of(last) - pos)
 
     def view(self, pos: int, size: int) -> memoryview | None:
-        """Bytes of the hot window of what is written; None when they are cold."""
-        if pos + size > self._written_pos:
-            data = self._from_tail(pos, size)
-            return None if data is None else memoryview(data)
-        if not self._segments.is_hot(pos, self._end_pos):
+        """Bytes of the hot window; None when they are cold.
+
+        What was appended a moment ago is still in memory: reading it there spares the page faults.
+        """
+        data = self._from_tail(pos, size)
+        if data is not None:
+            return data
+        if pos + size > self._written_pos or not self._segments.is_hot(pos, self._end_pos):
             return None
         return self._segments.view(pos, size)
 
@@ -191,9 +194,14 @@ class ReadableLog:
         return view
 
     def _from_tail(self, pos: int, size: int) -> memoryview | None:
-        for batch in self._unwritten:
-            if batch.pos <= pos and pos + size <= batch.end_pos:
-                return memoryview(batch.data)[pos - batch.pos : pos - batch.pos + size]
+        end = pos + size
+        for batches in (self._unindexed, self._unwritten):
+            if batches and batches[0].pos <= pos and end <= batches[-1].end_pos:
+                for batch in reversed(batches):
+                    if batch.pos <= pos:
+                        if end <= batch.end_pos:
+                            return memoryview(batch.data)[pos - batch.pos : end - batch.pos]
+                        break
         return None
 
     def _tail_batch(self, index: int) -> Batch | None:
