@@ -53,7 +53,9 @@ class Broker:
         self.gate = LeaderGate(self.node, config)
         self.background = Background()
         self.clients = Clients()
-        self.client = RemotingClient(env, limits=ClientLimits())
+        self.client = RemotingClient(
+            env, limits=ClientLimits(), on_connection_lost=lambda address: self.registrar.lost(address)
+        )
         self._system_topics = system_topics(config)
         self._sealer: Sealer | None = None
         catalog = Catalog(config)
@@ -99,6 +101,7 @@ class Broker:
     def apply(self, chunk: Chunk) -> None:
         """Committed, durable entries."""
         self.store.apply(chunk)
+        self.pending.applied(self.store.applied_index)
         self.applied.on_commit(self.store.applied_index)
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:

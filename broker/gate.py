@@ -92,6 +92,9 @@ class LeaderGate:
             except RemotingError as error:
                 code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
                 connection.respond(request, code, remark=error.remark)
+            except Exception as error:  # the boundary of one request, as in the server (safety.md S29)
+                remark = f"{type(error).__name__}: {error}"
+                connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=remark)
 
     def pause(self) -> None:
         """A hand-over begins: hold what comes, until `open` (it failed) or `close` (it worked)."""

@@ -7,6 +7,7 @@ logged reset, and an offset beyond the committed end is refused.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from broker.completions import Completions
@@ -28,15 +29,24 @@ class PendingOffsets:
         self._store = store
         self._completions = completions
         self._offsets: dict[str, dict[tuple[str, int], int]] = {}
+        self._logged: deque[tuple[int, str, dict[tuple[str, int], int]]] = deque()
+        """(index, group, offsets) of entries that are not applied yet."""
         self._waiters: dict[str, list[Waiter]] = {}
 
     def current(self, group: str, topic: str, queue_id: int) -> int | None:
         """The group's offset as last reported, None when it never said."""
-        pending = self._offsets.get(group, {}).get((topic, queue_id))
-        applied = self._store.state.consumer_offset(group, topic, queue_id)
-        if pending is None or applied is None:
-            return applied if pending is None else pending
-        return max(pending, applied)
+        key = (topic, queue_id)
+        known = [
+            self._offsets.get(group, {}).get(key),
+            self._store.state.consumer_offset(group, topic, queue_id),
+            *(offsets.get(key) for _, logged, offsets in self._logged if logged == group),
+        ]
+        return max((offset for offset in known if offset is not None), default=None)
+
+    def applied(self, index: int) -> None:
+        """Entries up to `index` are applied: the state has their offsets."""
+        while self._logged and self._logged[0][0] <= index:
+            self._logged.popleft()
 
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Take note of an offset. False when it lies beyond the committed end."""
@@ -59,10 +69,12 @@ class PendingOffsets:
         for group in list(self._offsets):
             if not sealer.room:
                 return
-            rows = [(topic, queue, at) for (topic, queue), at in self._offsets.pop(group).items()]
+            offsets = self._offsets.pop(group)
+            rows = [(topic, queue, at) for (topic, queue), at in offsets.items()]
             index = -1
             for start in range(0, len(rows), MAX_ROWS):
                 index = sealer.append_op(offsets_op(group, rows[start : start + MAX_ROWS]))
+            self._logged.append((index, group, offsets))
             for connection, request, answer in self._waiters.pop(group, ()):
                 self._completions.add(index, connection, request, answer)
 
@@ -71,4 +83,5 @@ class PendingOffsets:
         waiters = [waiter for group in self._waiters.values() for waiter in group]
         self._waiters.clear()
         self._offsets.clear()
+        self._logged.clear()
         return waiters

@@ -89,11 +89,14 @@ class Registrar:
 
     async def unregister(self, timeout_s: float = 1.0) -> None:
         """104 to all, best effort: a clean shutdown."""
-        header = BrokerIdentityHeader(
-            self._config.broker_name, self._config.client_addr, self._config.cluster_name, self._broker_id()
-        )
+        config = self._config
         async with asyncio.TaskGroup() as group:
-            for addr in self._config.namesrv_addr:
+            for addr in config.namesrv_addr:
+                # The id it knows, which after a hand-over just before may still be the leader's.
+                told = self._told_id.get(addr, self._broker_id())
+                header = BrokerIdentityHeader(
+                    config.broker_name, config.client_addr, config.cluster_name, told
+                )
                 group.create_task(self._unregister(addr, header, timeout_s), name=f"unregister-{addr}")
 
     def topics(self) -> dict[str, wire.TopicConfig]:
@@ -104,6 +107,11 @@ class Registrar:
     def data_version(self) -> wire.DataVersion:
         """Term, number of topic changes, time of the last change told."""
         return wire.DataVersion(self._leader_term, self._state().topics_version, self._changed_ms)
+
+    def lost(self, addr: str) -> None:
+        """The connection to a NameServer ended: it has dropped this broker's routes."""
+        if addr in self._wakes:
+            self._wakes[addr].set()
 
     async def _keep_registered(self, addr: str) -> None:
         config = self._config

@@ -116,8 +116,9 @@ class Sealer:
 
     def put_group(self, config: GroupConfig) -> int:
         """Create or replace a group. Index of the entry."""
+        index = self.append_op(config.op())
         self._groups[config.name] = config
-        return self.append_op(config.op())
+        return index
 
     def append_op(self, op: Mapping[str, object]) -> int:
         """Append one operation of `broker.store.state`. Its index."""

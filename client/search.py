@@ -113,5 +113,6 @@ class LeaderSearch:
             send.last_error = outcome.remark
             if not isinstance(outcome, ConnectFailed):
                 send.mark_unknown()
-        self._lane.parked.append(send)
+        if not send.finished:  # an abandoned attempt may have been answered meanwhile
+            self._lane.parked.append(send)
         return False

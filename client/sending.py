@@ -200,7 +200,11 @@ class SendKernel:
         self._finish(send, SendResult(status, send.unique_id, header.msgId, queue, header.queueOffset))
 
     def _finish(self, send: PendingSend, result: SendResult | ClientError) -> None:
+        if send.finished:
+            return  # an earlier attempt was answered after all
         send.finished = True
+        if send in send.target.lane.parked:
+            send.target.lane.parked.remove(send)
         send.target.lane.in_flight.pop(send.serial, None)
         self.pending = pending = self.pending - 1
         if pending == self._max_pending - 1:
@@ -310,6 +314,8 @@ class SendKernel:
         return True
 
     def _again(self, send: PendingSend) -> None:
+        if send.finished:
+            return
         if self._closed:
             self._give_up(send)
         else:

@@ -11,6 +11,7 @@ import importlib
 import logging
 import logging.handlers
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -88,6 +89,8 @@ def set_up_logging(log_dir: str | None, file_name: str, level: int = logging.INF
     root.addHandler(handler)
 
 
+WANTED_FILES = 8192
+"""Open files: 4096 connections, and as many for queues, segments and clients of NameServers."""
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop may keep the interpreter from a waiting worker. A group write needs it twice (to
 start, and when fdatasync returns); with Python's default of 5 ms that alone was 10 ms a flush under load."""
@@ -116,6 +119,7 @@ def run_program(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> 
         await start(stop)
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(guarded())
@@ -127,6 +131,19 @@ def run_program(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> 
     except asyncio.CancelledError:
         return complain("stopped before everything was in order", EXIT_FAILED)
     return 0
+
+
+def _raise_file_limit() -> None:
+    """As many open files as this process may have: a connection each, beside segments and queues."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    elif hard == resource.RLIM_INFINITY and soft < WANTED_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (WANTED_FILES, hard))
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < WANTED_FILES:
+        logging.getLogger().warning(
+            "only %d open files allowed (ulimit -n): %d are wanted", hard, WANTED_FILES
+        )
 
 
 def complain(message: str, code: int) -> int:

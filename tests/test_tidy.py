@@ -82,6 +82,7 @@ OUTSIDE: dict[str, str] = {
 BLANKET_EXCEPT: dict[str, str] = {
     "chaos/sim/*": "an event loop hands what callbacks raise to the exception handler, as asyncio does",
     "dledger/node.py": "callbacks have no caller: whatever they raise ends the node through `run` (rule 7)",
+    "broker/gate.py": "the boundary of one held request: answered with code 1, as in the server (S29)",
     "dledger/leadership.py": "the pump is a loop callback: the same",
     "dledger/peers.py": "the same for the callbacks of peer connections",
     "remoting/client.py": "the boundary of one request: a failed callback must not take others with it",

@@ -272,16 +272,17 @@ class SendProcessor:
                 if body_size < 0 or properties_size < 0 or stop - at != size or stop > end:
                     raise _bad_batch(at)
                 properties = body[properties_at:stop]
+                text = properties.decode()
+                if "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text:
+                    _refuse_unsupported(text, "")
                 if b"UNIQ_KEY\x01" in properties and b"CLUSTER\x01" not in properties:
                     if properties[-1] != 2:
                         properties += b"\x02"
                     properties += self._added
                 else:
-                    properties = self._properties(properties.decode())[0]
+                    properties = self._properties(text)[0]
                 if len(properties) > MAX_PROPERTIES_SIZE:
                     raise _too_large("properties", len(properties), MAX_PROPERTIES_SIZE)
-                if b"DELAY" in properties or b"TIMER_D" in properties:
-                    _refuse_unsupported(properties.decode(), "")
                 messages.append((flag, body[body_at : body_at + body_size], properties))
                 total += body_size + len(properties)
                 at = stop

@@ -16,7 +16,7 @@ from broker.gate import LeaderGate
 from broker.registration import Registrar
 from broker.sealing import Sealer
 from broker.store.message_store import MessageStore
-from broker.store.state import MAX_QUEUES, GroupConfig, TopicConfig
+from broker.store.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
 from broker.topics import group_problem, is_system_topic, topic_problem
 from remoting.bodies import KvTable, SubscriptionGroupConfig, decode_body
 from remoting.codes import VERSION, RequestCode, ResponseCode
@@ -82,9 +82,10 @@ class AdminProcessor:
         problem = group_problem(body.groupName)
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
-        if not 0 <= body.retryQueueNums <= MAX_QUEUES or not 0 <= body.retryMaxTimes <= 0x7FFFFFFF:
+        numbers = (body.retryMaxTimes, body.groupSysFlag)
+        if not 0 <= body.retryQueueNums <= MAX_QUEUES or not all(0 <= one <= MAX_INT for one in numbers):
             raise RemotingError(
-                ResponseCode.INVALID_PARAMETER, "retryQueueNums or retryMaxTimes out of range"
+                ResponseCode.INVALID_PARAMETER, "retryQueueNums, retryMaxTimes or groupSysFlag out of range"
             )
         _check_room(sealer)
         config = GroupConfig(
@@ -94,7 +95,7 @@ class AdminProcessor:
             body.consumeMessageOrderly,
             body.retryQueueNums,
             body.retryMaxTimes,
-            max(0, body.groupSysFlag),
+            body.groupSysFlag,
         )
         index = sealer.put_group(config)
         answer = partial(connection.respond, request, ResponseCode.SUCCESS)

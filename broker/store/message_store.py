@@ -99,7 +99,12 @@ class MessageStore:
                 EXIT_STORE,
             )
         if snapshot is None:
-            await self._env.workers.run(Lane.DISK, self._env.files.rmtree, self.queue_root)
+            # One that was refused must not be believed later, when the log has grown past it.
+            run = self._env.workers.run
+            await run(Lane.DISK, self._env.files.mkdir, self._state_dir)
+            await run(Lane.DISK, self._env.files.unlink, f"{self._state_dir}/{SNAPSHOT_FILE}")
+            await run(Lane.DISK, self._env.files.sync_dir, self._state_dir)
+            await run(Lane.DISK, self._env.files.rmtree, self.queue_root)
             snapshot = Snapshot(-1, 0, ReplicatedState())
         self.state = snapshot.state
         self.queues = QueueTable(self.state)

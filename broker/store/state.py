@@ -24,6 +24,8 @@ import msgpack
 
 MAX_QUEUES = 1024
 """Queues of one topic, reading or writing: a bound on what one operation can make us hold."""
+MAX_INT = 0x7FFFFFFF
+"""Largest flag word or retry count: a signed 32-bit number, as Java's."""
 MAX_NAME = 255
 """Characters of a topic or group name."""
 
@@ -74,7 +76,7 @@ class TopicConfig:
             write_queues=_number(op.get("write"), MAX_QUEUES),
             perm=_number(op.get("perm"), 0xFF),
             order=_flag(op.get("order", False)),
-            flags=_number(op.get("flags", 0), 0x7FFFFFFF),
+            flags=_number(op.get("flags", 0), MAX_INT),
             attributes=tuple(_pair(item) for item in _list(op.get("attributes", []))),
         )
 
@@ -113,8 +115,8 @@ class GroupConfig:
             broadcast=_flag(op.get("broadcast", True)),
             order=_flag(op.get("order", False)),
             retry_queues=_number(op.get("retry_queues", 1), MAX_QUEUES),
-            retry_max=_number(op.get("retry_max", 16), 0x7FFFFFFF),
-            flags=_number(op.get("flags", 0), 0x7FFFFFFF),
+            retry_max=_number(op.get("retry_max", 16), MAX_INT),
+            flags=_number(op.get("flags", 0), MAX_INT),
         )
 
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from broker import http
@@ -88,6 +89,18 @@ def test_a_group_is_created_and_counts(tmp_path: Path) -> None:
         assert (await world.pull()).code == ResponseCode.NO_PERMISSION
         shown = await world.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         assert json.loads(shown.body)["subscriptionGroupTable"]["CG"]["consumeEnable"] is False
+
+    run(test)
+
+
+@pytest.mark.parametrize("flags", [-1, 1 << 31, 1 << 62])
+def test_a_group_that_could_not_be_logged_is_refused(tmp_path: Path, flags: int) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        body = json.dumps({"groupName": "CG", "groupSysFlag": flags}).encode()
+        reply = await world.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+        assert reply.code == ResponseCode.INVALID_PARAMETER
+        assert "CG" not in world.broker.store.state.groups
 
     run(test)
 

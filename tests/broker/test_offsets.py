@@ -77,6 +77,22 @@ def test_a_two_way_report_is_answered_after_commit(tmp_path: Path) -> None:
     run(test)
 
 
+def test_an_offset_is_known_from_its_report_on_also_while_it_waits_to_be_applied(tmp_path: Path) -> None:
+    """Between the log and the state it must not read as the older one (S25, S28)."""
+
+    async def test() -> None:
+        world = await filled(tmp_path)
+        world.node.auto = False
+        update(world, 2)
+        assert (await query(world)).ext == {"offset": "2"}
+        flush(world)
+        assert (await query(world)).ext == {"offset": "2"}
+        world.node.commit()
+        assert (await query(world)).ext == {"offset": "2"}
+
+    run(test)
+
+
 def test_reports_that_never_reached_the_log_are_refused_when_leadership_ends(tmp_path: Path) -> None:
     async def test() -> None:
         world = await filled(tmp_path)

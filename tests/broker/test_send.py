@@ -158,6 +158,25 @@ def test_a_batch_by_code_10_is_taken_as_a_batch(tmp_path: Path) -> None:
     run(test)
 
 
+def test_what_a_single_send_may_not_hold_a_batch_may_not_either(tmp_path: Path) -> None:
+    """Found in review: a fast path did not look, and one such message would stop its queue's readers."""
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        end = len(world.node.log.entries)
+        for properties in (
+            b"UNIQ_KEY\x01abc\x02K\x01\xff\xfe\x02",
+            b"UNIQ_KEY\x01abc\x02TRAN_MSG\x01true\x02",
+            b"UNIQ_KEY\x01abc\x02DELAY\x013\x02",
+        ):
+            body = batch_body((b"a", properties))
+            reply = await world.call(RequestCode.SEND_BATCH_MESSAGE, send_header("T", 0, ""), body)
+            assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+        assert len(world.node.log.entries) == end
+
+    run(test)
+
+
 def test_malformed_batches_are_refused_and_store_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
