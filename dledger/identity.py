@@ -68,6 +68,7 @@ class StoreFiles:
             power_lost = await run(Lane.DISK, self._take_lock)
             identity, new = await self._open_identity()
             hard_state = await run(Lane.DISK, HardStateFile.open, self._env.files, self._dir)
+            await run(Lane.FLUSH, hard_state.settle)
             await run(Lane.FLUSH, self._env.files.sync_dir, self._dir)
             self._hard_state = hard_state
             poison = await run(Lane.DISK, self._read, POISONED_FILE)
@@ -84,6 +85,7 @@ class StoreFiles:
                 await run(Lane.FLUSH, hard_state.save, HardState())
             if new:
                 await self.save_identity(identity)
+            await run(Lane.DISK, self._note_boot)
         except (StoreDamaged, SegmentError) as error:
             raise NodeFailed(str(error), EXIT_STORE) from error
         except OSError as error:
@@ -108,9 +110,15 @@ class StoreFiles:
         except BlockingIOError as error:
             raise NodeFailed(f"{self._dir} is in use by another process", EXIT_CONFIG) from error
         before = self._lock.pread(_BOOT_SIZE, 0).rstrip(b"\0 ")
-        now = self._env.boot_id.encode()[:_BOOT_SIZE]
-        self._lock.pwritev([now.ljust(_BOOT_SIZE, b"\0")], 0)
-        return before != now
+        return before != self._boot()
+
+    def _boot(self) -> bytes:
+        return self._env.boot_id.encode()[:_BOOT_SIZE]
+
+    def _note_boot(self) -> None:
+        """This start of the machine has recovered the log (not before: a start may be cut short)."""
+        if self._lock is not None:
+            self._lock.pwritev([self._boot().ljust(_BOOT_SIZE, b"\0")], 0)
 
     async def _open_identity(self) -> tuple[Identity, bool]:
         data = await self._env.workers.run(Lane.DISK, self._read, IDENTITY_FILE)

@@ -46,8 +46,8 @@ class LeadershipEvents(Protocol):
     def config_adopted(self, index: int, members: dict[str, str]) -> None:
         """A configuration entry was appended: it is in force (S19)."""
 
-    def counts(self, peer: str) -> bool:
-        """Whether a peer connects as the incarnation that the configuration names (S18)."""
+    def acknowledges(self, peer: str) -> bool:
+        """Whether what a peer has stored may count towards a commit (S18)."""
 
 
 class Leadership:
@@ -120,7 +120,7 @@ class Leadership:
         self._pump()
         for peer in sorted(config.peers):
             if self._peers.connected(peer):
-                self._replicator.perform(leader.peer_up(peer, self._events.counts(peer)))
+                self._replicator.perform(leader.peer_up(peer, self._events.acknowledges(peer)))
 
     def stop(self) -> None:
         """Leadership ended."""
@@ -233,10 +233,9 @@ class Leadership:
             self._say.warning("hand-over did not work in time", to=chosen)
         finally:
             self._handing_over = False
-        if self._replicator.leader is leader:
-            self.applied()
-            return False
-        return True
+            if self._replicator.leader is leader:
+                self.applied()
+        return self._replicator.leader is not leader
 
     def _behind(self, leader: LeaderReplication, chosen: str) -> bool:
         last = self._log.last_index

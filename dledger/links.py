@@ -8,12 +8,17 @@ peer replaces an older one.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
 from dledger.election.membership import Hello
 from dledger.wire import Frame, WireError, decode_frame, encode_frame, frame_size
 
+DEAD_LINK_MS = 3000
+"""Unacknowledged or silent for this long, a connection is dead."""
+_TCP_NODELAY, _TCP_KEEPIDLE, _TCP_KEEPINTVL, _TCP_KEEPCNT, _TCP_USER_TIMEOUT = 1, 4, 5, 6, 18
+_SO_KEEPALIVE = 9
 READ_BUFFER = 256 * 1024
 """Bytes read at once; a larger frame makes the buffer grow to its size, up to the frame limit."""
 
@@ -145,8 +150,16 @@ class PeerConnection(asyncio.BufferedProtocol):
 def set_no_delay(transport: asyncio.BaseTransport) -> None:
     """Small frames leave at once. In simulation there is no socket."""
     sock: Any = transport.get_extra_info("socket")
-    if sock is not None:
-        sock.setsockopt(6, 1, 1)  # IPPROTO_TCP, TCP_NODELAY
+    if sock is None:
+        return
+    tcp = 6
+    sock.setsockopt(tcp, _TCP_NODELAY, 1)
+    if sys.platform == "linux":
+        # A peer that vanished without a word: give the connection up before the kernel's minutes are over.
+        sock.setsockopt(1, _SO_KEEPALIVE, 1)
+        for option, value in ((_TCP_KEEPIDLE, 1), (_TCP_KEEPINTVL, 1), (_TCP_KEEPCNT, 3)):
+            sock.setsockopt(tcp, option, value)
+        sock.setsockopt(tcp, _TCP_USER_TIMEOUT, DEAD_LINK_MS)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -58,6 +58,17 @@ class Members:
         """Whether a configuration entry is not committed yet: no other may follow (2015 erratum)."""
         return bool(self._entries) and self._entries[-1][0] > commit_index
 
+    def established(self, commit_index: int, opening_index: int) -> dict[str, str]:
+        """Whose acknowledgements a leader counts: an entry that it appended itself, once it is committed.
+
+        Counting the new incarnation at append could commit the entry with it alone, and a voter without the
+        entry would not know its vote.
+        """
+        for index, members in reversed(self._entries):
+            if index <= commit_index or index < opening_index:
+                return members
+        return self._founders
+
     def add(self, index: int, members: dict[str, str]) -> None:
         """A configuration entry was appended."""
         self._entries.append((index, members))

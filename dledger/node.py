@@ -177,7 +177,10 @@ class Node:
         if self._timer is not None:
             self._timer.cancel()
         await self._peers.close()
-        await self.log.close()
+        try:
+            await self.log.close()
+        except OSError as error:
+            self._say.error("log not closed in order", error=repr(error))
         await self._store.close(
             Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
         )
@@ -318,7 +321,7 @@ class Node:
                 return
             if error is not None:
                 self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE))
-                return
+                return  # the marker is left by `_close`
             try:
                 self.perform(then)
                 release()
@@ -375,7 +378,11 @@ class Node:
         follower = self._replicator.follower
         if self.elector.may_vote or follower is None or follower.leader_commit < 0:
             return
-        if self.log.durable_index >= follower.leader_commit:
+        # A commit index is the leader's own only when it committed in its term; and only what agreed with
+        # this leader is a refill, not what the store still had.
+        mark = follower.leader_commit
+        agreed = min(follower.matched, self.log.durable_index)
+        if agreed >= mark and self.log.term_of(mark) == follower.term:
             self._say.info("store is refilled: this node votes again", index=self.log.durable_index)
             self.elector.may_vote = True
             self.reasons.clear()
@@ -449,7 +456,16 @@ class Node:
     def on_peer_up(self, peer: str) -> None:
         """Requests reach the peer."""
         if self._replicator.leader is not None:
-            self._replicator.perform(self._replicator.leader.peer_up(peer, self.counts(peer)))
+            self._replicator.perform(self._replicator.leader.peer_up(peer, self.acknowledges(peer)))
+
+    def acknowledges(self, peer: str) -> bool:
+        """Whether this leader may count what the peer has stored towards a commit (S18)."""
+        leader = self._replicator.leader
+        hello = self._peers.hellos.get(peer)
+        if leader is None or hello is None:
+            return False
+        members = self._members.established(self.commit_index, leader.opening_index)
+        return members.get(peer) == hello.incarnation
 
     def counts(self, peer: str) -> bool:
         """Whether the peer connects as the incarnation that the configuration names (S18)."""
@@ -509,6 +525,7 @@ class Node:
             return
         if self.counts(peer):
             self.elector.peer_active(peer, now)
+        leader.peer_counts(peer, self.acknowledges(peer))
         self._replicator.perform(leader.response(peer, message))
         self._leadership.progressed()
         self._leadership.admit(peer, self._peers.hellos.get(peer), self._identity.cluster)

@@ -46,7 +46,10 @@ class ClientRequests:
             self._answer(connection, number, Code.SUCCESS, status=self._node.status())
         else:
             self._answer(
-                connection, number, Code.UNEXPECTED_ARGUMENT, text=f"unknown operation {operation!r}"
+                connection,
+                number,
+                Code.UNEXPECTED_ARGUMENT,
+                text=f"unknown operation {str(operation)[:64]!r}",
             )
 
     def committed(self, index: int) -> None:

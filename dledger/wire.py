@@ -63,6 +63,8 @@ _ENUMS: dict[type[Any], tuple[int, type[Any]]] = {
     PushResponse: (1, Code),
 }
 
+_TEXT_FIELDS = ("candidate", "leader")
+"""All other fields are numbers."""
 COMPRESS_ABOVE = 4096
 """Bytes of payload below which LZ4 is not worth a try."""
 _MAX_PAYLOAD = 64 * 1024 * 1024
@@ -111,7 +113,7 @@ def decode_message(frame: Frame) -> Message:
         raise WireError(f"{type_.__name__}: {len(values) if isinstance(values, list) else 'no'} fields")
     arguments = dict(zip(names, values, strict=False))
     for name, value in arguments.items():
-        if not isinstance(value, int | str):
+        if not isinstance(value, str if name in _TEXT_FIELDS else int):
             raise WireError(f"{type_.__name__}.{name}: {type(value).__name__} is no field type")
     if type_ in _ENUMS:
         place, enum = _ENUMS[type_]

@@ -25,6 +25,15 @@ class HardStateFile:
         found = decode_hard_state(file.pread(2 * SLOT_SIZE, 0))
         return cls(file, 0, None) if found is None else cls(file, found[0], found[1])
 
+    def settle(self) -> None:
+        """Make durable what was read: the process may have died between a write and its fsync (S2).
+
+        The same slot is written again, so that a torn write leaves the other one as it was.
+        """
+        if self.loaded is not None:
+            self._file.pwritev([encode_slot(self._sequence, self.loaded)], self._sequence % 2 * SLOT_SIZE)
+            self._file.fdatasync()
+
     def save(self, state: HardState) -> None:
         """Write the slot that is not the newest, fsync. After an error the node must end (S3)."""
         sequence = self._sequence + 1

@@ -157,11 +157,13 @@ def _walk(
     start = begin
     units: list[bytes] = []
     units_first = -1
+    if mark is None:
+        result.mark = result.first_index - 1
     result.scanned.append(start)
     while True:
         view = segments.file(start).view()
         offset = at.pos - start
-        if mark is not None and discard and at.index >= mark.index:
+        if discard and at.index >= result.mark and whole.index == at.index:
             result.cut = "a failed write or fsync: everything above the durable mark is discarded"
             break
         if is_blank(view, offset):

@@ -65,6 +65,7 @@ class LogStore(ReadableLog):
         self.pool = SegmentPool(env, node_dir, segment_size, pool_segments)
         self._synced_index = -1
         self._last_sync = 0.0
+        self._failed = False
         self._wake = asyncio.Event()
         self._io = asyncio.Lock()
         self.on_durable: Callable[[], None] = lambda: None
@@ -104,7 +105,7 @@ class LogStore(ReadableLog):
             await self._make_index_files(missing)
             await run(Lane.FLUSH, self._index.write, *missing)
         await self.sync_index()
-        for start in found.stale_segments:
+        for start in reversed(found.stale_segments):
             await self._retire(start)
         self._durable_index = self._synced_index = self._last_index
         self._durable_pos = self._end_pos
@@ -254,8 +255,11 @@ class LogStore(ReadableLog):
     async def _make_index_files(self, units: tuple[int, bytes]) -> None:
         count = len(units[1]) // INDEX_UNIT.size
         if self._index.lacks(units[0], count):
-            await self._env.workers.run(Lane.FLUSH, self._index.create, units[0], count)
-            await self._env.workers.run(Lane.FLUSH, self._index.sync_names)
+            try:
+                await self._env.workers.run(Lane.FLUSH, self._index.create, units[0], count)
+                await self._env.workers.run(Lane.FLUSH, self._index.sync_names)
+            except OSError as error:
+                raise NodeFailed(f"cannot make an index file in {self._dir}: {error}", EXIT_STORE) from error
 
     async def sync_index(self) -> None:
         """Make the index units written so far durable."""
@@ -281,11 +285,11 @@ class LogStore(ReadableLog):
             await self.sync_index()
         try:
             await self.pool.take(self._segments.path(start))
+            await self._segments.add(start)
         except OSError as error:
             raise NodeFailed(
                 f"cannot prepare a segment of {self._segments.size} bytes in {self._dir}: {error}", EXIT_STORE
             ) from error
-        await self._segments.add(start)
         self.on_roll()
 
     # Cutting
@@ -315,7 +319,8 @@ class LogStore(ReadableLog):
             for file in await run(Lane.FLUSH, self._index.clear_from, index):
                 await run(Lane.FLUSH, file.fdatasync)
             await self._erase_header(pos)
-            for start in self._segments.starts:
+            # The last first: a crash in between must not leave a hole.
+            for start in reversed(self._segments.starts):
                 if start > pos or (start == pos and start != before):
                     await self._retire(start)
             self._written_pos = before
@@ -340,6 +345,7 @@ class LogStore(ReadableLog):
 
     async def _poison(self, error: OSError) -> None:
         """Leave a marker as well as the disk allows, then end the node: never retry an fsync (S3)."""
+        self._failed = True
         reason = f"a write or fsync of the log failed: {error}"
         path = f"{self._dir}/{POISONED_FILE}"
         try:
@@ -363,9 +369,10 @@ class LogStore(ReadableLog):
         """Write what is left of the index, close files."""
         async with self._io:
             await self._env.workers.run(Lane.FLUSH, lambda: None)  # a cancelled flusher's job may still run
-            await self._sync_written()
-            await self._write_units()
-            await self.sync_index()
+            if not self._failed:  # else an fsync that "works" now would certify what is lost (S3)
+                await self._sync_written()
+                await self._write_units()
+                await self.sync_index()
         self._segments.close()
         self._index.close()
 

@@ -134,16 +134,11 @@ class LeaderReplication:
         self._voters: tuple[str, ...] = ()
         self.set_members(voters, peers)
 
-    def set_members(
-        self, voters: Iterable[str], peers: Iterable[str], counted: Iterable[str] = ()
-    ) -> list[Effect]:
-        """The configuration changed. New peers start DOWN until `peer_up`; `counted` as in there."""
+    def set_members(self, voters: Iterable[str], peers: Iterable[str]) -> list[Effect]:
+        """The configuration changed. New peers start DOWN until `peer_up`."""
         self._voters = tuple(sorted(voters))
         wanted = sorted(peer for peer in peers if peer != self.self_id)
         self.progress = {peer: self.progress.get(peer, Progress()) for peer in wanted}
-        for peer in counted:
-            if peer in self.progress:
-                self.progress[peer].counts = True
         return self._advance_commit()
 
     # Events
@@ -161,6 +156,12 @@ class LeaderReplication:
         progress.stored = progress.durable = -1
         progress.counts = counts
         return self._compare(peer, progress, self._log.last_index)
+
+    def peer_counts(self, peer: str, counts: bool) -> None:
+        """Whether the peer's acknowledgements count from now on (see `peer_up`)."""
+        progress = self.progress.get(peer)
+        if progress is not None:
+            progress.counts = counts
 
     def peer_down(self, peer: str) -> list[Effect]:
         """The connection is gone."""

@@ -326,6 +326,32 @@ def test_after_a_failed_write_everything_above_the_mark_is_discarded(tmp_path: P
     assert read_all(tmp_path, discard=True) == bodies[:40]
 
 
+def test_discarding_without_any_index_unit_discards_everything(tmp_path: Path) -> None:
+    fill(tmp_path, 20)
+    forget_units(tmp_path, 0)
+    assert read_all(tmp_path, discard=True) == []
+
+
+def test_a_cut_that_was_interrupted_between_segments_leaves_no_hole(tmp_path: Path) -> None:
+    """Segments are retired from the end: what a crash leaves is still one piece."""
+    fill(tmp_path, 1500)
+    retired: list[str] = []
+
+    async def work(session: Session) -> None:
+        give_back = session.log.pool.give_back
+
+        async def note(path: str) -> None:
+            retired.append(path)
+            await give_back(path)
+
+        session.log.pool.give_back = note  # type: ignore[method-assign]
+        await session.log.truncate(10)
+
+    use(tmp_path, work)
+    assert len(retired) > 1
+    assert retired == sorted(retired, reverse=True)
+
+
 class BrokenDisk(OsFiles):
     """Every data fsync fails once `broken` is set."""
 
@@ -360,6 +386,24 @@ def test_a_failed_fsync_is_final_and_leaves_a_marker(tmp_path: Path) -> None:
     with pytest.raises(NodeFailed, match="fsync"):
         use(tmp_path, work, env=env)
     assert (tmp_path / POISONED_FILE).exists()
+
+
+def test_closing_after_a_failed_fsync_certifies_nothing(tmp_path: Path) -> None:
+    """Under ASYNC_FLUSH a second fsync may "work" on pages that the first one dropped (S3)."""
+    disk = BrokenDisk()
+    env = replace(production_env(), files=disk)
+
+    async def work(session: Session) -> None:
+        session.append([b"fine"])
+        await asyncio.sleep(0.1)
+        disk.broken = True
+        session.append([b"lost"])
+        await asyncio.sleep(0.2)
+        disk.broken = False
+
+    with pytest.raises(NodeFailed, match="fsync"):
+        use(tmp_path, work, env=env, sync=False)
+    assert read_all(tmp_path, discard=True) == [b"fine"]
 
 
 def test_ranges_are_bounded_and_stay_in_one_segment(tmp_path: Path) -> None:

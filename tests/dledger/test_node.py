@@ -198,8 +198,15 @@ def test_a_wiped_node_comes_back_as_a_learner_and_is_recorded(tmp_path: Path, po
             assert group.nodes[name].role is Role.LEARNER
             await group.until(lambda: group.nodes[name].role is Role.FOLLOWER)
             assert await group.agree(300) == bodies
-            # the new incarnation is a full member: with it the group outlives the old leader
-            await group.stop(leader.config.self_id)
+            await group.until(lambda: leader.commit_index == leader.log.last_index)
+            # the new incarnation is a full member: it counts without reconnecting, and the group outlives
+            # first the other follower, then the old leader
+            other = next(peer for peer in group.peers if peer not in (name, leader.config.self_id))
+            await group.stop(other)
+            await group.append([b"with the new one"])
+            group.start(other)
+            await group.agree(301)
+            await group.stop((await group.elected()).config.self_id)
             await group.append([b"after"])
 
     asyncio.run(scenario())
