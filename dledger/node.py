@@ -321,7 +321,7 @@ class Node:
                 return
             if error is not None:
                 self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE))
-                return  # the marker is left by `_close`
+                return
             try:
                 self.perform(then)
                 release()
