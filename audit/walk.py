@@ -13,13 +13,21 @@ A segment is walked front to back, window by window. Three kinds of places need 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from enum import Enum, StrEnum
 from typing import NamedTuple
 from zlib import crc32
 
-from formats.entry import BLANK, BLANK_MAGIC, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, MIN_BLANK_SIZE
+from formats.entry import (
+    BLANK,
+    BLANK_MAGIC,
+    CHAIN,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    MAX_ENTRY_SIZE,
+    MIN_BLANK_SIZE,
+)
 
 BODY_DAMAGED = 1
 """The body's CRC is not the stored one."""
@@ -31,7 +39,6 @@ UNREADABLE = 8
 """No entry: a segment that could not be read (index -1)."""
 
 _MAGIC_BYTES = MAGIC.to_bytes(4, "big")
-_CHAIN = struct.Struct(">qqI")
 _REMAINING = 0xFFFFFF
 
 
@@ -157,7 +164,7 @@ class SegmentWalker:
         limit = len(data)
         base = self.start + self.offset
         unpack = HEADER.unpack_from
-        pack_chain = _CHAIN.pack
+        pack_chain = CHAIN.pack
         new = Entry._make
         while limit - at >= HEADER_SIZE:
             magic, size, index, term, pos, channel, chain, stored, body_size = unpack(data, at)
@@ -308,7 +315,7 @@ class SegmentWalker:
         if index == self._expect:
             return True  # only the term falls; the caller compares it with the chain
         if chain and self._chain is not None:
-            genuine = crc32(_CHAIN.pack(index, term, stored), self._chain) == chain
+            genuine = crc32(CHAIN.pack(index, term, stored), self._chain) == chain
         else:
             genuine = len(data) - end >= HEADER_SIZE and HEADER.unpack_from(data, end)[2] == index + 1
         expected = self._expect or 0

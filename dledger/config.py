@@ -65,7 +65,6 @@ class NodeConfig:
     redial_max_s: float = 1.0
 
     checkpoint_interval_s: float = 1.0
-    index_sync_interval_s: float = 1.0
     apply_bytes: int = 256 * 1024
     """Committed bytes handed to the host in one step, so that the loop stays responsive."""
 

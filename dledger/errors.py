@@ -21,13 +21,5 @@ EXIT_BUG = 71
 EXIT_CONFIG = 78
 
 
-class NotLeader(Exception):
-    """This node does not lead; `leader_id` is who does, as far as it knows."""
-
-    def __init__(self, leader_id: str | None) -> None:
-        super().__init__(f"not the leader; the leader is {leader_id or 'unknown'}")
-        self.leader_id = leader_id
-
-
 class InvariantBroken(Exception):
     """Something that Raft proves impossible was seen: a bug or corruption. Ends the node."""

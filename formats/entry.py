@@ -28,7 +28,8 @@ MIN_BLANK_SIZE = BLANK.size
 
 INDEX_UNIT = struct.Struct(">iqiqq")
 INDEX_UNIT_SIZE = 32
-_CHAIN = struct.Struct(">qqI")
+CHAIN = struct.Struct(">qqI")
+"""What `chain_crc` runs over; loops over many entries pack it themselves (see `chain_crc`)."""
 
 MAX_ENTRY_SIZE = 4 * 1024 * 1024 + 64 * 1024
 """Bytes of one entry with its header: RocketMQ's 4 MiB body limit and room for the rest of the record."""
@@ -104,7 +105,7 @@ def pack_channel(kind: int, batch_remaining: int = 0) -> int:
 
 def chain_crc(previous: int, index: int, term: int, body_crc: int) -> int:
     """The chain value of an entry, given that of the entry before (0 before the first)."""
-    return crc32(_CHAIN.pack(index, term, body_crc), previous)
+    return crc32(CHAIN.pack(index, term, body_crc), previous)
 
 
 def unpack_header(data: bytes | bytearray | memoryview, offset: int = 0) -> EntryHeader:

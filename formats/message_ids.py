@@ -6,7 +6,6 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
-_PORT_OFFSET = struct.Struct(">iq")
 _UNIQUE_TAIL = struct.Struct(">HIIH")
 
 

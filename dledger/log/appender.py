@@ -6,16 +6,13 @@ batch: one write, one push per follower, one fsync.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from zlib import crc32
 
 from dledger.log.store import LogStore
 from dledger.log.tail import Batch
-from formats.entry import HEADER, HEADER_SIZE, MAGIC, Kind
+from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, Kind
 from formats.record import system_record, system_record_size
-
-_CHAIN = struct.Struct(">qqI")
 
 
 class Appender:
@@ -82,7 +79,7 @@ class Appender:
             body_crc = crc32(part, body_crc)
         index = self._next_index
         term = self.term
-        chain = self._chain = crc32(_CHAIN.pack(index, term, body_crc), self._chain)
+        chain = self._chain = crc32(CHAIN.pack(index, term, body_crc), self._chain)
         entry_size = size + HEADER_SIZE
         self._parts.append(
             HEADER.pack(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 from zlib import crc32
 
 from dledger.log.tail import Batch
-from formats.entry import HEADER, HEADER_SIZE, MAGIC, CorruptEntry, Kind
-
-_CHAIN = struct.Struct(">qqI")
+from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, CorruptEntry, Kind
 
 
 @dataclass
@@ -76,7 +73,7 @@ def check_run(
     run = Run(first, pos, data)
     view = memoryview(data)
     unpack = HEADER.unpack_from
-    pack = _CHAIN.pack
+    pack = CHAIN.pack
     total = len(data)
     offset = 0
     index = first

@@ -6,8 +6,6 @@ reads as zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, IndexUnit
 from formats.store_files import INDEX_DIR, parse_segment_name, segment_name
 from runtime import File, Files
@@ -83,11 +81,6 @@ class IndexFiles:
             if end:
                 return self.unit((start + end) // INDEX_UNIT_SIZE - 1)
         return None
-
-    def starts(self) -> Iterator[int]:
-        """First entry index of each file."""
-        for start in sorted(self._open):
-            yield start // INDEX_UNIT_SIZE
 
     def close(self) -> None:
         """Close all files."""

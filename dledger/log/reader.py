@@ -87,10 +87,6 @@ class ReadableLog:
         """Largest i <= index whose term is <= `term`; -1 when there is none."""
         return self._terms.last_of_term_at_most(term, index)
 
-    def term_starts(self) -> list[tuple[int, int]]:
-        """(first index, term) of each term."""
-        return self._terms.starts()
-
     def locate(self, index: int) -> tuple[int, int]:
         """(pos, size) of an entry; KeyError when the log does not hold it."""
         batch = self._tail_batch(index)
@@ -113,10 +109,6 @@ class ReadableLog:
             return batch.end_pos
         pos, size = self.locate(index)
         return pos + size
-
-    def start_of_next(self, index: int) -> int:
-        """Offset of the entry after `index`, which the log holds: behind a blank tail if it lies there."""
-        return self.locate(index + 1)[0]
 
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
         """(last index, bytes) of a run from `first`; see `LogView.range_end`."""

@@ -70,7 +70,6 @@ class LogStore(ReadableLog):
         self._io = asyncio.Lock()
         self.on_durable: Callable[[], None] = lambda: None
         self.on_flush: Callable[[FlushStats], None] = lambda stats: None
-        self.on_roll: Callable[[], None] = lambda: None
 
     # Opening
 
@@ -290,7 +289,6 @@ class LogStore(ReadableLog):
             raise NodeFailed(
                 f"cannot prepare a segment of {self._segments.size} bytes in {self._dir}: {error}", EXIT_STORE
             ) from error
-        self.on_roll()
 
     # Cutting
 

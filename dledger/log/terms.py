@@ -38,7 +38,3 @@ class TermTable:
             index = self._starts[place] - 1
             place -= 1
         return index if place >= 0 else -1
-
-    def starts(self) -> list[tuple[int, int]]:
-        """(first index, term) of each term, ascending."""
-        return list(zip(self._starts, self._terms, strict=True))

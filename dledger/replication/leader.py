@@ -211,10 +211,6 @@ class LeaderReplication:
             self._tell_commit(peer, progress, effects)
         return effects
 
-    def carried_commit(self, peer: str) -> None:
-        """A frame that carries the commit index was just sent to the peer."""
-        self.progress[peer].sent_commit = self.commit_index
-
     def watermark(self, peer: str) -> int:
         """The one of a peer's two watermarks that counts for commit: never what is only in memory there."""
         return self.progress[peer].durable
