@@ -8,10 +8,9 @@ import json
 import os
 import sys
 
-from audit.compare import LAG_WARNING_ENTRIES
 from audit.local import audit_stores
 from audit.report import Report
-from audit.shell import COULD_NOT_RUN, exit_4_on_crash
+from audit.shell import COULD_NOT_RUN, add_audit_arguments, exit_4_on_crash
 from runtime import Env
 from runtime.env import production_env
 
@@ -36,14 +35,7 @@ def parser() -> argparse.ArgumentParser:
             formatter_class=formatter,
         )
         command.add_argument("stores", metavar="STORE", nargs=count, help="storePathRootDir of a node")
-        command.add_argument("--json", action="store_true", help="print one JSON object")
-        command.add_argument(
-            "--lag-warning",
-            type=int,
-            default=LAG_WARNING_ENTRIES,
-            metavar="N",
-            help="warn of a replica that is more than N entries behind (default %(default)s)",
-        )
+        add_audit_arguments(command)
     return top
 
 

@@ -9,9 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from audit.compare import LAG_WARNING_ENTRIES
 from audit.report import Report, failed
-from audit.shell import COULD_NOT_RUN, exit_4_on_crash
+from audit.shell import COULD_NOT_RUN, add_audit_arguments, exit_4_on_crash
 from runtime import Env, Lane
 from runtime.env import production_env
 from runtime.publish import publish
@@ -37,18 +36,11 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     audit.add_argument("stores", metavar="STORE", nargs="+", help="storePathRootDir of a node")
-    audit.add_argument("--json", action="store_true", help="print one JSON object")
+    add_audit_arguments(audit)
     audit.add_argument(
         "--report", metavar="FILE", help="also write the report there: JSON if it ends in .json"
     )
     audit.add_argument("--master", help="Spark master (default: all cores of this machine)")
-    audit.add_argument(
-        "--lag-warning",
-        type=int,
-        default=LAG_WARNING_ENTRIES,
-        metavar="N",
-        help="warn of a replica that is more than N entries behind (default %(default)s)",
-    )
     return top
 
 
