@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from formats.entry import MAX_ENTRY_SIZE
+from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 
 
 class ConfigError(ValueError):
@@ -30,6 +30,8 @@ class NodeConfig:
 
     # Constants of the group, checked between peers (safety.md S9, S18).
     segment_size: int = 1024 * 1024 * 1024
+    max_entry_bytes: int = MAX_ENTRY_SIZE
+    """Largest entry with its header; a segment holds at least two. Simulations shrink both."""
     sync_flush: bool = True
     """SYNC_FLUSH: an acknowledgement means fsynced on a majority. False: written on a majority."""
 
@@ -77,9 +79,11 @@ class NodeConfig:
             host, _, port = address.rpartition(":")
             if not host or not port.isdigit() or not 0 < int(port) < 65536:
                 raise ConfigError(f"dLegerPeers: {node}-{address}: expected host:port")
-        if self.segment_size < 2 * MAX_ENTRY_SIZE:
+        if not HEADER_SIZE < self.max_entry_bytes <= MAX_ENTRY_SIZE:
+            raise ConfigError(f"max_entry_bytes {self.max_entry_bytes}: at most {MAX_ENTRY_SIZE}")
+        if self.segment_size < 2 * self.max_entry_bytes:
             raise ConfigError(
-                f"mapedFileSizeCommitLog {self.segment_size}: at least {2 * MAX_ENTRY_SIZE} bytes, "
+                f"mapedFileSizeCommitLog {self.segment_size}: at least {2 * self.max_entry_bytes} bytes, "
                 "so that the largest batch fits one segment"
             )
         if self.segment_size % 4096:

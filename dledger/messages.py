@@ -9,6 +9,12 @@
 | Truncate | leader -> peer | PushResponse | cut a suffix that conflicts |
 | Append | leader -> peer | PushResponse | entries |
 | Commit | leader -> peer | - | commit index, when no Append carries it |
+| InstallSnapshot | leader -> peer | InstallResponse | a piece of a snapshot, for a peer far behind |
+| RepairRequest | any -> any | RepairResponse | entries that are rotten here (safety.md S4) |
+| ReadIndexRequest | follower -> leader | ReadIndexResponse | a linearizable read point (dissertation 6.4) |
+
+The last three and their answers, and the fields with a default, belong to protocol version 2: they are
+sent only to a peer whose hello offers it.
 
 Names of codes are DLedger's (DLedgerResponseCode, VoteResponse.RESULT).
 """
@@ -16,7 +22,7 @@ Names of codes are DLedger's (DLedgerResponseCode, VoteResponse.RESULT).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 
 class VoteResult(IntEnum):
@@ -74,20 +80,45 @@ class VoteResponse:
     result: VoteResult
 
 
+class Health(IntFlag):
+    """What a node tells its leader of itself, so that leadership does not go where it cannot stay."""
+
+    GOOD = 0
+    DISK_FULL = 1
+    FAULTY = 2
+    """Entries of its log are rotten and not yet repaired."""
+    STALLED = 4
+    """Its disk did not answer for longer than the limit."""
+
+
+class Holding(IntEnum):
+    """What a node knows of an entry that a peer asks for (safety.md S4)."""
+
+    HAVE = 0
+    FAULTY = 1
+    NEVER_HAD = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sent by the leader of `term` each interval."""
+    """Sent by the leader of `term` each interval, and at once when a read point is wanted.
+
+    `round` numbers the leader's rounds of heartbeats within its term.
+    """
 
     term: int
     leader: str
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
-    """`term` is the responder's."""
+    """`term` is the responder's, `round` repeats the heartbeat's, `health` is a set of `Health` flags."""
 
     term: int
     code: Code
+    round: int = 0
+    health: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +193,75 @@ class PushResponse:
     hint_term: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot:
+    """Bytes `offset..` of the snapshot that is true exactly at `index` (term `entry_term`, safety.md S20).
+
+    The log goes on at byte `pos` with chain value `chain`. `total` is the size of the whole snapshot;
+    InstallResponse.offset asks for the pieces, so that an install goes on where it was cut off.
+    """
+
+    term: int
+    leader: str
+    index: int
+    entry_term: int
+    pos: int
+    chain: int
+    total: int
+    offset: int
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class InstallResponse:
+    """`offset`: next byte wanted of the snapshot at `index`; `total` when it is installed and durable."""
+
+    term: int
+    code: Code
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRequest:
+    """Please send entries `first..last`. `number` is repeated by the answer."""
+
+    number: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResponse:
+    """`holding` says what is known of entry `first`; for HAVE `data` holds entries `first..last`, checked."""
+
+    number: int
+    first: int
+    last: int
+    holding: Holding
+    pos: int
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndexRequest:
+    """Which index must be applied before a read that starts now? `number` is repeated by the answer."""
+
+    term: int
+    node: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndexResponse:
+    """`index` is the read point when `code` is SUCCESS."""
+
+    term: int
+    code: Code
+    number: int
+    index: int
+
+
 Message = (
     VoteRequest
     | VoteResponse
@@ -173,8 +273,24 @@ Message = (
     | Append
     | Commit
     | PushResponse
+    | InstallSnapshot
+    | InstallResponse
+    | RepairRequest
+    | RepairResponse
+    | ReadIndexRequest
+    | ReadIndexResponse
 )
 """Any peer message."""
 
-REPLIES = (VoteResponse, HeartbeatResponse, PushResponse)
+REPLIES = (VoteResponse, HeartbeatResponse, PushResponse, InstallResponse, RepairResponse, ReadIndexResponse)
 """These go back over the connection that the request came by."""
+
+SINCE_2 = (
+    InstallSnapshot,
+    InstallResponse,
+    RepairRequest,
+    RepairResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
+)
+"""A peer of protocol version 1 does not know these."""

@@ -22,8 +22,15 @@ from dledger.messages import (
     Compare,
     Heartbeat,
     HeartbeatResponse,
+    Holding,
+    InstallResponse,
+    InstallSnapshot,
     Message,
     PushResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    RepairRequest,
+    RepairResponse,
     TimeoutNow,
     Truncate,
     VoteRequest,
@@ -32,7 +39,7 @@ from dledger.messages import (
 )
 
 PROTOCOL_MIN = 1
-PROTOCOL_MAX = 1
+PROTOCOL_MAX = 2
 
 PREFIX = struct.Struct(">IH")
 HELLO = 0
@@ -51,6 +58,12 @@ _NUMBERS: dict[type[Any], int] = {
     Append: 8,
     Commit: 9,
     PushResponse: 10,
+    InstallSnapshot: 11,
+    InstallResponse: 12,
+    RepairRequest: 13,
+    RepairResponse: 14,
+    ReadIndexRequest: 15,
+    ReadIndexResponse: 16,
 }
 _TYPES = {number: type_ for type_, number in _NUMBERS.items()}
 _NAMES = {type_: tuple(f.name for f in fields(type_) if f.name != "data") for type_ in _NUMBERS}
@@ -61,10 +74,15 @@ _ENUMS: dict[type[Any], tuple[int, type[Any]]] = {
     VoteResponse: (3, VoteResult),
     HeartbeatResponse: (1, Code),
     PushResponse: (1, Code),
+    InstallResponse: (1, Code),
+    RepairResponse: (3, Holding),
+    ReadIndexResponse: (1, Code),
 }
 
-_TEXT_FIELDS = ("candidate", "leader")
+_TEXT_FIELDS = ("candidate", "leader", "node")
 """All other fields are numbers."""
+_WITH_PAYLOAD = (Append, InstallSnapshot, RepairResponse)
+"""Their field `data` is the payload of the frame."""
 COMPRESS_ABOVE = 4096
 """Bytes of payload below which LZ4 is not worth a try."""
 _MAX_PAYLOAD = 64 * 1024 * 1024
@@ -92,7 +110,7 @@ def encode_message(message: Message, *, compress: bool = False) -> list[bytes | 
     """Parts to write one after another."""
     type_ = type(message)
     values: list[Any] = [getattr(message, name) for name in _NAMES[type_]]
-    if type_ is not Append:
+    if type_ not in _WITH_PAYLOAD:
         return [encode_frame(_NUMBERS[type_], values)]
     payload = message.data  # type: ignore[union-attr]
     if compress and len(payload) >= COMPRESS_ABOVE:
@@ -121,7 +139,7 @@ def decode_message(frame: Frame) -> Message:
             arguments[names[place]] = enum(values[place])
         except ValueError as error:
             raise WireError(str(error)) from error
-    if type_ is Append:
+    if type_ in _WITH_PAYLOAD:
         arguments["data"] = _payload(frame, values, len(names))
     message: Message = type_(**arguments)
     return message
@@ -132,13 +150,13 @@ def _payload(frame: Frame, values: list[Any], plain_fields: int) -> bytes:
         return bytes(frame.payload)
     raw_size = values[plain_fields]
     if not isinstance(raw_size, int) or not 0 <= raw_size <= _MAX_PAYLOAD:
-        raise WireError(f"Append: impossible raw size {raw_size!r}")
+        raise WireError(f"payload: impossible raw size {raw_size!r}")
     try:
         data: bytes = lz4.block.decompress(frame.payload, uncompressed_size=raw_size)
     except lz4.block.LZ4BlockError as error:
-        raise WireError(f"Append: payload is not LZ4: {error}") from error
+        raise WireError(f"payload is not LZ4: {error}") from error
     if len(data) != raw_size:
-        raise WireError("Append: payload has another size than announced")
+        raise WireError("payload has another size than announced")
     return data
 
 

@@ -122,6 +122,9 @@ class Elector:
         self._peers: tuple[str, ...] = ()
         self.may_vote = may_vote
         """False while the store is not to be trusted: neither votes nor stands (S3)."""
+        self.may_stand = True
+        """False while this node would be a bad leader (rotten entries, a full or stalled disk): it votes, but
+        does not stand."""
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.role = Role.FOLLOWER if self_id in self._voters else Role.LEARNER
@@ -163,7 +166,8 @@ class Elector:
             return self._tick_leader(now)
         if now < self._deadline:
             return []
-        if self.role is Role.LEARNER or not self.may_vote or self._self_id not in self._voters:
+        cannot = self.role is Role.LEARNER or not (self.may_vote and self.may_stand)
+        if cannot or self._self_id not in self._voters:
             self._deadline = now + self._timeout()
             return self._forget_leader(now)
         return self._start_pre_vote(now)
@@ -235,6 +239,10 @@ class Elector:
             self.role = Role.LEARNER
             return [RoleChanged(self.role, self.term, self.leader_id)]
         return []
+
+    def step_down(self, now: float) -> list[Effect]:
+        """Give leadership up without a successor: this node cannot serve (its disk does not answer)."""
+        return self._become_follower(None, now) if self.role is Role.LEADER else []
 
     def hand_over(self, target: str) -> list[Effect]:
         """Tell a caught-up voter to stand at once."""
@@ -378,7 +386,7 @@ class Elector:
 
     def _on_timeout_now(self, peer: str, message: TimeoutNow, now: float) -> list[Effect]:
         stale = message.term != self.term or message.leader != self.leader_id
-        if stale or self.role is not Role.FOLLOWER or not self.may_vote:
+        if stale or self.role is not Role.FOLLOWER or not (self.may_vote and self.may_stand):
             return []
         self._transfer = True
         return self._start_vote(now)
