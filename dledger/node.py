@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from dledger.applier import Applier
 from dledger.config import NodeConfig
@@ -19,11 +20,14 @@ from dledger.election import elector as election
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.membership import Hello, form_or_join
 from dledger.errors import EXIT_BUG, EXIT_STORE, InvariantBroken, NodeFailed
+from dledger.fitness import Fitness
 from dledger.host import Host, Role
-from dledger.identity import Opened, StoreFiles
+from dledger.identity import DISK_IS_FULL, Opened, StoreFiles
 from dledger.leadership import Leadership
 from dledger.links import PeerConnection
 from dledger.log.appender import Appender
+from dledger.log.poison import leave_marker
+from dledger.log.scrub import Scrubber
 from dledger.log.store import FlushStats, LogStore
 from dledger.members import Members, decode_config
 from dledger.messages import (
@@ -34,18 +38,25 @@ from dledger.messages import (
     Heartbeat,
     Message,
     PushResponse,
+    RepairRequest,
+    RepairResponse,
     Truncate,
 )
 from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
+from dledger.powerloss import META_KEY, Verdict, encode_end, judge
+from dledger.repair import Repairer
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
+from dledger.watch import WatchedWorkers
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, Frame
 from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
 
 _PUSHES = (Compare, Truncate, Append, Commit)
 _FROM_LEADER = (*_PUSHES, Heartbeat, PushResponse)
+MAX_HELD = 10_000
+"""Peer messages held back while term and vote are saved; more are dropped, as the network may drop them."""
 
 
 class Node:
@@ -53,6 +64,8 @@ class Node:
 
     def __init__(self, env: Env, config: NodeConfig, host: Host) -> None:
         self.config = config
+        self._watch = WatchedWorkers(env.workers)
+        env = replace(env, workers=self._watch)
         self.log = LogStore(
             env,
             config.node_dir,
@@ -64,7 +77,9 @@ class Node:
         self.commit_index = -1
         self.metrics = NodeMetrics()
         self.reasons: list[str] = []
-        """Why this node is not healthy, for /health."""
+        """Why this node is not healthy, for /health (see also `Fitness.reasons`)."""
+        self.statements: list[str] = []
+        """What an operator must know although it is over."""
         self._env = env
         self._host = host
         self._say = env.log.child(f"node.{config.self_id}")
@@ -89,6 +104,16 @@ class Node:
             self._fail,
         )
         self._applier = Applier(self.log, host, -1, config.apply_bytes, self._on_applied)
+        self._repairer = Repairer(env, self.log, self._peers, self, answer_bytes=config.push_bytes)
+        self._scrubber = Scrubber(
+            self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s
+        )
+        self._fitness = Fitness(
+            env, config, self.log, self._watch, self._leadership, self._replicator, self, self._reconsider
+        )
+        self._lost_power = False
+        self._yield_until = 0.0
+        self._closed = False
         self._held: deque[tuple[str, Message]] = deque()
         self._holds = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -121,6 +146,10 @@ class Node:
             ("checkpoint", self._run_checkpoints()),
             ("identity", self._run_identity()),
             ("loop-lag", self.metrics.watch_loop()),
+            ("repair", self._repairer.run()),
+            ("repair-answers", self._repairer.run_answers()),
+            ("scrub", self._scrubber.run()),
+            ("fitness", self._fitness.run()),
         ):
             group.create_task(work, name=f"{self.config.self_id}-{name}")
         for peer in sorted(self.config.peers):
@@ -148,6 +177,11 @@ class Node:
         self.elector.set_members(self._voters(), self.config.peers, now)
         if not opened.may_vote:
             self.reasons.append(opened.reason)
+        self._lost_power = opened.lost_power
+        self._replicator.trusted = opened.may_vote
+        self.log.on_damage = self._on_damage
+        self._fitness.look()
+        self._repairer.damage()
         self._applier.commit_to(self.commit_index)
         await self._peers.listen()
         self._host.on_role(self.elector.role, self.elector.term, None)
@@ -174,19 +208,25 @@ class Node:
         )
 
     async def _close(self) -> None:
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         await self._peers.close()
+        clean = False
         try:
-            await self.log.close()
-        except OSError as error:
+            clean = await self.log.close()
+        except (OSError, TimeoutError) as error:
             self._say.error("log not closed in order", error=repr(error))
-        await self._store.close(
-            Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
-        )
+        checkpoint = Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
+        await self._store.close(checkpoint, clean=clean)
 
     async def _watch_failure(self) -> None:
-        await self._failure
+        try:
+            await self._failure
+        except NodeFailed as failure:
+            if failure.poisons:
+                await leave_marker(self._env, self.config.node_dir, failure.reason)
+            raise
 
     def _fail(self, error: BaseException) -> None:
         self._say.error("node ends", error=repr(error))
@@ -196,7 +236,7 @@ class Node:
     async def _run_checkpoints(self) -> None:
         while True:
             await asyncio.sleep(self.config.checkpoint_interval_s)
-            await self.log.sync_index()
+            await self.log.keep_index()
             await self._store.save_checkpoint(
                 Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
             )
@@ -276,12 +316,20 @@ class Node:
             "segments_warm": self.log.pool.warm_taken,
             "segments_cold": self.log.pool.cold_taken,
             "peers": peers,
-            "reasons": list(self.reasons),
+            "used_ratio": round(self._fitness.used_ratio, 4),
+            "short_of_space": self.log.short_of_space,
+            "health": int(self._fitness.flags),
+            "reasons": [*self.reasons, *self._fitness.reasons()],
+            "statements": list(self.statements),
+            **self._repairer.status(),
+            **self._scrubber.status(),
         } | self.metrics.snapshot()
 
     # Election: timers, effects, the order of things
 
     def _schedule_tick(self) -> None:
+        if self._closed:
+            return
         when = self.elector.deadline
         if self._timer is not None:
             if self._timer.when() <= when and not self._timer.cancelled():
@@ -292,8 +340,7 @@ class Node:
     def _tick(self) -> None:
         self._timer = None
         if self._holds:
-            self._timer = self._loop.call_later(0.001, self._tick)
-            return
+            return  # whoever holds schedules it again
         try:
             self.perform(self.elector.tick(self._loop.time()))
         except Exception as error:
@@ -320,7 +367,7 @@ class Node:
             if future.cancelled():
                 return
             if error is not None:
-                self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE))
+                self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE, poisons=True))
                 return
             try:
                 self.perform(then)
@@ -384,9 +431,41 @@ class Node:
         agreed = min(follower.matched, self.log.durable_index)
         if agreed >= mark and self.log.term_of(mark) == follower.term:
             self._say.info("store is refilled: this node votes again", index=self.log.durable_index)
-            self.elector.may_vote = True
-            self.reasons.clear()
-            self._identity_wake.set()
+            self._trust()
+
+    def _trust(self) -> None:
+        self.elector.may_vote = self._replicator.trusted = True
+        if self._replicator.follower is not None:
+            self._replicator.follower.trusted = True
+        self._lost_power = False
+        self.reasons.clear()
+        self._identity_wake.set()
+
+    def _reconsider(self, now: float) -> bool:
+        """After a loss of power under ASYNC_FLUSH (S9): whether this node must still leave standing to others."""
+        if self._lost_power:
+            own = (self.log.last_term, self.log.last_index)
+            verdict = judge(self.config.self_id, own, self._voters(), self._peers.hellos)
+            if verdict is not Verdict.WAIT:
+                text = "all voters lost power under ASYNC_FLUSH: acknowledged entries may be gone, the longest log wins"
+                self._say.error(text, stands=verdict is Verdict.STAND, end=self.log.last_index)
+                self.statements.append(text)
+                self._trust()
+                if verdict is Verdict.VOTE:
+                    self._yield_until = now + 10 * self.config.election_timeout_max_s
+        if self.elector.leader_id is not None:
+            self._yield_until = 0.0
+        return now < self._yield_until
+
+    def _on_damage(self) -> None:
+        self._fitness.look()
+        self._repairer.damage()
+
+    def repaired(self) -> None:
+        """Entries are whole again: whoever waited for them goes on."""
+        self._fitness.look()
+        self._applier.durable_moved()
+        self._replicator.resume_paused()
 
     def _on_applied(self) -> None:
         self._leadership.applied()
@@ -446,8 +525,14 @@ class Node:
             self.config.segment_size,
             self.config.sync_flush,
             self._identity.members,
-            dict(self.config.meta),
+            self._meta(),
         )
+
+    def _meta(self) -> dict[str, str]:
+        meta = dict(self.config.meta)
+        if self._lost_power:
+            meta[META_KEY] = encode_end(self.log.last_term, self.log.last_index)
+        return meta
 
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself."""
@@ -455,6 +540,7 @@ class Node:
 
     def on_peer_up(self, peer: str) -> None:
         """Requests reach the peer."""
+        self._repairer.damage()
         if self._replicator.leader is not None:
             self._replicator.perform(self._replicator.leader.peer_up(peer, self.acknowledges(peer)))
 
@@ -491,10 +577,14 @@ class Node:
         """A message from a peer; held back while term and vote are being saved."""
         if isinstance(message, REPLIES) and connection.dialled is None:
             return
+        if isinstance(message, (RepairRequest, RepairResponse)):
+            self._repairer.receive(peer, message)  # needs no role, no term and no vote
+            return
         if not isinstance(message, _FROM_LEADER) and not self.counts(peer):
             return  # votes and answers count only from a recorded incarnation
         if self._holds:
-            self._held.append((peer, message))
+            if len(self._held) < MAX_HELD:
+                self._held.append((peer, message))
         else:
             self._handle(peer, message)
         self._schedule_tick()
@@ -537,12 +627,19 @@ class Node:
         while True:
             await self._identity_wake.wait()
             self._identity_wake.clear()
-            formed = form_or_join(self._identity, self.config.peers, self._peers.hellos)
-            if formed is not None:
-                await self._become(formed)
-            await self._store.save_configs(self._members.indexes)
-            if self.elector.may_vote:
-                await self._store.clear_poison()
+            try:
+                formed = form_or_join(self._identity, self.config.peers, self._peers.hellos)
+                if formed is not None:
+                    await self._become(formed)
+                await self._store.save_configs(self._members.indexes)
+                if self.elector.may_vote:
+                    await self._store.clear_poison()
+            except OSError as error:
+                if error.errno not in DISK_IS_FULL:
+                    raise
+                self._say.warning("disk full: identity or members not saved, trying again", error=error)
+                await asyncio.sleep(self.config.disk_check_s)
+                self._identity_wake.set()
 
     async def _become(self, identity: Identity) -> None:
         await self._store.save_identity(identity)
@@ -561,6 +658,8 @@ def _reason(group: BaseExceptionGroup[BaseException]) -> NodeFailed:
         error = error.exceptions[0]
     if isinstance(error, NodeFailed):
         return error
+    if isinstance(error, OSError):
+        return NodeFailed(f"the disk failed: {error}", EXIT_STORE)
     if isinstance(error, InvariantBroken):
         return NodeFailed(f"invariant broken: {error}", EXIT_BUG)
     return NodeFailed(f"unexpected {error!r}", EXIT_BUG)

@@ -125,6 +125,10 @@ class Elector:
         self.may_stand = True
         """False while this node would be a bad leader (rotten entries, a full or stalled disk): it votes, but
         does not stand."""
+        self.health = 0
+        """`Health` flags of this node, told to the leader."""
+        self.peer_health: dict[str, int] = {}
+        """What the peers told this leader of theirs."""
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.role = Role.FOLLOWER if self_id in self._voters else Role.LEARNER
@@ -398,6 +402,7 @@ class Elector:
         self.leader_id = self._self_id
         self._failed_rounds = 0
         self._transfer = False
+        self.peer_health = {}
         self._contact = {peer: now for peer in self._voters if self._granted.get(peer)}
         self._quorum_deadline = now + self._settings.timeout_max_s
         self._next_heartbeat = now
@@ -424,11 +429,12 @@ class Elector:
         if message.term < self.term:
             return [Send(peer, HeartbeatResponse(self.term, Code.EXPIRED_TERM))]
         effects = self.leader_contact(message.leader, message.term, now)
-        return [*effects, Send(peer, HeartbeatResponse(self.term, Code.SUCCESS))]
+        return [*effects, Send(peer, HeartbeatResponse(self.term, Code.SUCCESS, health=self.health))]
 
     def _on_heartbeat_response(self, peer: str, message: HeartbeatResponse, now: float) -> list[Effect]:
         if message.term > self.term:
             return self._follow(message.term, None, now)
         if message.term == self.term:
+            self.peer_health[peer] = message.health
             self.peer_active(peer, now)
         return []
