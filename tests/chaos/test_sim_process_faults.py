@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_a_stopped_process_runs_nothing_and_catches_up_at_once() -> None:
     assert len(ticker.at) >= 100
     assert ticker.local[10] - ticker.local[9] == pytest.approx(10.05, abs=0.001)  # its clock went on
     world.run_for(1)
-    assert 109 <= len(ticker.at) <= 112
+    assert 118 <= len(ticker.at) <= 122
     assert world.faults == {"stop": 1}
     world.cont("n0")  # nothing to continue
 
@@ -172,7 +173,7 @@ def test_a_stall_inside_a_step_is_seen_by_that_step_only_from_its_effect_on() ->
     process = world.spawn(world.node("n0"), main)
     world.stall_before("n0", 2, 3.0)
     world.run_until(lambda: process.exit, 10)
-    steps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    steps = [later - earlier for earlier, later in pairwise(times)]
     assert steps[:3] == [0, 3.0, 0] and steps[3] == pytest.approx(0.1, abs=0.001)
     assert 3.2 <= world.time < 3.21
     assert world.faults == {"stall": 1}
@@ -214,9 +215,9 @@ def test_a_wall_clock_jumps_and_nothing_else_does() -> None:
     world.run_for(1)
     world.clock_jump("n0", -7_200_000)
     world.run_for(1)
-    wall = [later[0] - earlier[0] for earlier, later in zip(seen, seen[1:], strict=False)]
+    wall = [later[0] - earlier[0] for earlier, later in pairwise(seen)]
     assert [round(step / 1000) for step in wall] == [3601, -7199]
-    assert all(0.999 < later[1] - earlier[1] < 1.001 for earlier, later in zip(seen, seen[1:], strict=False))
+    assert all(0.999 < later[1] - earlier[1] < 1.001 for earlier, later in pairwise(seen))
     assert world.faults == {"clock_jump": 2}
 
 
