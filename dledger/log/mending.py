@@ -183,18 +183,16 @@ class MendableLog(ReadableLog):
         """The entries on both sides must continue in the copy, as far as they can be believed."""
         run = self._env.workers.run
         before, behind = headers[0].index - 1, headers[-1].index + 1
+        vouched = False
         if before >= self._first_index and before not in self.faulty:
             end = self.end_of(before)
             following = self._segments.start_of(max(end - 1, 0)) + self._segments.size
             if headers[0].pos not in (end, following):
                 raise Unfitting(f"entry {before} ends at {end}, the copy begins at {headers[0].pos}")
             chain = await run(Lane.DISK, chain_of, self._segments, self._index, before, self._first_index)
-            first = headers[0]
-            own = (first.chain_crc, first.body_crc) != (0, 0)
-            if chain is not None and own:
-                if chain_crc(chain, first.index, first.term, first.body_crc) != first.chain_crc:
-                    self.note_damage(before, before)  # one of the two is wrong: look at that one too
-                    raise Unfitting(f"the chain of entry {before} does not continue in the copy")
+            vouched = chain is not None
+            if chain is not None and not _continues(chain, headers[0]):
+                raise Unfitting(f"the chain of entry {before} does not continue in the copy")
         end = headers[-1].pos + headers[-1].size
         if behind > self._last_index:
             if end != self._end_pos:
@@ -206,11 +204,18 @@ class MendableLog(ReadableLog):
             following = self._segments.start_of(end - 1) + self._segments.size
             if header.pos not in (end, following):
                 raise Unfitting(f"entry {behind} begins at {header.pos}, the copy ends at {end}")
-            if header.chain_crc and header.chain_crc != chain_crc(
-                headers[-1].chain_crc, behind, header.term, header.body_crc
-            ):
-                self.note_damage(behind, behind)
-                raise Unfitting(f"the chain of the copy does not continue in entry {behind}")
+            if not _continues(headers[-1].chain_crc, header):
+                # One of the two is wrong. With the entries before the copy on its side it is not the copy.
+                self.note_damage(behind, behind, certain=vouched)
+                if not vouched:
+                    raise Unfitting(f"the chain of the copy does not continue in entry {behind}")
+
+
+def _continues(chain: int, header: EntryHeader) -> bool:
+    """Whether an entry continues a chain; a store written by Apache has none."""
+    if header.chain_crc == 0 and header.body_crc == 0:
+        return True
+    return chain_crc(chain, header.index, header.term, header.body_crc) == header.chain_crc
 
 
 def _write_synced(file: File, data: bytes, at: int) -> None:

@@ -184,7 +184,12 @@ class Walker:
             place = Place(wanted, header.term, at.pos + header.size, header.chain_crc)
             return Rot(place, [(wanted, header.term)], reason)
         if unit is not None and unit.pos == at.pos:
-            place = Place(wanted, at.term, at.pos + unit.size, None)
+            chain: int | None = None
+            if header is not None and header[1:5] == (unit.size, wanted, unit.term, at.pos):
+                if at.chain is not None and self._self_consistent(at.pos, header):
+                    # Only the chain field is rotten: what it was follows from the rest.
+                    chain = crc32(CHAIN.pack(wanted, unit.term, header.body_crc), at.chain)
+            place = Place(wanted, at.term if chain is None else unit.term, at.pos + unit.size, chain)
             return Rot(place, [(wanted, unit.term)], reason)
         if segments.has(following) and self._entry_at(following, wanted, at) is not None:
             return Roll(at._replace(pos=following), False)
