@@ -337,13 +337,13 @@ class LogStore(MendableLog):
             await self._write_units()
             await self.sync_index()
         try:
-            await self.pool.take(self._segments.path(start))
+            warm = await self.pool.take(self._segments.path(start))
         except OSError as error:
             raise _no_room(
                 error, f"cannot prepare a segment of {self._segments.size} bytes in {self._dir}"
             ) from error
         await self._segments.add(start)
-        self.short_of_space = False
+        self.short_of_space = self.short_of_space and warm
 
     # Room
 

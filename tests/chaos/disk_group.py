@@ -55,15 +55,17 @@ class DiskGroup(node_group.Group):
             self.failures[name] = failure
             raise
 
-    def fill(self, count: int, size: int = 1000, *, tag: str = "entry") -> int:
+    def fill(self, count: int, size: int = 1000, *, tag: str = "entry", without: str = "") -> int:
         """Append `count` entries through whoever leads; the index of the last, applied by all that live."""
         last = -1
         for start in range(0, count, 10):
             leader = self.await_leader()
             bodies = [b"%s %d " % (tag.encode(), n) + bytes([n % 251]) * size for n in range(start, start + 10)]
             last = self.append(leader, bodies)
-            self.await_applied((leader,), last)
-        self.await_applied(tuple(name for name in NAMES if self.alive(name)), last)
+            self.world.run_until(
+                lambda leader=leader, last=last: self.applied(leader) >= last or self.leader() != leader, 3
+            )
+        self.await_applied(tuple(name for name in NAMES if self.alive(name) and name != without), last)
         return last
 
     def alive(self, name: str) -> bool:
