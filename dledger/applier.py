@@ -12,7 +12,7 @@ from formats.entry import unpack_header
 
 
 class Applier:
-    """`applied_index` follows the commit index, never beyond what is durable here, nor over rotten entries."""
+    """`applied_index` follows the commit index, never beyond what is durable and whole here."""
 
     def __init__(
         self, log: LogStore, host: Host, applied_index: int, step_bytes: int, on_applied: Callable[[], None]

@@ -15,7 +15,7 @@ class NodeFailed(Exception):
         self.reason = reason
         self.exit_code = exit_code
         self.poisons = poisons
-        """Whether a marker is to be left, so that the next start trusts nothing above the durable mark (S3)."""
+        """Leave a marker: the next start trusts nothing above the durable mark (S3)."""
 
 
 EXIT_STORE = 70

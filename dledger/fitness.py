@@ -1,9 +1,10 @@
 """Whether this node is fit to lead: rot, a full disk, a disk that does not answer (feature R11).
 
-A sick node votes, but does not stand. A sick leader hands over to a voter that is healthy and up to date, if
-there is one; it does not try again at once, so that leadership does not bounce. A leader whose disk has stalled
-steps down when that does not work: it could acknowledge nothing. If all are full somebody must lead all the
-same, so that what is stored can be read: a node that has seen no leader for long stands although it is full.
+A sick node votes, but does not stand. A sick leader hands over to a voter that is healthy and up to date,
+if there is one; it does not try again at once, so that leadership does not bounce. A leader whose disk has
+stalled steps down when that does not work: it could acknowledge nothing. If all are full somebody must lead
+all the same, so that what is stored can be read: a node that has seen no leader for long stands although it
+is full.
 
 Everything gets better by itself: when entries are repaired, when room returns, when the disk answers.
 """

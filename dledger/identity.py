@@ -243,7 +243,7 @@ class StoreFiles:
             self._saved_configs = list(indexes)
 
     async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Overwrite the checkpoint if it changed: a hint, so it is not fsynced, and a full disk only delays it."""
+        """Overwrite the checkpoint if it changed: a hint, not fsynced; a full disk only delays it."""
         if checkpoint == self._saved_checkpoint:
             return
         try:

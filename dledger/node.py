@@ -55,6 +55,9 @@ from runtime import Env, Lane
 
 _PUSHES = (Compare, Truncate, Append, Commit)
 _FROM_LEADER = (*_PUSHES, Heartbeat, PushResponse)
+ALL_LOST_POWER = (
+    "all voters lost power under ASYNC_FLUSH: acknowledged entries may be gone, the longest log wins"
+)
 MAX_HELD = 10_000
 """Peer messages held back while term and vote are saved; more are dropped, as the network may drop them."""
 
@@ -442,14 +445,13 @@ class Node:
         self._identity_wake.set()
 
     def _reconsider(self, now: float) -> bool:
-        """After a loss of power under ASYNC_FLUSH (S9): whether this node must still leave standing to others."""
+        """After a loss of power under ASYNC_FLUSH (S9): must this node leave standing to others?"""
         if self._lost_power:
             own = (self.log.last_term, self.log.last_index)
             verdict = judge(self.config.self_id, own, self._voters(), self._peers.hellos)
             if verdict is not Verdict.WAIT:
-                text = "all voters lost power under ASYNC_FLUSH: acknowledged entries may be gone, the longest log wins"
-                self._say.error(text, stands=verdict is Verdict.STAND, end=self.log.last_index)
-                self.statements.append(text)
+                self._say.error(ALL_LOST_POWER, stands=verdict is Verdict.STAND, end=self.log.last_index)
+                self.statements.append(ALL_LOST_POWER)
                 self._trust()
                 if verdict is Verdict.VOTE:
                     self._yield_until = now + 10 * self.config.election_timeout_max_s

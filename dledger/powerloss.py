@@ -1,9 +1,10 @@
 """ASYNC_FLUSH after a loss of power: who may vote again (safety.md S9). Pure.
 
-Under ASYNC_FLUSH a node acknowledges what is only written. After a power loss without a clean stop it may have
-lost such entries, so it neither votes nor counts until a leader has refilled it. If that happened to all
-voters at once there is no leader to do it. Then, and only when all of them are connected and say so, they vote
-again, and the one with the longest log stands: acknowledged entries may be gone, and the node says that.
+Under ASYNC_FLUSH a node acknowledges what is only written. After a power loss without a clean stop it may
+have lost such entries, so it neither votes nor counts until a leader has refilled it. If that happened to
+all voters at once there is no leader to do it. Then, and only when all of them are connected and say so,
+they vote again, and the one with the longest log stands: acknowledged entries may be gone, and the node
+says that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Repair of rotten entries from any peer (safety.md S4; docs/decisions/0007).
 
-The node asks its peers, leader or not, one after another: `RepairRequest`. The asked one looks at its own copy,
-checks it, and answers HAVE with the bytes, FAULTY or NEVER_HAD. No leader is needed, and no quorum: an entry is
-the same on every node that has it under its index and term, and a copy is believed only if it fits what is left
-here (mending.py). So a group in which every node has some rot can still elect a leader afterwards.
+The node asks its peers, leader or not, one after another: `RepairRequest`. The asked one looks at its own
+copy, checks it, and answers HAVE with the bytes, FAULTY or NEVER_HAD. No leader is needed, and no quorum:
+an entry is the same on every node that has it under its index and term, and a copy is believed only if it
+fits what is left here (mending.py). So a group in which every node has some rot can still elect a leader
+afterwards.
 """
 
 from __future__ import annotations

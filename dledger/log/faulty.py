@@ -1,8 +1,8 @@
 """Which entries of a log are known to be rotten: a small set of index ranges. Pure.
 
 Of an entry a node says *have* (it lies in the log and is not in here), *faulty* (it lies in the log, was
-durable once and cannot be read any more), or *never had* (the log ends before it). Only the second is repaired,
-and none of the first two is ever cut on doubt (safety.md S4).
+durable once and cannot be read any more), or *never had* (the log ends before it). Only the second is
+repaired, and none of the first two is ever cut on doubt (safety.md S4).
 """
 
 from __future__ import annotations

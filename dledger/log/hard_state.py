@@ -1,5 +1,5 @@
-"""Term and vote on disk (safety.md S7): two slots written in turn, so that a torn write leaves the other, and a
-mirror of both in another block, so that rot in one place does not forget a vote."""
+"""Term and vote on disk (safety.md S7): two slots written in turn, so that a torn write leaves the other, and
+a mirror of both in another block, so that rot in one place does not forget a vote."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _PIECE = 256 * 1024
 
 
 class IndexFiles:
-    """The directory `index`. All methods block and run in the FLUSH lane; `unit` and `lacks` on the loop too."""
+    """The directory `index`. All methods block (FLUSH lane); `unit` and `lacks` also run on the loop."""
 
     def __init__(self, files: Files, node_dir: str, units_per_file: int) -> None:
         self._files = files

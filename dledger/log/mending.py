@@ -1,8 +1,8 @@
 """Looking at suspected entries again, and writing good copies over rotten ones (safety.md S4).
 
-`examine` separates what is whole (a lost index unit is made anew from its entry) from what is not. `mend` takes a
-peer's copy of rotten entries and believes it only if it fits everything that is left here: the terms, the
-index units, the entries on both sides and the chain through them.
+`examine` separates what is whole (a lost index unit is made anew from its entry) from what is not. `mend`
+takes a peer's copy of rotten entries and believes it only if it fits everything that is left here: the
+terms, the index units, the entries on both sides and the chain through them.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class MendableLog(ReadableLog):
                 self.faulty.add(begin, end)
 
     async def mend(self, first: int, last: int, data: bytes) -> None:
-        """Write a peer's copy of faulty entries in place, durably. Unfitting when it is not to be believed."""
+        """Write a peer's copy of faulty entries in place, durably. Unfitting when it does not fit."""
         async with self._io:
             headers = self._fit(first, last, data)
             pos = headers[0].pos

@@ -1,4 +1,4 @@
-"""The marker that a failed write or fsync leaves (safety.md S3): the next start discards what was not certain."""
+"""What a failed write or fsync leaves (safety.md S3): the next start discards what was not certain."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class SegmentPool:
     async def take(self, path: str, *, fresh: bool = False) -> bool:
         """Move a prepared segment to `path`, durably; True when it was warm.
 
-        An empty pool gives a cold file with reserved blocks; so does `fresh`, which must not hold old entries.
+        An empty pool gives a cold file with reserved blocks; so does `fresh` (it must not hold old entries).
         OSError (ENOSPC) when the disk is full.
         """
         run = self._env.workers.run

@@ -259,18 +259,52 @@ class ReadableLog:
         data = self._from_tail(pos, size)
         if data is not None:
             return data
+        if self.faulty and self._is_rotten(pos, size):
+            return None
         if pos + size > self._written_pos or not self._segments.is_hot(pos, self._end_pos):
             return None
         return self._segments.view(pos, size)
 
     async def read(self, pos: int, size: int) -> bytes:
-        """Bytes at `pos`; ValueError when the log does not hold them."""
+        """Bytes at `pos`; ValueError when the log does not hold them, Rotten when they cannot be believed."""
         if pos + size > self._written_pos:
             data = self._from_tail(pos, size)
             if data is None:
                 raise ValueError(f"the log ends at {self._end_pos}, not {pos + size}")
             return bytes(data)
-        return await self.read_later(pos, size)
+        if self.faulty and self._is_rotten(pos, size):
+            raise Rotten(self._index_at(pos), self._index_at(pos + size - 1), "known")
+        try:
+            return await self.read_later(pos, size)
+        except OSError as error:
+            first, last = self._index_at(pos), self._index_at(pos + size - 1)
+            self.note_damage(first, last)
+            raise Rotten(first, last, str(error)) from error
+
+    def _is_rotten(self, pos: int, size: int) -> bool:
+        """Whether these bytes touch a faulty entry."""
+        return self.faulty.within(self._index_at(pos), self._index_at(pos + size - 1)) is not None
+
+    def _index_at(self, pos: int) -> int:
+        """The entry that holds a byte; where index units are lost, one before it."""
+        low, high = self._first_index, self._last_index
+        while low < high:
+            at = (low + high + 1) // 2
+            while (begin := self._pos_of(at)) is None and at > low:
+                at -= 1
+            if at == low:
+                return low
+            if begin is not None and begin <= pos:
+                low = at
+            else:
+                high = at - 1
+        return low
+
+    def _pos_of(self, index: int) -> int | None:
+        try:
+            return self.locate(index)[0]
+        except KeyError:
+            return None
 
     def read_later(self, pos: int, size: int) -> asyncio.Future[bytes]:
         """Start reading written bytes by a worker; the future may carry ValueError or OSError."""

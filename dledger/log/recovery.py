@@ -3,12 +3,12 @@
 The durable mark is the last index unit: everything up to it was fsynced. The walk starts at the segment that
 holds the mark and believes entry after entry as long as pos, index, term, body CRC and chain continue.
 
-* Damage at or below the mark is rot. It is never cut: those entries are *faulty*, the log goes on behind them,
-  and the node has them repaired by its peers. So is damage above the mark when the next entry continues its
-  chain and the machine did not lose power: a crash of the process alone leaves no gaps.
+* Damage at or below the mark is rot. It is never cut: those entries are *faulty*, the log goes on behind
+  them, and the node has them repaired by its peers. So is damage above the mark when the next entry
+  continues its chain and the machine did not lose power: a crash of the process alone leaves no gaps.
 * Other damage above the mark is a torn tail and cut.
-* Where nobody can tell (`doubt`), what cannot be believed is cut, and the node neither votes nor stands until it
-  has been refilled: as after a failed write (S3).
+* Where nobody can tell (`doubt`), what cannot be believed is cut, and the node neither votes nor stands
+  until it has been refilled: as after a failed write (S3).
 """
 
 from __future__ import annotations
@@ -81,8 +81,12 @@ def missing_segments(segments: Segments, index: IndexFiles) -> list[int]:
 
 def _is_first_lost(index: IndexFiles, first_start: int) -> bool:
     """Whether units of entries before the first segment are there: then its file was lost, not retired."""
-    unit = index.unit(0)
-    return first_start > 0 and unit is not None and unit.pos == 0
+    before: IndexUnit | None = None
+    for unit in index.units(0, _UNITS) if first_start > 0 else ():
+        if unit is not None and before is not None and before.pos + before.size == unit.pos < first_start:
+            return True
+        before = unit
+    return False
 
 
 def _believable_start(segments: Segments, index: IndexFiles, mark: IndexUnit) -> int:

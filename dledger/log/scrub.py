@@ -1,8 +1,8 @@
 """The scrub: reads the durable log from its first entry to its last, again and again, looking for rot (L5).
 
 Entries, the chain through them and their index units are checked in small pieces by a worker, at most
-`bytes_per_s` on average and never more than a twentieth of the time, so that an idle group stays idle. What is
-found becomes faulty and is repaired from peers; a wrong index unit is written anew from its entry.
+`bytes_per_s` on average and never more than a twentieth of the time, so that an idle group stays idle. What
+is found becomes faulty and is repaired from peers; a wrong index unit is written anew from its entry.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ tail that fits one segment, writes it with one positional write and one fdatasyn
 whatever was appended meanwhile is the next group. Index units follow behind the fsync (S4). Readers find a
 range in the tail or in the mapped segments.
 
-Room is found before it is needed: segments in the pool and blocks of the index files. When there is none, the
-tail waits (`short_of_space`), nothing is lost, and `can_seal` / `can_store` refuse what is new. A failed *write*
-is another matter and final (S3).
+Room is found before it is needed: segments in the pool and blocks of the index files. When there is none,
+the tail waits (`short_of_space`), nothing is lost, and `can_seal` / `can_store` refuse what is new. A
+failed *write* is another matter and final (S3).
 
 `last_index` is what was appended, `durable_index` what is fsynced (in ASYNC_FLUSH: written).
 """
@@ -24,6 +24,7 @@ from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.log.mending import MendableLog
 from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
+from dledger.log.reading import Rotten
 from dledger.log.recovery import Recovered, missing_segments, recover
 from dledger.log.tail import Batch, first_part
 from formats.entry import (
@@ -446,7 +447,7 @@ class LogStore(MendableLog):
         try:
             pos, _ = self.locate(self._last_index)
             return unpack_header(await self.read(pos, HEADER_SIZE)).chain_crc
-        except (KeyError, OSError):
+        except (KeyError, Rotten):
             self.note_damage(self._last_index, self._last_index)
             return None
 

@@ -185,10 +185,15 @@ class Walker:
             return Rot(place, [(wanted, header.term)], reason)
         if unit is not None and unit.pos == at.pos:
             chain: int | None = None
-            if header is not None and header[1:5] == (unit.size, wanted, unit.term, at.pos):
-                if at.chain is not None and self._self_consistent(at.pos, header):
-                    # Only the chain field is rotten: what it was follows from the rest.
-                    chain = crc32(CHAIN.pack(wanted, unit.term, header.body_crc), at.chain)
+            told = (unit.size, wanted, unit.term, at.pos)
+            if (
+                header is not None
+                and header[1:5] == told
+                and at.chain is not None
+                and self._self_consistent(at.pos, header)
+            ):
+                # Only the chain field is rotten: what it was follows from the rest.
+                chain = crc32(CHAIN.pack(wanted, unit.term, header.body_crc), at.chain)
             place = Place(wanted, at.term if chain is None else unit.term, at.pos + unit.size, chain)
             return Rot(place, [(wanted, unit.term)], reason)
         if segments.has(following) and self._entry_at(following, wanted, at) is not None:
@@ -201,7 +206,7 @@ class Walker:
         return Rot(found, self._terms_of(wanted, found.index, at.term), reason)
 
     def _above_the_mark(self, at: Place, header: EntryHeader | None, reason: str) -> Rot | End:
-        """A torn tail, or what was cut, or rot: only an entry that continues the chain behind it proves rot."""
+        """A torn tail, what was cut, or rot: an entry behind it that continues the chain proves rot."""
         wanted = at.index + 1
         if header is None or not any(header):
             return End("")

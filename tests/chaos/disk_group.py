@@ -1,4 +1,4 @@
-"""A `node_group.Group` with small segments, whose nodes may end with NodeFailed, and tools to damage a store."""
+"""A `node_group.Group` with small segments whose nodes may end with NodeFailed; tools to damage a store."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class DiskGroup(node_group.Group):
         last = -1
         for start in range(0, count, 10):
             leader = self.await_leader()
-            bodies = [b"%s %d " % (tag.encode(), n) + bytes([n % 251]) * size for n in range(start, start + 10)]
+            bodies = [
+                b"%s %d " % (tag.encode(), n) + bytes([n % 251]) * size for n in range(start, start + 10)
+            ]
             last = self.append(leader, bodies)
             self.world.run_until(
                 lambda leader=leader, last=last: self.applied(leader) >= last or self.leader() != leader, 3

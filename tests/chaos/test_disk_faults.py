@@ -122,7 +122,9 @@ def test_nothing_sealed_fails_for_want_of_a_segment() -> None:
         world.run_for(1)
         leader = group.await_leader()
         node = group.nodes[leader]
-        assert node.log.durable_index == node.log.last_index == node.commit_index, "everything sealed was written"
+        assert node.log.durable_index == node.log.last_index == node.commit_index, (
+            "everything sealed was written"
+        )
         for name in NAMES:
             group.disk(name).room(None)
         world.run_for(3)
