@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from dledger.log.faulty import FaultyEntries
 from dledger.log.index_files import IndexFiles
-from dledger.log.reading import Rotten, check_stored
+from dledger.log.reading import BATCH_BROKEN, Rotten, check_stored
 from dledger.log.segments import Segments
 from dledger.log.tail import Batch, cut_batch
 from dledger.log.terms import TermTable
@@ -190,10 +190,10 @@ class ReadableLog:
         if view is None:
             return None
         try:
-            check_stored(view, first, last, unit.pos)
+            header = check_stored(view, first, last, unit.pos)
         except CorruptEntry:
             return None  # `read_range` finds out what is wrong
-        return view
+        return None if header.batch_remaining else view
 
     async def read_range(self, first: int, last: int) -> tuple[bytes, int]:
         """The same, by a worker, up to the end of a client batch: (bytes, last index). Rotten if need be."""
@@ -208,15 +208,20 @@ class ReadableLog:
                 raise CorruptEntry("the index unit is lost", first, -1)
             data = await self._read_unchecked(first, unit.pos, self.end_of(last) - unit.pos)
             header = check_stored(data, first, last, unit.pos)
-            if header.batch_remaining and last + header.batch_remaining <= self._last_index:
+            rest = last + header.batch_remaining
+            if rest > last:
                 end = unit.pos + len(data)
-                rest = last + header.batch_remaining
-                more = await self._read_unchecked(last + 1, end, self.end_of(rest) - end)
-                check_stored(more, last + 1, rest, end)
-                data, last = data + more, rest
+                start = self._segments.start_of(unit.pos)
+                if rest > self._last_index or self.end_of(rest) > start + self._segments.size:
+                    raise CorruptEntry(BATCH_BROKEN, last, end)
+                data += await self._read_unchecked(last + 1, end, self.end_of(rest) - end)
+                check_stored(data, first, rest, unit.pos)
+                last = rest
         except CorruptEntry as error:
-            self.note_damage(error.index, error.index)
-            raise Rotten(error.index, error.index, str(error)) from error
+            broken = error.reason == BATCH_BROKEN
+            first, last = error.index, error.index + broken
+            self.note_damage(first, last, certain=broken)
+            raise Rotten(first, last, str(error)) from error
         except OSError as error:
             self.note_damage(first, last)
             raise Rotten(first, last, str(error)) from error

@@ -30,6 +30,11 @@ def read_around_errors(file: File, length: int, offset: int) -> bytes:
     return data if len(data) == length else data.ljust(length, b"\0")
 
 
+BATCH_BROKEN = "client batch does not continue"
+"""Reason of a CorruptEntry whose batch remainder is not one more than that of the next entry: no CRC covers
+it, so either of the two may be rotten."""
+
+
 class Rotten(Exception):
     """Entries of the log that were durable cannot be believed any more: they wait for repair."""
 
@@ -42,18 +47,20 @@ class Rotten(Exception):
 def check_stored(data: bytes | memoryview, first: int, last: int, pos: int) -> EntryHeader:
     """Believe entries `first..last`, read from `pos` on; the header of the last one, or CorruptEntry.
 
-    Body CRCs, and the chain from the first to the last; a store written by Apache has neither (S1).
+    Body CRCs, the chain from the first to the last (a store written by Apache has neither, S1), and that client
+    batches count down.
     """
     view = memoryview(data)
     unpack, pack = HEADER.unpack_from, CHAIN.pack
     total, offset, index = len(view), 0, first
     chain_before: int | None = None
     fields: tuple[int, ...] = ()
+    left = 0
     while offset < total:
         if total - offset < HEADER_SIZE:
             raise CorruptEntry("header cut off", index, pos + offset)
         fields = unpack(view, offset)
-        magic, size, entry_index, term, entry_pos, _, chain, body_crc, body_size = fields
+        magic, size, entry_index, term, entry_pos, channel, chain, body_crc, body_size = fields
         end = offset + size
         if (
             magic != MAGIC
@@ -69,6 +76,9 @@ def check_stored(data: bytes | memoryview, first: int, last: int, pos: int) -> E
                 raise CorruptEntry("body CRC differs", index, pos + offset)
             if chain_before is not None and crc32(pack(index, term, body_crc), chain_before) != chain:
                 raise CorruptEntry("chain CRC differs", index, pos + offset)
+        if left and channel & 0xFFFFFF != left - 1:
+            raise CorruptEntry(BATCH_BROKEN, index - 1, pos + offset)
+        left = channel & 0xFFFFFF
         chain_before = chain
         index += 1
         offset = end

@@ -93,6 +93,7 @@ class Walker:
         self._base = -1
         self._units = b""
         self._units_first = 0
+        self._split = False
 
     # Whole entries
 
@@ -112,6 +113,8 @@ class Walker:
         unpack, pack, unit_pack = HEADER.unpack_from, CHAIN.pack, INDEX_UNIT.pack
         index, term, pos, chain = at
         left = 0  # entries of the same client batch that follow
+        before = at
+        self._split = False
         data = self._window(pos, HEADER_SIZE)
         view = memoryview(data)
         while index < stop and pos < stop_pos:
@@ -147,6 +150,11 @@ class Walker:
                     break
                 if chain is not None and crc32(pack(entry_index, entry_term, body_crc), chain) != entry_chain:
                     break
+            if left and channel & 0xFFFFFF != left - 1:
+                self._split = True  # no CRC covers these counts: this entry's or that of the one before
+                return before
+            if channel:
+                before = Place(index, term, pos, chain)
             index += 1
             if self._unit_bytes(index) != unit_pack(MAGIC, pos, size, index, entry_term):
                 misfit(EntryHeader._make(fields))
@@ -167,6 +175,9 @@ class Walker:
         start = segments.start_of(at.pos)
         following = start + segments.size
         durable = wanted <= self.mark
+        if self._split:
+            self._split = False
+            return self._split_batch(at)
         head = self.peek(at.pos, HEADER_SIZE)
         unit = self._believable_unit(wanted, at)
         blank = is_blank(head, 0)
@@ -203,7 +214,19 @@ class Walker:
             return End(f"{reason}, and nothing up to {self.mark} can be believed", doubt=True)
         if found.index < wanted:
             return Roll(found, True) if found.pos != at.pos else End(reason, doubt=True)
-        return Rot(found, self._terms_of(wanted, found.index, at.term), reason)
+        return Rot(found, self._terms_of(wanted, found, at.term), reason)
+
+    def _split_batch(self, at: Place) -> Rot | End:
+        """The next two entries disagree on the client batch that they belong to."""
+        if at.index + 2 > self.mark:
+            return End(f"client batch of entry {at.index + 1} does not continue", doubt=not self._power_lost)
+        place = at
+        terms = []
+        for _ in range(2):
+            header = unpack_header(self.peek(place.pos, HEADER_SIZE))
+            place = Place(header.index, header.term, place.pos + header.size, header.chain_crc)
+            terms.append((header.index, header.term))
+        return Rot(place, terms, f"client batch of entry {at.index + 1} does not continue")
 
     def _above_the_mark(self, at: Place, header: EntryHeader | None, reason: str) -> Rot | End:
         """A torn tail, what was cut, or rot: an entry behind it that continues the chain proves rot."""
@@ -333,15 +356,22 @@ class Walker:
         fits = unit.pos in (at.pos, following) and HEADER_SIZE <= unit.size <= room
         return unit if fits else None
 
-    def _terms_of(self, first: int, last: int, term: int) -> list[tuple[int, int]]:
-        """What the units say of the terms of `first..last`; nothing where they are lost."""
+    def _terms_of(self, first: int, behind: Place, term: int) -> list[tuple[int, int]]:
+        """What the units say of the terms from `first` up to `behind`; nothing where they are lost or lie."""
         found: list[tuple[int, int]] = []
-        while first <= last:
-            for unit in self.index.units(first, min(_UNITS, last - first + 1)):
-                if unit is not None and unit.term >= term:
+        while first <= behind.index:
+            count = min(_UNITS, behind.index - first + 1)
+            units = self.index.units(first, count + 1)
+            for place, unit in enumerate(units[:count]):
+                if unit is None or unit.term < term:
+                    continue
+                after = units[place + 1]
+                ends = after.pos if unit.index < behind.index and after is not None else behind.pos
+                following = self._segments.start_of(unit.pos) + self._segments.size
+                if unit.pos + unit.size == ends or ends == following:
                     found.append((unit.index, unit.term))
                     term = unit.term
-            first += _UNITS
+            first += count
         return found
 
     # Reading

@@ -24,9 +24,9 @@ PAUSES_S = (0.001, 0.005, 0.02, 0.1, 0.4)
 class Run:
     """One seed: a group, what was acknowledged, what was seen."""
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: World, seed: int, group: node_group.Group | None = None) -> None:
         self.world = world
-        self.group = node_group.Group(world)
+        self.group = group or node_group.Group(world)
         self.acknowledged: dict[int, bytes] = {}
         self._random = random.Random(seed)
         self._sealed: list[tuple[Node, int, int, bytes]] = []

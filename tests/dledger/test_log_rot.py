@@ -84,6 +84,11 @@ def damage(directory: Path, kind: str, where: float, size: int) -> None:
         overwrite(file, offset, bytes([content[0] ^ 1 << size % 8]))
 
 
+def without_kind(entry: bytes) -> bytes:
+    """Without the byte of the header that no check covers (docs/guarantees.md)."""
+    return entry[:32] + entry[36:]
+
+
 DAMAGE = st.lists(
     st.tuples(
         st.sampled_from(["flip data", "flip index", "zero data", "zero index"]),
@@ -151,7 +156,7 @@ def test_whatever_rots_nothing_false_is_believed_and_a_copy_mends_it(
             assert not list(log.faulty)
             for index in range(log.last_index + 1):
                 data, _ = await log.read_range(index, index)
-                assert data[: log.locate(index)[1]] == entries[index]
+                assert without_kind(data[: log.locate(index)[1]]) == without_kind(entries[index])
         finally:
             await log.close()
 

@@ -1,0 +1,116 @@
+"""Random faults of one disk at a time, among kills and power cuts: nothing acknowledged is lost, all heal.
+
+The *atlas* of these runs: only one machine's disk is bad at a time, and the next one only after all three have
+been whole, so that of each committed entry an intact copy is on a majority of the others.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from disk_group import NAMES, DiskGroup
+from node_group import SETTINGS
+from test_random_faults import Run
+
+from chaos.sim import World
+
+STEPS = 60
+MODES = ("prefix", "torn", "none", "all")
+
+
+class DiskRun(Run):
+    """One seed."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        disks = DiskGroup(world, scrub_bytes_per_s=20 << 20, scrub_pause_s=2.0, disk_stall_s=0.5)
+        super().__init__(world, seed, disks)
+        self.group: DiskGroup = disks
+        self._chance = random.Random(seed + 1)
+        self._bad: str | None = None
+        self.kinds: dict[str, int] = {}
+
+    def step(self) -> None:
+        """A fault of the disk now and then, or what the other runs do."""
+        chance = self._chance.random()
+        if chance < 0.25 and self._bad is None:
+            self._break()
+        elif chance < 0.35 and self._bad is not None:
+            self._make_whole()
+        super().step()
+
+    def _break(self) -> None:
+        name = self._chance.choice(NAMES)
+        if not self._alive(name) or name not in self.group.nodes:
+            return
+        log = self.group.nodes[name].log
+        disk = self.group.disk(name)
+        kind = self._chance.choice(("flip", "flip at rest", "eio", "read", "full", "hang", "slow", "power"))
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        self._bad = name
+        below = f"/store/dledger-{name}"
+        if kind.startswith("flip"):
+            if "rest" in kind:
+                self.world.kill(name)
+            paths = disk.files(f"{below}/data") + disk.files(f"{below}/index") + [f"{below}/hardstate"]
+            for _ in range(self._chance.randint(1, 4)):
+                path = self._chance.choice(paths)
+                size = len(disk.inode(path).content)
+                end = min(size, max(1, log.durable_pos % size)) if "/data/" in path else size
+                if size:
+                    disk.flip(path, self._chance.randrange(end), self._chance.randrange(8))
+        elif kind == "eio":
+            disk.fail(self._chance.choice(("write", "fsync")), 1, below)
+        elif kind == "read":
+            disk.fail("read", self._chance.randint(1, 3), f"{below}/data")
+        elif kind == "full":
+            disk.room(disk.used() + self._chance.choice((0, 70_000, 300_000)))
+        elif kind == "hang":
+            disk.hang()
+        elif kind == "slow":
+            disk.slow(self._chance.choice((10, 100)))
+        else:
+            self.world.power_cut(name, mode=self._chance.choice(MODES))
+
+    def _make_whole(self) -> None:
+        """The bad disk is well again, and all three agree."""
+        name = self._bad
+        assert name is not None
+        self.group.disk(name).mend()
+        self.world.heal()
+        self.world.run_for(0.5)
+        self.group.settle()
+        self.world.run_for(2.5)  # a pass of the scrub
+        self.group.settle()
+        self._bad = None
+
+    def finish(self) -> None:
+        """Everything is well again."""
+        for name in NAMES:
+            self.group.disk(name).mend()
+        self.world.heal()
+        self.group.settle()
+        super().finish()
+
+
+def run_seed(seed: int) -> tuple[int, dict[str, int]]:
+    """Entries acknowledged in one seed, and faults of the disk by kind."""
+    with World(seed, settings=SETTINGS) as world:
+        run = DiskRun(world, seed)
+        run.group.await_leader()
+        for _ in range(STEPS):
+            run.step()
+        run.finish()
+        return len(run.acknowledged), run.kinds
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_bad_disk_loses_nothing(seed: int) -> None:
+    acknowledged, _ = run_seed(seed)
+    assert acknowledged > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 300, 50))
+def test_one_bad_disk_loses_nothing_in_many_seeds(first: int) -> None:
+    assert sum(run_seed(seed)[0] for seed in range(first, first + 50)) > 2000
