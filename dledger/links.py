@@ -40,6 +40,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.peer: str | None = None
         """Node id from the hello; None until it was accepted."""
         self.hello: Hello | None = None
+        self.version = 0
+        """Protocol version that both sides speak; 0 until the hello was accepted."""
         self.client = False
         """Whether this is a connection of the DLedger client protocol."""
         self.error = ""

@@ -16,7 +16,7 @@ from dledger.election.membership import (
 )
 from dledger.errors import EXIT_CONFIG, NodeFailed
 from dledger.links import PeerConnection, split_address
-from dledger.messages import REPLIES, Message
+from dledger.messages import REPLIES, SINCE_2, Message
 from dledger.wire import CLIENT_REQUEST, ERROR, HELLO, Frame, WireError, decode_message, encode_message
 from runtime import Env
 
@@ -65,6 +65,8 @@ class Peers:
         }
         self.hellos: dict[str, Hello] = {}
         """Last hello of each peer that is connected in some direction."""
+        self.too_new = 0
+        """Messages that were not sent, because the peer's version of the protocol does not know them."""
         self._complaints: dict[str, str] = {}
 
     # Life
@@ -123,13 +125,21 @@ class Peers:
         """Whether requests reach the peer now."""
         return peer in self._outbound
 
+    def version(self, peer: str) -> int:
+        """Protocol version spoken with a peer; 0 while it is not connected in any direction."""
+        connection = self._outbound.get(peer) or self._inbound.get(peer)
+        return connection.version if connection else 0
+
     def backlog(self, peer: str) -> int:
         """Unsent bytes towards a peer."""
         connection = self._outbound.get(peer)
         return connection.backlog if connection else 0
 
     def send(self, peer: str, message: Message) -> None:
-        """Requests go out on the dialled connection, replies on the accepted one; lost if there is none."""
+        """Requests go out on the dialled connection, replies on the accepted one; lost if there is none.
+
+        What the peer's version of the protocol does not know is dropped and counted (`too_new`).
+        """
         if isinstance(message, REPLIES):
             connection = self._inbound.get(peer)
             compress = False
@@ -137,8 +147,12 @@ class Peers:
             connection = self._outbound.get(peer)
             # A link that cannot drain what was written is slow: there LZ4 pays.
             compress = connection is not None and connection.backlog > 4 * 1024 * 1024
-        if connection is not None:
-            connection.send(encode_message(message, compress=compress))
+        if connection is None:
+            return
+        if connection.version < 2 and isinstance(message, SINCE_2):
+            self.too_new += 1
+            return
+        connection.send(encode_message(message, compress=compress))
 
     def refresh(self) -> None:
         """This node's identity changed: connections must say hello anew."""
@@ -215,7 +229,7 @@ class Peers:
         mine = self._events.my_hello()
         try:
             hello = decode_hello(header)
-            check_hello(mine, hello, self._config.peers)
+            version = check_hello(mine, hello, self._config.peers)
             if connection.dialled is not None and hello.node != connection.dialled:
                 raise HelloRefused(
                     f"{connection.dialled} was dialled, but {hello.node} answers: check dLegerPeers"
@@ -227,6 +241,7 @@ class Peers:
             return
         connection.peer = hello.node
         connection.hello = hello
+        connection.version = version
         self.hellos[hello.node] = hello
         if connection.dialled is None:
             older = self._inbound.get(hello.node)
