@@ -42,6 +42,8 @@ class Hello:
     members: Mapping[str, str] = field(default_factory=dict)
     """The configuration the group was formed with: node id -> incarnation."""
     meta: Mapping[str, str] = field(default_factory=dict)
+    lease_ms: int = 0
+    """How long a voter keeps to a leader that it heard, when the group allows lease reads; else 0."""
 
 
 def encode_hello(hello: Hello) -> dict[str, Any]:
@@ -56,6 +58,7 @@ def encode_hello(hello: Hello) -> dict[str, Any]:
         "sync_flush": hello.sync_flush,
         "members": dict(hello.members),
         "meta": dict(hello.meta),
+        "lease_ms": hello.lease_ms,
     }
 
 
@@ -76,6 +79,7 @@ def decode_hello(value: object) -> Hello:
             sync_flush=bool(value["sync_flush"]),
             members={str(key): str(item) for key, item in dict(value.get("members", {})).items()},
             meta={str(key): str(item) for key, item in dict(value.get("meta", {})).items()},
+            lease_ms=int(value.get("lease_ms", 0)),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise HelloRefused(f"hello is malformed: {error!r}") from error
@@ -106,6 +110,7 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
     for name, own, theirs in (
         ("mapedFileSizeCommitLog", mine.segment_size, other.segment_size),
         ("flushDiskType SYNC_FLUSH", mine.sync_flush, other.sync_flush),
+        ("the promise of lease reads in ms", mine.lease_ms, other.lease_ms),
     ):
         if own != theirs:
             raise HelloRefused(
