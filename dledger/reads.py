@@ -4,8 +4,8 @@ A read point is an index such that everything acknowledged before the read began
 is applied here, local state may answer the read.
 
 * **The leader**, while it serves (an entry of its term is committed), takes its commit index and sends a
-  round of heartbeats at once. A quorum of voters that answers this round, or a later one, in this term proves that
-  nobody else led when the read began. With lease reads on and a lease valid *now*, the round is spared.
+  round of heartbeats at once. A quorum of voters that answers this round, or a later one, in this term proves
+  that nobody else led when the read began. With lease reads on and a lease valid *now*, the round is spared.
 * **A follower** asks its leader (ReadIndexRequest) and waits until it has applied the index itself.
 
 Reads that arrive in one turn of the loop share a round. While a round is under way, new reads wait for the
