@@ -38,11 +38,13 @@ from dledger.messages import (
 )
 from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
+from dledger.ports import PeerPort
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, Frame
 from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
+from runtime.tls import PeerTls
 
 _PUSHES = (Compare, Truncate, Append, Commit)
 _FROM_LEADER = (*_PUSHES, Heartbeat, PushResponse)
@@ -51,7 +53,15 @@ _FROM_LEADER = (*_PUSHES, Heartbeat, PushResponse)
 class Node:
     """A member of a DLedger group, or a single node. See the package docstring for the path of a message."""
 
-    def __init__(self, env: Env, config: NodeConfig, host: Host) -> None:
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        host: Host,
+        *,
+        port: PeerPort | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
         self.config = config
         self.log = LogStore(
             env,
@@ -70,7 +80,7 @@ class Node:
         self._say = env.log.child(f"node.{config.self_id}")
         self._store = StoreFiles(env, config)
         self._members = Members(config)
-        self._peers = Peers(env, config, self, self._fail)
+        self._peers = Peers(env, config, self, self._fail, port=port, tls=tls)
         self._replicator = Replicator(env, self.log, self._peers, self)
         self._requests = ClientRequests(self)
         # Until the store is open this node is an empty learner, so that it can be asked at any time.
@@ -276,6 +286,8 @@ class Node:
             "segments_warm": self.log.pool.warm_taken,
             "segments_cold": self.log.pool.cold_taken,
             "peers": peers,
+            "refused": self._peers.refused(),
+            "messages_too_new": self._peers.too_new,
             "reasons": list(self.reasons),
         } | self.metrics.snapshot()
 
