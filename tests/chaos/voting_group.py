@@ -31,8 +31,9 @@ class VotingGroup:
         self.own: dict[str, Mapping[str, Any]] = {}
         self.leaders: dict[int, str] = {}
         """term -> who led it."""
+        self.acknowledged: list[tuple[int, int]] = []
+        """(world time, index) of what leaders acknowledged, both rising."""
         self._overrides = overrides
-        self._watched: set[str] = set()
         for name in self.names:
             world.node(name)
 
@@ -57,9 +58,19 @@ class VotingGroup:
         return replace(base, **self._overrides, **self.own.get(name, {}))
 
     async def _main(self, env: Env, name: str) -> None:
-        self.hosts[name] = ListHost()
+        self.hosts[name] = WatchedHost(partial(self._committed, name))
         self.nodes[name] = Node(env, self.config(name), self.hosts[name])
         await self.nodes[name].run()
+
+    def _committed(self, name: str, index: int) -> None:
+        """A leader that commits an entry of its own acknowledges it at this moment."""
+        node = self.nodes[name]
+        if node.serving and (not self.acknowledged or index > self.acknowledged[-1][1]):
+            self.acknowledged.append((self.world.now, index))
+
+    def acknowledged_before(self, when_ns: int) -> int:
+        """The last index that anybody was told of before that time; -1 for none."""
+        return max((index for when, index in self.acknowledged if when < when_ns), default=-1)
 
     # What is seen
 
@@ -126,14 +137,14 @@ class VotingGroup:
 
     def read(self, name: str, timeout_s: float = 1.0) -> Read:
         """Begin a read on a node."""
-        read = Read(self.world.now)
         node = self.nodes[name]
+        read = Read(node, self.world.now)
 
         def ask() -> None:
             try:
-                node._reads.ask(timeout_s, partial(read.done, self.world))
+                node._reads.ask(timeout_s, read.done)
             except ReadRefused:
-                read.done(self.world, None)
+                read.done(None)
 
         self.call(name, ask)
         return read
@@ -152,15 +163,29 @@ class VotingGroup:
         assert all(history == histories[0] for history in histories)
 
 
-class Read:
-    """One read: when it began, when it ended, what it got."""
+class WatchedHost(ListHost):
+    """Tells the group when it commits."""
 
-    def __init__(self, began_ns: int) -> None:
+    def __init__(self, watch: Callable[[int], None]) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def on_commit(self, commit_index: int) -> None:
+        super().on_commit(commit_index)
+        self._watch(commit_index)
+
+
+class Read:
+    """One read: on which node, when it began, what it got (None: nothing in time)."""
+
+    def __init__(self, node: Node, began_ns: int) -> None:
+        self.node = node
         self.began_ns = began_ns
         self.over = False
         self.index: int | None = None
 
-    def done(self, world: World, index: int | None) -> None:
+    def done(self, index: int | None) -> None:
         self.over = True
         self.index = index
-        self.ended_ns = world.now
+        if index is not None:
+            assert self.node.applied_index >= index, "a read point that is not applied here"
