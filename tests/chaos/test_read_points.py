@@ -224,3 +224,52 @@ def test_a_connection_refused_is_no_hint_when_leases_are_on() -> None:
             times[lease] = world.time - began
     assert times[False] < 0.1
     assert times[True] >= 0.3
+
+
+def test_a_voter_that_was_restarted_keeps_the_promise_of_its_former_life() -> None:
+    """The leader's lease rests on one voter; that one dies, returns, and is asked by the third at once."""
+    for seed in range(8):
+        with World(seed, settings=node_group.SETTINGS) as world:
+            group = VotingGroup(world, lease_reads=True)
+            group.start_all()
+            old = group.await_leader()
+            support, rival = (name for name in group.names if name != old)
+            world.partition(old, rival)
+            group.run_for(2.0)
+            assert group.leader() == old
+            world.kill(support)
+            world.partition(old, support)
+            group.start(support)
+            reads = []
+            for _ in range(300):
+                reads.append(group.read(old, 0.3))
+                world.run_for(0.003)
+                if group.leader() == rival:
+                    group.append(rival, b"x")
+            assert group.leader() in (rival, support)
+            for read in reads:
+                check(group, read)
+
+
+def test_no_lease_once_a_hand_over_was_tried() -> None:
+    for seed in range(8):
+        with World(seed, settings=node_group.SETTINGS) as world:
+            group = VotingGroup(world, lease_reads=True)
+            group.start_all()
+            old = group.await_leader()
+            target = next(name for name in group.names if name != old)
+            group.commit(old, b"before")
+            group.run_for(0.5)
+            node = group.nodes[old]
+            group.call(old, lambda node=node: node.perform(node.elector.hand_over(target)))
+            world.run_for(0.0004)
+            world.isolate(old)
+            reads = []
+            for _ in range(200):
+                reads.append(group.read(old, 0.3))
+                world.run_for(0.002)
+                if group.leader() == target:
+                    group.append(target, b"x")
+            assert group.leader() == target, "the scenario needs that the hand-over worked"
+            for read in reads:
+                check(group, read)
