@@ -135,6 +135,11 @@ class VotingGroup:
         self.world.run_until(lambda: self.nodes[name].commit_index >= index, 3)
         return index
 
+    def hand_over(self, name: str, target: str) -> None:
+        """Tell a node to stand at once, without waiting until it has everything."""
+        node = self.nodes[name]
+        self.call(name, lambda: node.perform(node.elector.hand_over(target)))
+
     def read(self, name: str, timeout_s: float = 1.0) -> Read:
         """Begin a read on a node."""
         node = self.nodes[name]
