@@ -378,15 +378,11 @@ class Elector:
             effects += self._follow(request.term, None, now)
         if result is None:
             result = self._compare_logs(request)
-        if result is None and not request.pre:
-            if self.vote not in (None, request.candidate):
-                known = self.leader_id is not None
-                result = VoteResult.REJECT_ALREADY_HAS_LEADER if known else VoteResult.REJECT_ALREADY_VOTED
-            elif self.vote is None:
-                self.vote = request.candidate
-                self._deadline = now + self._timeout()
-                effects = [effect for effect in effects if not isinstance(effect, SaveHardState)]
-                effects.append(SaveHardState(HardState(self.term, self.vote)))
+        if result is None and not request.pre and self.vote is None:
+            self.vote = request.candidate
+            self._deadline = now + self._timeout()
+            effects = [effect for effect in effects if not isinstance(effect, SaveHardState)]
+            effects.append(SaveHardState(HardState(self.term, self.vote)))
         answer = VoteResult.ACCEPT if result is None else result
         effects.append(Send(peer, VoteResponse(self.term, request.term, request.pre, answer)))
         return effects
@@ -397,8 +393,9 @@ class Elector:
             return VoteResult.UNKNOWN
         if request.term < self.term or (request.pre and request.term <= self.term and self.leader_id):
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
-        if request.pre and request.term == self.term and self.vote not in (None, request.candidate):
-            return VoteResult.REJECT_ALREADY_VOTED
+        if request.term == self.term and self.vote not in (None, request.candidate):
+            known = self.leader_id is not None
+            return VoteResult.REJECT_ALREADY_HAS_LEADER if known else VoteResult.REJECT_ALREADY_VOTED
         if request.transfer:
             return None
         if now < self._quiet_until:
