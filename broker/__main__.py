@@ -71,7 +71,7 @@ def run(env: Env, config: BrokerConfig) -> int:
             env.log.error("the node ended", reason=failure.reason, exit_code=failure.exit_code)
             failures.append(failure)
 
-    code = run_program(start)
+    code = run_program(env, start)
     env.workers.close()
     if failures:
         return complain(failures[0].reason, failures[0].exit_code)

@@ -72,7 +72,7 @@ class Node:
             sync_flush=config.sync_flush,
         )
         self.commit_index = -1
-        self.metrics = NodeMetrics()
+        self.metrics = NodeMetrics(env.pauses)
         self.reasons: list[str] = []
         """Why this node is not healthy, for /health."""
         self._env = env
