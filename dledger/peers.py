@@ -189,7 +189,7 @@ class Peers:
         if connection.version < 2 and isinstance(message, SINCE_2):
             self.too_new += 1
             return
-        connection.send(encode_message(message, compress=compress))
+        connection.send(encode_message(message, compress=compress, version=connection.version))
 
     def refresh(self) -> None:
         """This node's identity changed: connections must say hello anew."""
@@ -272,6 +272,8 @@ class Peers:
         elif peer is not None:
             try:
                 message = decode_message(frame)
+                if connection.version < 2 and isinstance(message, SINCE_2):
+                    raise WireError(f"unknown message type {frame.number} in protocol {connection.version}")
                 self._check_message(connection, peer, message)
             except WireError as error:
                 connection.send_frame(ERROR, str(error))

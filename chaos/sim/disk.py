@@ -281,7 +281,7 @@ class Disk:
             op.apply_durably()
         self._name_ops = rest[::-1]
 
-    def power_cut(self) -> tuple[int, int]:
+    def power_cut(self, mode: str = "prefix") -> tuple[int, int]:
         """Forget what is not durable. Returns how many file operations and name operations were lost."""
         kept = _surviving(self._name_ops, self._random)
         lost_names = len(self._name_ops) - len(kept)

@@ -65,6 +65,7 @@ class SimWorkers:
         }
         self._started: list[Job] = []  # a thread is about to run them
         self._running: list[Job] = []  # run; their time is not over
+        self._held: list[Job] = []  # would have begun while the process was stopped
         self._closed = False
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
@@ -100,10 +101,19 @@ class SimWorkers:
                 self._complete(job)
         self._started.clear()
 
+    def resume(self) -> None:
+        """SIGCONT: the threads go on."""
+        held, self._held = self._held, []
+        for job in held:
+            self._hand_over(job, self._world.now)
+
     def _take(self, job: Job) -> None:
         job.lane.free -= 1
         self._started.append(job)
-        when = self._process.loop.now_ns() + self._between(self._settings.handoff_ns)
+        self._hand_over(job, self._process.loop.now_ns())
+
+    def _hand_over(self, job: Job, now: int) -> None:
+        when = now + self._between(self._settings.handoff_ns)
         self._world.push(when, self._begin, job)
 
     def _between(self, bounds: tuple[int, int]) -> int:
@@ -113,6 +123,9 @@ class SimWorkers:
     def _begin(self, job: Job) -> None:
         if self._process.loop.dead or job not in self._started:
             return  # killed, or `close` was quicker
+        if self._process.stopped:
+            self._held.append(job)
+            return
         self._started.remove(job)
         if job.future.cancelled():
             self._next(job.lane)

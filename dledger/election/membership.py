@@ -49,6 +49,8 @@ class Hello:
     members: Mapping[str, str] = field(default_factory=dict)
     """The configuration the group was formed with: node id -> incarnation."""
     meta: Mapping[str, str] = field(default_factory=dict)
+    lease_ms: int = 0
+    """How long a voter keeps to a leader that it heard, when the group allows lease reads; else 0."""
 
 
 def encode_hello(hello: Hello) -> dict[str, Any]:
@@ -63,6 +65,7 @@ def encode_hello(hello: Hello) -> dict[str, Any]:
         "sync_flush": hello.sync_flush,
         "members": dict(hello.members),
         "meta": dict(hello.meta),
+        "lease_ms": hello.lease_ms,
     }
 
 
@@ -81,6 +84,7 @@ def decode_hello(value: object) -> Hello:
             protocol_max=_number(protocol[1], "protocol"),
             segment_size=_number(value["segment_size"], "segment_size"),
             sync_flush=bool(value["sync_flush"]),
+            lease_ms=_number(value.get("lease_ms", 0), "lease_ms"),
             members=_texts(value.get("members", {}), "members"),
             meta=_texts(value.get("meta", {}), "meta"),
         )
@@ -127,6 +131,7 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
     for name, own, theirs in (
         ("mapedFileSizeCommitLog", mine.segment_size, other.segment_size),
         ("flushDiskType SYNC_FLUSH", mine.sync_flush, other.sync_flush),
+        ("the promise of lease reads in ms", mine.lease_ms, other.lease_ms),
     ):
         if own != theirs:
             raise HelloRefused(
