@@ -78,7 +78,7 @@ class Node:
             sync_flush=config.sync_flush,
         )
         self.commit_index = -1
-        self.metrics = NodeMetrics()
+        self.metrics = NodeMetrics(env.pauses)
         self.reasons: list[str] = []
         """Why this node is not healthy, for /health."""
         self._env = env
@@ -517,12 +517,16 @@ class Node:
 
     def on_peer_down(self, peer: str) -> None:
         """The dialled connection to the peer is gone."""
+        if peer == self.leader_id:
+            self._say.info("connection to the leader lost", leader=peer)
         if self._replicator.leader is not None:
             self._replicator.perform(self._replicator.leader.peer_down(peer))
         self._leadership.progressed()
 
     def on_refused(self, peer: str) -> None:
         """Nobody listens at the peer's address: its process is gone (S17)."""
+        if peer == self.leader_id:
+            self._say.info("the leader's process is gone: nobody listens", leader=peer)
         self.perform(self.elector.leader_refused(peer, self._loop.time()))
         self._schedule_tick()
 

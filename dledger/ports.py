@@ -35,14 +35,23 @@ class PeerPort:
     """One listening address. `tls` None: plain connections."""
 
     def __init__(
-        self, env: Env, host: str, port: int, *, tls: PeerTls | None = None, hello_timeout_s: float = 2.0
+        self,
+        env: Env,
+        host: str,
+        port: int,
+        *,
+        tls: PeerTls | None = None,
+        hello_timeout_s: float = 2.0,
+        expected: tuple[str, ...] = (),
     ) -> None:
+        """`expected`: groups whose nodes may still be opening their logs."""
         self._host = host
         self._port = port
         self._tls = tls
         self._hello_timeout_s = hello_timeout_s
         self._server: asyncio.AbstractServer | None = None
         self._owners: dict[str, PortOwner] = {}
+        self._expected = expected
         self._strangers: list[PeerConnection] = []
         self.refusals = Refusals(env.log.child("port"))
         """What was refused before it was known for which group it was."""
@@ -115,16 +124,18 @@ class PeerPort:
         if frame.number != HELLO or not isinstance(frame.header, dict):
             raise WireError("the first frame must be a hello")
         owner = self._owner(frame.header)
-        if owner is None:
+        if owner is None and frame.header.get("group") in self._expected:
+            connection.close("the node is being opened")
+        elif owner is None:
             groups = ", ".join(sorted(self._owners)) or "none yet"
             asked = str(frame.header.get("group"))[:64]
             self._refuse(connection, "group", f"no group {asked!r} at this port; there are: {groups}")
-            return
-        self._strangers.remove(connection)
-        owner.adopt(connection, frame.header)
+        else:
+            self._strangers.remove(connection)
+            owner.adopt(connection, frame.header)
 
     def _owner(self, hello: Mapping[str, object]) -> PortOwner | None:
-        if len(self._owners) == 1:
+        if len(self._owners) == 1 and len(self._expected) < 2:
             # Its own checks say best what does not fit; and a client need not know the group's name.
             return next(iter(self._owners.values()))
         group = hello.get("group")
