@@ -240,7 +240,7 @@ class Cluster:
             return
         if not excused:
             raise InvariantViolated(
-                f"{store} acknowledged entry {index} {entry} as durable, after its restart it is {log.get(index)}"
+                f"{store} acknowledged entry {index} {entry} as durable and came back with {log.get(index)}"
             )
         del self.promised[store]
 
@@ -251,7 +251,7 @@ class Cluster:
         chain = self.chains.setdefault((index, entry.term), entry.chain)
         if chain != entry.chain:
             raise InvariantViolated(
-                f"entry {index} of term {entry.term} on {store} has chain {entry.chain:08x}, elsewhere {chain:08x}"
+                f"entry {index} of term {entry.term} has chain {entry.chain:08x} on {store}, {chain:08x} before"
             )
 
     def cut(self, store: str, index: int, log: dict[int, Entry]) -> None:
@@ -285,12 +285,14 @@ class Cluster:
     def leader_commits(
         self, store: str, term: int, index: int, log: dict[int, Entry], durable: int, voters: int
     ) -> None:
-        """A leader moves its commit index; `durable` of the `voters` members hold the entry on their disks."""
+        """A leader moves its commit index; `durable` of `voters` members hold the entry on their disks."""
         # Only entries of the leader's own term are committed by counting (Raft 5.4.2, figure 8).
         self.count("no old term committed by counting")
         entry = log.get(index)
         if entry is None or entry.term != term:
-            raise InvariantViolated(f"{store}, leader of term {term}, commits entry {index} by counting: {entry}")
+            raise InvariantViolated(
+                f"{store}, leader of term {term}, commits entry {index} by counting: {entry}"
+            )
         # Nothing is committed, and so nothing acknowledged, before it is durable on a majority.
         self.count("committed is durable on a quorum")
         if durable * 2 <= voters:
@@ -303,7 +305,9 @@ class Cluster:
         # An acknowledgement is given for what is on the disk, not for what was handed to it.
         self.count("acknowledged is durable")
         if not durable:
-            raise InvariantViolated(f"{store} acknowledges entry {index} as durable, its disk does not have it")
+            raise InvariantViolated(
+                f"{store} acknowledges entry {index} as durable, its disk does not have it"
+            )
         if index in log:
             self.promised[store] = (index, log[index])
 
@@ -313,7 +317,9 @@ class Cluster:
         self.count("applied is committed")
         entry = self.committed.get(index)
         if entry is None or (entry.term, entry.chain) != (term, chain):
-            raise InvariantViolated(f"{store} applied term {term} chain {chain:08x} at {index}, committed is {entry}")
+            raise InvariantViolated(
+                f"{store} applied term {term} chain {chain:08x} at {index}, committed is {entry}"
+            )
 
     def same(self, what: str, values: Iterable[tuple[str, object]]) -> None:
         """All stores that are asked give one answer: equal state at equal indexes, equal logs."""

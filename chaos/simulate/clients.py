@@ -60,7 +60,9 @@ class Client:
     async def append_last(self, env: Env) -> None:
         """The liveness phase: somebody must take one more value."""
         async with DLedgerClient(env, self._stage.peers, timeout_s=2.0) as client:
-            while (await self._append(client, 100)).outcome != ACKNOWLEDGED:
+            outcome = UNKNOWN
+            while outcome != ACKNOWLEDGED:
+                outcome = (await self._append(client, 100)).outcome
                 await asyncio.sleep(0.05)
         self.done = True
 

@@ -8,6 +8,7 @@ has recovered; process, power and network faults may hit everybody at once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from chaos.sim.settings import MS
 from chaos.simulate.plan import Fault
@@ -121,9 +122,7 @@ class Injector:
             end(name)
             # They come back one after another, in an order of their own.
             turn = (place + fault.pick) % len(self._stage.names)
-            self._later(
-                fault.lasting_ms + turn * (fault.pick % 300), lambda name=name: self._stage.start(name)
-            )
+            self._later(fault.lasting_ms + turn * (fault.pick % 300), partial(self._stage.start, name))
         return True
 
     def _restarts(self, fault: Fault) -> bool:

@@ -59,7 +59,7 @@ class History:
 
 
 def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
-    """Compare a history with the values that the log holds in the end. InvariantViolated says what differs."""
+    """Compare a history with the values in the log in the end. InvariantViolated says what differs."""
     places: dict[bytes, int] = {}
     for index in sorted(log):
         value = log[index]
@@ -87,7 +87,9 @@ def _judge_append(call: Call, place: int | None, verdict: Verdict) -> None:
         if place is None:
             raise InvariantViolated(f"lost: {_name(call.value)}, acknowledged at {call.index}")
         if place != call.index:
-            raise InvariantViolated(f"moved: {_name(call.value)}, acknowledged at {call.index}, is at {place}")
+            raise InvariantViolated(
+                f"moved: {_name(call.value)}, acknowledged at {call.index}, is at {place}"
+            )
     elif call.outcome == REFUSED:
         verdict.refused += 1
         if place is not None:
@@ -120,8 +122,8 @@ def _judge_order(appends: list[Call]) -> None:
             place += 1
         if highest is not None and call.outcome == ACKNOWLEDGED and call.index <= highest.index:
             raise InvariantViolated(
-                f"{_name(call.value)} began after {_name(highest.value)} was acknowledged at {highest.index}, "
-                f"but it is at {call.index}"
+                f"{_name(call.value)} is at {call.index}, but began after {_name(highest.value)} was "
+                f"acknowledged at {highest.index}"
             )
 
 

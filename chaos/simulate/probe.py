@@ -139,9 +139,7 @@ class Probe(HostEvents):
         self._guarded(self._committed, index)
 
     def applied(self, header: EntryHeader) -> None:
-        self._guarded(
-            self._cluster.applied, self.machine.store, header.index, header.term, header.chain_crc
-        )
+        self._guarded(self._cluster.applied, self.machine.store, header.index, header.term, header.chain_crc)
 
     def _open(self) -> None:
         node, machine = self.node, self.machine
@@ -196,7 +194,9 @@ class Probe(HostEvents):
         node = self.node
         self._cluster.cut(self.machine.store, index, self.log)
         if index <= node.commit_index:
-            raise InvariantViolated(f"{self.machine.name} cuts entry {index}, {node.commit_index} is committed")
+            raise InvariantViolated(
+                f"{self.machine.name} cuts entry {index}, {node.commit_index} is committed"
+            )
         last = max(self.log, default=-1)
         for gone in range(index, last + 1):
             del self.log[gone]
@@ -230,7 +230,11 @@ class Probe(HostEvents):
         # Term and vote are on the disk before anybody hears of them (Raft figure 2).
         self._cluster.count("term and vote are durable before they are told")
         state = self.machine.disk_store.hard_state()
-        if state is None or state.term < term or (vote is not None and (state.term, state.vote) != (term, vote)):
+        if (
+            state is None
+            or state.term < term
+            or (vote is not None and (state.term, state.vote) != (term, vote))
+        ):
             raise InvariantViolated(
                 f"{self.machine.name} tells of term {term} and vote {vote}, its disk holds {state}"
             )

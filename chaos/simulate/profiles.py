@@ -51,8 +51,12 @@ PROFILES: dict[str, Profile] = {
     "all-power-loss": Profile((Draw("power-all", 4, lasting_ms=(20, 2_000)), POWER_CRASH, CRASH, ISOLATE)),
     "partitions": Profile((CUT, ISOLATE, CLIENTS_CUT, KILL)),
     "asymmetric": Profile((ONE_WAY, DEAF, MUTE, KILL)),
-    "restart-loops": Profile((Draw("restarts", 3, lasting_ms=(10, 400), amount=(2, 8)), KILL_ALL, POWER, CUT)),
-    "mixed": Profile((KILL, CRASH, POWER, POWER_CRASH, POWER_ALL, CUT, ONE_WAY, ISOLATE, DEAF, MUTE, RESTARTS)),
+    "restart-loops": Profile(
+        (Draw("restarts", 3, lasting_ms=(10, 400), amount=(2, 8)), KILL_ALL, POWER, CUT)
+    ),
+    "mixed": Profile(
+        (KILL, CRASH, POWER, POWER_CRASH, POWER_ALL, CUT, ONE_WAY, ISOLATE, DEAF, MUTE, RESTARTS)
+    ),
     "five-nodes": Profile((KILL, POWER, POWER_ALL, CRASH, CUT, ISOLATE, ONE_WAY), nodes=5),
 }
 

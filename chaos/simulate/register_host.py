@@ -108,5 +108,3 @@ class RegisterHost:
 def body_of(unique: str, key: str, size: int) -> bytes:
     """What a client appends: at least `size` bytes."""
     return f"{unique}|{key}|".encode().ljust(size, b".")
-
-

@@ -78,9 +78,7 @@ class Run:
         for name in stage.names:
             stage.start(name)
         clients = [
-            Client(
-                stage, number, self.history, [one for one in plan.operations if one.client == number]
-            )
+            Client(stage, number, self.history, [one for one in plan.operations if one.client == number])
             for number in range(CLIENTS)
         ]
         for client in clients:
@@ -94,7 +92,7 @@ class Run:
 
     def _heal(self, clients: list[Client]) -> None:
         """The liveness phase: everything is whole again; the group must go on and agree."""
-        stage, world = self.stage, self.stage.world
+        world = self.stage.world
         self.injector.finish()
         began = world.now
         world.run_until(lambda: all(client.done for client in clients), CLIENTS_LIMIT_S)
@@ -161,14 +159,18 @@ class Run:
         names = self.stage.names
         logs = [self._durable_log(name) for name in names]
         cluster = self.stage.cluster
-        cluster.same("equal logs in the end", [(name, _digest(log)) for name, log in zip(names, logs, strict=True)])
+        cluster.same(
+            "equal logs in the end", [(name, _digest(log)) for name, log in zip(names, logs, strict=True)]
+        )
         values: dict[int, bytes] = {}
         for header, body in logs[0]:
             if header.kind == Kind.RAW:
                 values[header.index] = decode_record(body).body
             committed = cluster.committed.get(header.index)
             if committed is not None and committed != entry_of(header):
-                raise InvariantViolated(f"entry {header.index} was committed as {committed}, the log has {header}")
+                raise InvariantViolated(
+                    f"entry {header.index} was committed as {committed}, the log has {header}"
+                )
         if cluster.commit_index >= 0 and logs[0][-1][0].index < cluster.commit_index:
             raise InvariantViolated(f"the log ends before entry {cluster.commit_index}, which was committed")
         cluster.count("history of the clients")
@@ -213,4 +215,3 @@ def kind_of(violation: str) -> str:
 def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     """Play one plan."""
     return Run(plan, trace).play()
-
