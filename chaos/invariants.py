@@ -251,7 +251,7 @@ class Cluster:
         chain = self.chains.setdefault((index, entry.term), entry.chain)
         if chain != entry.chain:
             raise InvariantViolated(
-                f"entry {index} of term {entry.term} has chain {entry.chain:08x} on {store}, {chain:08x} before"
+                f"entry {index} of term {entry.term} has chain {entry.chain:x} on {store}, {chain:x} before"
             )
 
     def cut(self, store: str, index: int, log: dict[int, Entry]) -> None:

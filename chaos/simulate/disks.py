@@ -9,11 +9,23 @@ from collections.abc import Iterator
 from zlib import crc32
 
 from chaos.invariants import Entry
-from chaos.sim.disk import Directory, Disk, Inode
-from formats.entry import BLANK, BLANK_MAGIC, HEADER_SIZE, MAGIC, EntryHeader, chain_crc, unpack_header
+from chaos.sim.disk import Directory, Disk
+from chaos.sim.inode import Inode
+from formats.entry import (
+    BLANK,
+    BLANK_MAGIC,
+    HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+    MAGIC,
+    EntryHeader,
+    chain_crc,
+    unpack_header,
+)
 from formats.store_files import (
     DATA_DIR,
     HARD_STATE_FILE,
+    INDEX_DIR,
     HardState,
     decode_hard_state,
     parse_segment_name,
@@ -53,6 +65,27 @@ class StoreOnDisk:
             if start is not None and isinstance(thing, Inode):
                 found.append((start, thing.durable if durable else thing.content))
         return found
+
+    def durable_mark(self, first: int, last: int) -> int:
+        """Last index up to `last` whose index unit, and that of all from `first` on, is durable (S4)."""
+        place = self.find(INDEX_DIR, durable=True)
+        if not isinstance(place, Directory):
+            return -1
+        files = {
+            parse_segment_name(name): thing.durable
+            for name, thing in sorted(place.durable.items())
+            if isinstance(thing, Inode)
+        }
+        size = max((len(content) for content in files.values()), default=0)
+        for index in range(first, last + 1):
+            at = index * INDEX_UNIT_SIZE
+            content = files.get(at - at % size) if size else None
+            unit = None if content is None else bytes(content[at % size : at % size + INDEX_UNIT_SIZE])
+            if unit is None or len(unit) < INDEX_UNIT_SIZE or INDEX_UNIT.unpack(unit)[3] != index:
+                return index - 1
+            if INDEX_UNIT.unpack(unit)[0] != MAGIC:
+                return index - 1
+        return last
 
     def read(self, pos: int, size: int, segment_size: int, durable: bool) -> bytes:
         """Bytes of the log; short or empty when they are not there."""

@@ -18,6 +18,8 @@ CLIENTS = 3
 FIRST_FAULT_MS = 4_000
 DURATION_MS = 60_000
 MIN_FAULTS, MAX_FAULTS = 11, 18
+NEAR_FAULTS = 0.35
+"""Share of the operations that come when a fault does: what is in flight then is what may be lost."""
 LARGEST_BODY = 12 * 1024
 
 
@@ -88,16 +90,20 @@ def draw_plan(seed: int, profile: str | None = None) -> Plan:
     name = profile_of(seed) if profile is None else profile
     chosen = PROFILES[name]
     rng = random.Random(f"{seed}/plan/{name}")
-    operations = _draw_operations(rng, chosen)
     faults = _draw_faults(rng, chosen)
+    operations = _draw_operations(rng, chosen, faults)
     return Plan(seed, name, chosen.nodes, DURATION_MS, operations, faults)
 
 
-def _draw_operations(rng: random.Random, profile: Profile) -> tuple[Operation, ...]:
+def _draw_operations(
+    rng: random.Random, profile: Profile, faults: tuple[Fault, ...]
+) -> tuple[Operation, ...]:
     operations: list[Operation] = []
     done = 0
     while done < profile.operations:
         at = rng.randint(500, DURATION_MS - 1500)
+        if rng.random() < NEAR_FAULTS:
+            at = rng.choice(faults).at_ms + rng.randint(-60, 120)
         client = rng.randrange(CLIENTS)
         chance = rng.random()
         if chance < 0.2:

@@ -7,6 +7,7 @@ from functools import partial
 
 from chaos.invariants import Cluster, Entry, InvariantViolated
 from chaos.sim import Exit, Process, Settings, Trace, World
+from chaos.sim.settings import SECOND
 from chaos.simulate.disks import DurableMark, StoreOnDisk
 from chaos.simulate.marks import Marks
 from chaos.simulate.plan import CLIENTS, Plan
@@ -19,6 +20,8 @@ from runtime.env import Env
 
 PORT = 40911
 SEGMENT = 64 * 1024
+RESTART_NS = SECOND
+"""After this an operator starts a node again that its disk has ended."""
 SETTINGS = Settings()
 
 
@@ -38,6 +41,13 @@ class WatchedWorld(World):
         super().ended(process, how)
         if first and self.on_end is not None:
             self.on_end(process, how)
+
+
+def _by_its_disk(error: NodeFailed) -> bool:
+    cause = error.__cause__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return error.exit_code == EXIT_STORE or isinstance(cause, OSError)
 
 
 class Machine:
@@ -61,6 +71,32 @@ class Machine:
         """The disk was wiped or replaced."""
         self.disk_store = StoreOnDisk(self.stage.world.node(self.name).disk, self.node_dir)
         self.durable = DurableMark(self.disk_store, SEGMENT)
+
+    def wipe(self) -> None:
+        """Its store is gone; what comes next is another one."""
+        self.stage.world.nodes[self.name].disk.wipe("/store")
+        self.wipes += 1
+        self.log = {}
+        self.renew_reader()
+
+    def durable_byte(self, amount: int, pick: int) -> tuple[str, int] | None:
+        """(path, offset) of a byte of an entry whose index unit is durable: damage there is rot."""
+        node = self.node
+        if node is None or not self.log:
+            return None
+        last = self.disk_store.durable_mark(min(self.log), max(self.log))
+        known = [index for index in self.log if index <= last]
+        if not known:
+            return None
+        entry = self.log[known[pick % len(known)]]
+        pos = entry.pos + amount % entry.size
+        start = pos - pos % SEGMENT
+        return f"{self.node_dir}/data/{start:020d}", pos - start
+
+    def old_segment(self, pick: int) -> str | None:
+        """Path of a segment before the newest."""
+        segments = self.disk_store.segments(durable=True)[:-1]
+        return f"{self.node_dir}/data/{segments[pick % len(segments)][0]:020d}" if segments else None
 
     @property
     def store(self) -> str:
@@ -139,10 +175,14 @@ class Stage:
         if machine is None or how.error is None:
             return
         error = how.error
-        if isinstance(error, NodeFailed) and error.exit_code == EXIT_STORE and machine.excused:
+        if machine.excused and isinstance(error, NodeFailed) and _by_its_disk(error):
             self.marks.reach("node ended by its disk")
+            self.world.push(self.world.now + RESTART_NS, self._restart, machine.name)
             return
         self.world.fail(process, "the node ended", error)
+
+    def _restart(self, name: str) -> None:
+        self.start(name)
 
     def violated(self, text: str) -> None:
         """An oracle says no: the run ends after this event."""

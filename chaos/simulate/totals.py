@@ -96,7 +96,7 @@ class Totals:
         per_second = self.seeds / wall_s if wall_s else 0.0
         ratio = self.simulated_s / wall_s if wall_s else 0.0
         found = [
-            f"{self.seeds} seeds in {wall_s:.1f} s ({per_second:.2f} a second), {len(self.violations)} violations",
+            f"{self.seeds} seeds in {wall_s:.1f} s ({per_second:.2f}/s), {len(self.violations)} violations",
             f"{self.simulated_s:.0f} simulated seconds ({ratio:.0f} times real time), {self.events} events,"
             f" {sum(self.checks.values())} checks",
             f"elections {self.elections}, slowest recovery after healing {self.slowest_recovery_s:.2f} s",
