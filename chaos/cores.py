@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dledger.election import elector as election
-from dledger.election.elector import Elector, ElectionSettings
+from dledger.election.elector import ElectionSettings, Elector
 from dledger.errors import InvariantBroken
 from dledger.host import Role
 from dledger.messages import (

@@ -25,7 +25,7 @@ Members are n0, n1, ...; messages wait in a bag until they are delivered. Time s
 | `wait MS` | time passes, nobody notices |
 | `tick NODE [MS]` | time passes to the member's deadline (or by MS), then its timer runs |
 | `elect NODE` | its election time-out passes; everything is delivered until nothing moves |
-| `deliver [FROM>TO] [TYPE] [COUNT]` | messages of the bag arrive, in order; without COUNT until nothing moves |
+| `deliver [FROM>TO] [TYPE] [COUNT]` | messages arrive, in order; without COUNT until nothing moves |
 | `drop [FROM>TO] [TYPE]` | messages of the bag are lost |
 | `copy [FROM>TO] [TYPE]` | messages of the bag arrive, and stay in the bag |
 | `cut A>B ...`, `cut A` | lose messages from A to B; all from and to A |
