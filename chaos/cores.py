@@ -66,6 +66,8 @@ class ListLog:
     def __init__(self) -> None:
         self.first_index = 0
         self.durable_index = -1
+        self.changes = 0
+        """How often entries came or went."""
         self._entries: list[Entry] = []
 
     @property
@@ -105,10 +107,12 @@ class ListLog:
 
     def append(self, entries: Sequence[Entry]) -> None:
         """At the end."""
+        self.changes += 1
         self._entries += entries
 
     def cut(self, index: int) -> None:
         """Entries from `index` on are gone."""
+        self.changes += 1
         del self._entries[index - self.first_index :]
         self.durable_index = min(self.durable_index, index - 1)
 
@@ -195,6 +199,7 @@ class CoreGroup:
         self._settings = settings
         self._push_bytes = push_bytes
         self._window_bytes = window_bytes
+        self._checked = -1
         self._leaders: dict[int, str] = {}
         self._votes: dict[tuple[str, int], str] = {}
         self._committed: dict[int, Entry] = {}
@@ -317,6 +322,27 @@ class CoreGroup:
         else:
             self._handle(target, envelope)
         self.check()
+
+    def settle(self, limit: int = 100_000) -> None:
+        """Deliver everything, in order, until nothing moves."""
+        for _ in range(limit):
+            if not self.bag:
+                return
+            self.deliver(self.bag[0])
+        raise PromiseBroken("messages without end")
+
+    def run_for(self, seconds: float) -> None:
+        """Time passes: timers fire when they are due, messages arrive at once, in order."""
+        end = self.now + seconds
+        self.settle()
+        while self.running():
+            first = min(self.running(), key=lambda node: node.core.deadline)
+            if first.core.deadline > end:
+                break
+            self.now = max(self.now, first.core.deadline)
+            self.tick(first.name)
+            self.settle()
+        self.now = end
 
     def _link_changed(self, node: CoreNode, peer: str) -> None:
         if node.leader is None:
@@ -534,6 +560,10 @@ class CoreGroup:
 
     # Promises
 
+    def committed_texts(self) -> list[str]:
+        """Every entry that was ever committed anywhere."""
+        return [str(self._committed[index]) for index in sorted(self._committed)]
+
     def _commit_to(self, node: CoreNode, index: int) -> None:
         if index <= node.commit_index:
             return
@@ -556,6 +586,10 @@ class CoreGroup:
             if node.commit_index > node.log.last_index:
                 raise PromiseBroken(f"{node.name} committed {node.commit_index}, beyond its last entry")
         nodes = list(self.nodes.values())
+        changes = sum(node.log.changes for node in nodes)
+        if changes == self._checked:
+            return
+        self._checked = changes
         for place, node in enumerate(nodes):
             for other in nodes[place + 1 :]:
                 self._check_matching(node.log, other.log)

@@ -107,18 +107,12 @@ def group(*logs: tuple[int, ...]) -> CoreGroup:
     return made
 
 
-def settle(group: CoreGroup) -> None:
-    """Deliver until nothing moves."""
-    while group.bag:
-        group.deliver(group.bag[0])
-
-
 def elect(group: CoreGroup, name: str) -> None:
     """Let a member's time-outs pass until it leads."""
     for _ in range(5):
         group.now = max(group.now, group.nodes[name].core.deadline) + 1.0
         group.tick(name)
-        settle(group)
+        group.settle()
         if group.nodes[name].leader is not None:
             return
     raise AssertionError(f"{name} was not elected")

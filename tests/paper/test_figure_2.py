@@ -374,7 +374,7 @@ def test_leaders_append_a_command_to_their_log_and_answer_when_it_is_committed()
     group.propose("n0", ["command"])
     assert node.log.entry(node.log.last_index).text == "command"
     assert node.commit_index == node.log.last_index - 1
-    kit.settle(group)
+    group.settle()
     assert node.commit_index == node.log.last_index
 
 

@@ -65,7 +65,7 @@ def test_5_2_votes_split_and_nobody_leads_until_time_outs_differ() -> None:
     for name in ("n0", "n1"):
         for envelope in [e for e in group.bag if e.target in ("n2", "n3") and e.source == name]:
             group.deliver(envelope)
-    kit.settle(group)
+    group.settle()
     leaders = [name for name in group.names if group.nodes[name].leader is not None]
     assert len(leaders) <= 1
     kit.elect(group, "n1")
@@ -94,7 +94,7 @@ def test_5_3_a_leader_never_overwrites_or_deletes_entries_of_its_own_log() -> No
     kit.elect(group, "n0")
     before = group.nodes["n0"].log.entries(0, 3)
     group.start("n1")
-    kit.settle(group)
+    group.settle()
     assert group.nodes["n0"].log.entries(0, 3) == before
 
 
@@ -102,7 +102,7 @@ def test_5_3_logs_with_an_entry_of_equal_index_and_term_are_equal_up_to_it() -> 
     group = kit.group((1, 1, 2), (1, 1, 1, 1), (1, 1, 2))
     kit.elect(group, "n2")
     group.propose("n2", ["a", "b"])
-    kit.settle(group)
+    group.settle()
     logs = [str(group.nodes[name].log) for name in group.names]
     assert logs[0] == logs[1] == logs[2]
 
@@ -112,10 +112,10 @@ def test_5_3_a_follower_that_is_slow_or_down_holds_nobody_up() -> None:
     kit.elect(group, "n0")
     group.stop("n2")
     group.propose("n0", ["a"])
-    kit.settle(group)
+    group.settle()
     assert group.nodes["n0"].commit_index == group.nodes["n0"].log.last_index
     group.start("n2")
-    kit.settle(group)
+    group.settle()
     assert str(group.nodes["n2"].log) == str(group.nodes["n0"].log)
 
 
@@ -162,7 +162,7 @@ def test_5_4_1_a_leader_holds_every_committed_entry_and_fetches_none() -> None:
     kit.elect(group, "n0")
     group.cut("n0", "n2", noticed=True)
     group.propose("n0", ["committed"])
-    kit.settle(group)
+    group.settle()
     group.stop("n0")
     with pytest.raises(AssertionError, match="not elected"):
         kit.elect(group, "n2")
@@ -205,10 +205,10 @@ def test_5_5_requests_that_arrive_twice_change_nothing() -> None:
     kit.elect(group, "n0")
     group.propose("n0", ["a"])
     copies = list(group.bag)
-    kit.settle(group)
+    group.settle()
     before = [str(group.nodes[name].log) for name in group.names]
     group.bag += copies
-    kit.settle(group)
+    group.settle()
     assert [str(group.nodes[name].log) for name in group.names] == before
 
 
@@ -221,7 +221,7 @@ def test_6_a_server_uses_the_latest_configuration_of_its_log_committed_or_not() 
     group.reconfigure("n0", ["n0", "n1", "n2"])
     assert group.nodes["n0"].core.voters == kit.THREE
     assert group.nodes["n1"].core.voters == ("n0", "n1", "n2", "n3")
-    kit.settle(group)
+    group.settle()
     assert group.nodes["n3"].core.voters == kit.THREE
 
 
