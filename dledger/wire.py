@@ -149,7 +149,8 @@ def _payload(frame: Frame, values: list[Any], plain_fields: int) -> bytes:
     if len(values) <= plain_fields:
         return bytes(frame.payload)
     raw_size = values[plain_fields]
-    if not isinstance(raw_size, int) or not 0 <= raw_size <= _MAX_PAYLOAD:
+    # LZ4 makes at most 255 bytes of one: a small frame cannot ask for much memory.
+    if not isinstance(raw_size, int) or not 0 <= raw_size <= min(_MAX_PAYLOAD, 255 * len(frame.payload)):
         raise WireError(f"payload: impossible raw size {raw_size!r}")
     try:
         data: bytes = lz4.block.decompress(frame.payload, uncompressed_size=raw_size)
@@ -178,7 +179,7 @@ def decode_frame(data: memoryview) -> Frame:
         raise WireError("header longer than its frame")
     try:
         unpacked = msgpack.unpackb(data[PREFIX.size : end], raw=False, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException, UnicodeDecodeError) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as key of a map
         raise WireError(f"header is not msgpack: {error}") from error
     if not isinstance(unpacked, list) or len(unpacked) < 2 or not isinstance(unpacked[0], int):
         raise WireError("header is not [type, fields]")

@@ -77,7 +77,7 @@ def decode_hello(value: object) -> Hello:
             members={str(key): str(item) for key, item in dict(value.get("members", {})).items()},
             meta={str(key): str(item) for key, item in dict(value.get("meta", {})).items()},
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise HelloRefused(f"hello is malformed: {error!r}") from error
 
 
