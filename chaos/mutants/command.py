@@ -57,7 +57,9 @@ class Outcome:
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The command and its options."""
-    parser = subparsers.add_parser("mutants", help="run wrong changes against the tests that must notice them")
+    parser = subparsers.add_parser(
+        "mutants", help="run wrong changes against the tests that must notice them"
+    )
     add_options(parser)
     parser.set_defaults(run=run)
 
@@ -65,7 +67,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("--list", action="store_true", help="names and what they break; run nothing")
-    parser.add_argument("--only", metavar="NAME", action="append", default=[], help="this mutant (repeatable)")
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", default=[], help="this mutant (repeatable)"
+    )
     parser.add_argument("--suite", choices=(FAST, SIM), help="only suites of this kind")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--rotate", type=int, metavar="DAY", help="a part that changes with the day")
@@ -218,7 +222,9 @@ def _sim_outcome(suite: Suite, output: str, code: int) -> Outcome:
     if not violations:
         return Outcome("" if code == 0 else f"{suite.name}: exit code {code}", seeds, tail)
     first = violations[0]
-    text = f"seed {first.get('seed')}: {first.get('oracle', first)}" if isinstance(first, dict) else str(first)
+    text = (
+        f"seed {first.get('seed')}: {first.get('oracle', first)}" if isinstance(first, dict) else str(first)
+    )
     return Outcome(f"{suite.name}: {text}"[:200], seeds, tail)
 
 

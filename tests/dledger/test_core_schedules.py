@@ -119,7 +119,8 @@ class Schedule:
             log, leader = node.log, node.leader
             assert leader is not None
             pending = any(
-                log.entry(index).voters is not None for index in range(node.commit_index + 1, log.last_index + 1)
+                log.entry(index).voters is not None
+                for index in range(node.commit_index + 1, log.last_index + 1)
             )
             if pending or node.commit_index < leader.opening_index:
                 continue
