@@ -225,12 +225,24 @@ def test_6_a_server_uses_the_latest_configuration_of_its_log_committed_or_not() 
     assert group.nodes["n3"].core.voters == kit.THREE
 
 
-def test_6_a_server_outside_the_configuration_neither_votes_nor_stands() -> None:
+def test_6_a_server_outside_the_configuration_does_not_stand() -> None:
     core = kit.elector(term=3, name="n9")
     assert core.role is Role.LEARNER
     core.tick(99.0)
     assert core.role is Role.LEARNER
-    assert kit.ask(core, VoteRequest(9, "n1", 99, 99)) is VoteResult.UNKNOWN
+
+
+def test_dissertation_4_1_requests_are_answered_without_consulting_the_own_configuration() -> None:
+    core = kit.elector(term=3, name="n9")
+    assert kit.ask(core, VoteRequest(9, "n1", 99, 99)) is VoteResult.ACCEPT
+    assert core.role is Role.LEARNER
+
+
+def test_6_votes_of_others_than_the_candidates_voters_do_not_count() -> None:
+    core = kit.elector(term=3)
+    core.tick(1.0)
+    core.receive("n9", VoteResponse(3, 4, True, VoteResult.ACCEPT), 1.0)
+    assert (core.role, core.term) == (Role.CANDIDATE, 3)
 
 
 def test_6_new_servers_join_without_a_vote_until_they_hold_the_log() -> None:
