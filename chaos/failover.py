@@ -359,10 +359,12 @@ def describe(report: dict[str, Any], rounds: Sequence[Round]) -> Iterator[str]:
         f"p90 {report['p90_ms']:.0f} ms, p99 {report['p99_ms']:.0f} ms, max {report['max_ms']:.0f} ms; "
         f"{'within' if report['within_budget'] else 'OUTSIDE'} the budget"
     )
-    yield f"worst event-loop lag {report['loop_lag_ms_max']:.1f} ms, worst collection {report['gc_ms_max']:.1f} ms"
+    lag, pause = report["loop_lag_ms_max"], report["gc_ms_max"]
+    yield f"worst event-loop lag {lag:.1f} ms, worst collection {pause:.1f} ms"
     yield f"acknowledged {report['acknowledged']}, lost {report['lost']}"
     if "terms_max" in report:
-        yield f"changes of leader: at most {report['leader_changes_max']}, terms: at most {report['terms_max']}"
+        changes, terms = report["leader_changes_max"], report["terms_max"]
+        yield f"changes of leader: at most {changes}, terms: at most {terms}"
     for bucket, count in report["histogram_ms"].items():
         yield f"{bucket:>8} ms {count:5} {'#' * max(1, round(60 * count / len(rounds)))}"
     for slow in report["slowest"]:
