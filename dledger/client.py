@@ -1,4 +1,4 @@
-"""Client of the DLedger protocol (DLedgerClient): append, get, metadata against a group of nodes.
+"""Client of the DLedger protocol (DLedgerClient): append, get, metadata, members, leadership transfer.
 
 ```python
 async with DLedgerClient(env, {"n0": "127.0.0.1:40911", ...}) as client:
@@ -10,7 +10,7 @@ async with DLedgerClient(env, {"n0": "127.0.0.1:40911", ...}) as client:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -94,6 +94,38 @@ class DLedgerClient:
         async with asyncio.timeout(self._timeout_s):
             answer = await self._ask(address, {"op": "metadata"}, b"")
         return dict(answer.header["status"])
+
+    # Members. RequestFailed with code CONFIG_PENDING: another change is not committed yet, try again;
+    # CONFIG_REFUSED, UNKNOWN_MEMBER, UNEXPECTED_ARGUMENT: the text says why it cannot be done.
+
+    async def members(self) -> dict[str, Any]:
+        """The leader's view: `members` (a list of maps), `preferred`, `config_index`, `pending`, `term`."""
+        answer = await self._to_leader({"op": "members"}, b"")
+        return {name: value for name, value in answer.header.items() if name not in ("id", "code")}
+
+    async def add_member(self, node: str, address: str, *, stays: bool = False) -> int:
+        """Add a learner; it is promoted when it has caught up, unless it `stays` one. Index of the entry."""
+        request = {"op": "add", "node": node, "address": address, "stays": stays}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def promote_member(self, node: str) -> int:
+        """Make a learner that has caught up a voter. Index of the entry."""
+        return int((await self._to_leader({"op": "promote", "node": node}, b"")).header["index"])
+
+    async def remove_member(self, node: str, *, force: bool = False) -> int:
+        """Remove a member (a leader hands over first). `force`: also without a live majority. Index of the
+        entry."""
+        request = {"op": "remove", "node": node, "force": force}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def prefer(self, nodes: Sequence[str] | None) -> int:
+        """Who should lead, the first most; () for nobody, None for each node's own setting."""
+        request = {"op": "prefer", "nodes": None if nodes is None else list(nodes)}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def transfer(self, node: str | None = None) -> str:
+        """Hand leadership to a node, or to the most advanced one; who got it."""
+        return str((await self._to_leader({"op": "transfer", "node": node}, b"")).header["leader"])
 
     async def _to_leader(self, request: dict[str, Any], payload: bytes) -> _Answer:
         last = "nobody was asked"

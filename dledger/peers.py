@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dledger.config import NodeConfig
+from dledger.election.configuration import MAX_MEMBERS
 from dledger.election.membership import (
     Hello,
     HelloRefused,
@@ -26,6 +27,9 @@ class PeerEvents(Protocol):
 
     def my_hello(self) -> Hello:
         """The hello to send now."""
+
+    def welcome(self, hello: Hello) -> Mapping[str, str]:
+        """Ids of those who may connect, given who asks."""
 
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself (either direction)."""
@@ -60,9 +64,7 @@ class Peers:
         self._outbound: dict[str, PeerConnection] = {}
         self._inbound: dict[str, PeerConnection] = {}
         self._accepted: list[PeerConnection] = []
-        self._redial: dict[str, asyncio.Event] = {
-            peer: asyncio.Event() for peer in sorted(config.peers) if peer != config.self_id
-        }
+        self._redial: dict[str, asyncio.Event] = {}
         self.hellos: dict[str, Hello] = {}
         """Last hello of each peer that is connected in some direction."""
         self._complaints: dict[str, str] = {}
@@ -78,11 +80,11 @@ class Peers:
         except OSError as error:
             raise NodeFailed(f"cannot listen for peers on port {port}: {error}", EXIT_CONFIG) from error
 
-    async def dial(self, peer: str) -> None:
+    async def dial(self, peer: str, address: str) -> None:
         """Keep a connection to one peer, until cancelled."""
-        host, port = split_address(self._config.peers[peer])
+        host, port = split_address(address)
         pause = self._config.redial_min_s
-        again = self._redial[peer]
+        again = self._redial.setdefault(peer, asyncio.Event())
         loop = asyncio.get_running_loop()
         while True:
             again.clear()
@@ -98,7 +100,10 @@ class Peers:
                 self._log.debug("cannot reach peer", peer=peer, error=repr(error))
             else:
                 pause = self._config.redial_min_s
-                await connection.lost
+                try:
+                    await connection.lost
+                finally:
+                    connection.close("no longer dialled")
                 continue  # dial at once: a refusal tells that the process is gone (S17)
             if connection is not None:
                 self._complain(peer, connection.error)
@@ -140,6 +145,21 @@ class Peers:
         if connection is not None:
             connection.send(encode_message(message, compress=compress))
 
+    def dialled_hello(self, peer: str) -> Hello | None:
+        """Who answers on the dialled connection: whose acknowledgements and votes come back on it."""
+        connection = self._outbound.get(peer)
+        return connection.hello if connection else None
+
+    def prune(self, welcome: Callable[[Hello], Mapping[str, str]]) -> None:
+        """Close the connections of peers that may not connect any more."""
+        for connection in [*self._outbound.values(), *self._accepted]:
+            hello = connection.hello
+            if hello is not None and not connection.closed and hello.node not in welcome(hello):
+                text = f"{hello.node} is no member of the group any more"
+                self._complain(hello.node, text)
+                connection.send_frame(ERROR, text)
+                connection.close(text)
+
     def refresh(self) -> None:
         """This node's identity changed: connections must say hello anew."""
         for connection in [*self._outbound.values(), *self._accepted]:
@@ -163,7 +183,7 @@ class Peers:
         )
 
     def _on_accepted(self, connection: PeerConnection) -> None:
-        limit = self._config.max_client_connections + 2 * len(self._config.peers)
+        limit = self._config.max_client_connections + 2 * MAX_MEMBERS
         if len(self._accepted) >= limit:
             connection.close(f"more than {limit} connections")
             return
@@ -215,7 +235,7 @@ class Peers:
         mine = self._events.my_hello()
         try:
             hello = decode_hello(header)
-            check_hello(mine, hello, self._config.peers)
+            check_hello(mine, hello, self._events.welcome(hello))
             if connection.dialled is not None and hello.node != connection.dialled:
                 raise HelloRefused(
                     f"{connection.dialled} was dialled, but {hello.node} answers: check dLegerPeers"
@@ -234,7 +254,8 @@ class Peers:
             if older is not None and older is not connection:
                 older.abort()
             connection.send_frame(HELLO, encode_hello(mine))
-            self._redial[hello.node].set()
+            if hello.node in self._redial:
+                self._redial[hello.node].set()
             self._guard(lambda: self._events.on_hello(hello))
         else:
             self._outbound[hello.node] = connection

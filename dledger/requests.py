@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from dledger.links import PeerConnection
+from dledger.member_requests import MemberRequests
 from dledger.messages import Code
 from dledger.wire import CLIENT_RESPONSE, Frame, WireError, encode_frame
 from formats.entry import HEADER_SIZE, Kind, unpack_header
@@ -30,6 +31,7 @@ class ClientRequests:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._waiting: deque[tuple[int, PeerConnection, int]] = deque()
+        self._members = MemberRequests(node, self._answer, self._await_commit)
 
     def handle(self, connection: PeerConnection, frame: Frame) -> None:
         """One request."""
@@ -44,7 +46,7 @@ class ClientRequests:
             self._get(connection, number, header.get("index"))
         elif operation == "metadata":
             self._answer(connection, number, Code.SUCCESS, status=self._node.status())
-        else:
+        elif not self._members.handle(connection, number, header):
             self._answer(
                 connection,
                 number,
@@ -69,7 +71,7 @@ class ClientRequests:
         appender = node.appender
         if appender is None:
             leader = node.leader_id
-            address = node.config.peers.get(leader) if leader else None
+            address = node.peer_address(leader) if leader else None
             self._answer(connection, number, Code.NOT_LEADER, leader=leader, address=address)
         elif len(body) > MAX_BODY:
             text = f"body of {len(body)} bytes: at most {MAX_BODY}"
@@ -80,7 +82,10 @@ class ClientRequests:
             )
         else:
             index = appender.add_system(body, node.wall_ms(), Kind.RAW)
-            self._waiting.append((index, connection, number))
+            self._await_commit(index, connection, number)
+
+    def _await_commit(self, index: int, connection: PeerConnection, number: int) -> None:
+        self._waiting.append((index, connection, number))
 
     def _get(self, connection: PeerConnection, number: int, index: object) -> None:
         node = self._node

@@ -15,7 +15,9 @@ and every later event (architecture rule 3).
      +----------- higher term, or no contact to a quorum <------ LEADER <-------------------+
 ```
 
-A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter.
+A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter. It
+answers vote requests all the same: it may have been promoted by an entry that it lacks, and only a candidate
+whose configuration names it counts its vote (see dledger/members.py).
 Time is a float in seconds from the shell's monotonic clock; chance is injected.
 """
 
@@ -136,6 +138,8 @@ class Elector:
         self._failed_rounds = 0
         self._transfer = False
         self._contact: dict[str, float] = {}
+        self.peer_health: dict[str, int] = {}
+        """What voters last told this leader of themselves (`Health` flags)."""
         self._quorum_deadline = 0.0
         self._deadline = now + self._timeout()
         self._next_heartbeat = now
@@ -208,6 +212,10 @@ class Elector:
         if self.role is Role.LEADER:
             self._contact[peer] = now
 
+    def heard(self, peer: str, now: float) -> bool:
+        """Whether this leader heard a voter within the maximum election time-out."""
+        return now - self._contact.get(peer, -1e9) <= self._settings.timeout_max_s
+
     def leader_refused(self, peer: str, now: float) -> list[Effect]:
         """The leader's host answers that nobody listens there: its process is gone (S17).
 
@@ -225,8 +233,12 @@ class Elector:
 
     def set_members(self, voters: Iterable[str], peers: Iterable[str], now: float) -> list[Effect]:
         """The configuration changed (effective at append, S19); `peers` are all others, also learners."""
+        before = self._voters
         self._voters = tuple(sorted(voters))
         self._peers = tuple(sorted(peer for peer in peers if peer != self._self_id))
+        if self.role is Role.LEADER:
+            # A learner that became a voter was not counted as heard until now.
+            self._contact |= {peer: now for peer in self._voters if peer not in before}
         if self.role is Role.LEARNER and self._self_id in self._voters:
             self._deadline = now + self._timeout()
             self.role = Role.FOLLOWER
@@ -263,10 +275,9 @@ class Elector:
         effects: list[Effect] = []
         if now >= self._quorum_deadline:
             recent = now - self._settings.timeout_max_s
-            alive = 1 + sum(
-                1
-                for peer in self._voters
-                if peer != self._self_id and self._contact.get(peer, -1e9) >= recent
+            # A leader that is leaving the group leads without counting itself (dissertation 4.2.2).
+            alive = sum(
+                1 for peer in self._voters if peer == self._self_id or self._contact.get(peer, -1e9) >= recent
             )
             if not self.quorum(alive):
                 return self._become_follower(None, now)
@@ -351,7 +362,7 @@ class Elector:
 
     def _refusal(self, request: VoteRequest, now: float) -> VoteResult | None:
         """Reasons that leave this node's term as it is."""
-        if not self.may_vote or self._self_id not in self._voters:
+        if not self.may_vote:
             return VoteResult.UNKNOWN
         if request.term < self.term or (request.pre and request.term <= self.term and self.leader_id):
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
@@ -431,4 +442,5 @@ class Elector:
             return self._follow(message.term, None, now)
         if message.term == self.term:
             self.peer_active(peer, now)
+            self.peer_health[peer] = message.health
         return []

@@ -42,6 +42,9 @@ class Hello:
     members: Mapping[str, str] = field(default_factory=dict)
     """The configuration the group was formed with: node id -> incarnation."""
     meta: Mapping[str, str] = field(default_factory=dict)
+    config_index: int = -1
+    """Index of the newest configuration entry that this node has, if that names it; else -1. Vouches for a
+    member that the other side, whose log is behind, does not know yet."""
 
 
 def encode_hello(hello: Hello) -> dict[str, Any]:
@@ -56,6 +59,7 @@ def encode_hello(hello: Hello) -> dict[str, Any]:
         "sync_flush": hello.sync_flush,
         "members": dict(hello.members),
         "meta": dict(hello.meta),
+        "config_index": hello.config_index,
     }
 
 
@@ -76,6 +80,7 @@ def decode_hello(value: object) -> Hello:
             sync_flush=bool(value["sync_flush"]),
             members={str(key): str(item) for key, item in dict(value.get("members", {})).items()},
             meta={str(key): str(item) for key, item in dict(value.get("meta", {})).items()},
+            config_index=int(value.get("config_index", -1)),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise HelloRefused(f"hello is malformed: {error!r}") from error
@@ -97,7 +102,10 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
     if other.node == mine.node:
         raise HelloRefused(f"two nodes call themselves {mine.node}: check dLegerSelfId")
     if other.node not in configured:
-        raise HelloRefused(f"{other.node} is not among the configured peers {', '.join(sorted(configured))}")
+        raise HelloRefused(
+            f"{other.node} is no member of group {mine.group} ({', '.join(sorted(configured))}): "
+            "it was removed, or must be added first (python -m dledger member add)"
+        )
     if mine.cluster and other.cluster and mine.cluster != other.cluster:
         raise HelloRefused(
             f"{other.node} belongs to cluster {other.cluster}, this node to {mine.cluster}: "
@@ -144,8 +152,3 @@ def form_or_join(
     members = {node: hello.incarnation for node, hello in hellos.items()}
     members[identity.node] = identity.incarnation
     return replace(identity, cluster=cluster_id(members), members=members)
-
-
-def voters_of(members: Mapping[str, str]) -> tuple[str, ...]:
-    """Voting node ids of a configuration."""
-    return tuple(sorted(members))
