@@ -173,7 +173,8 @@ class Changes:
         member = current.members.get(node)
         if member is not None and (member.address or self._config.peers.get(node)) == address:
             return self._members.index
-        return self._append(lambda: current.with_learner(node, address, stays=stays))
+        known = current.addressed(self._config.peers)
+        return self._append(lambda: known.with_learner(node, address, stays=stays))
 
     def promote(self, node: str) -> int:
         """A learner becomes a voter now, if it has caught up."""

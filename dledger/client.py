@@ -22,6 +22,8 @@ from runtime import Env
 
 MAX_FRAME = 64 * 1024 * 1024
 RETRY_PAUSE_S = 0.02
+MAX_KNOWN = 128
+"""Addresses that a client remembers."""
 
 
 class RequestFailed(Exception):
@@ -190,8 +192,17 @@ class DLedgerClient:
                 future.set_result(_Answer(frame.header, bytes(frame.payload)))
         elif frame.number == ERROR:
             connection.close(str(frame.header))
-        elif frame.number != HELLO:
+        elif frame.number == HELLO:
+            self._learn(frame.header)
+        else:
             raise WireError(f"unexpected frame type {frame.number}")
+
+    def _learn(self, hello: object) -> None:
+        """Members that joined later than this client was told of."""
+        addresses = hello.get("addresses") if isinstance(hello, dict) else None
+        for address in addresses.values() if isinstance(addresses, dict) else ():
+            if isinstance(address, str) and address not in self._addresses and len(self._addresses) < MAX_KNOWN:
+                self._addresses.append(address)
 
     def _on_lost(self, connection: PeerConnection) -> None:
         for number in [number for number, owner in self._owners.items() if owner is connection]:

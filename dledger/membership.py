@@ -169,4 +169,9 @@ class Membership:
         wanted = self._members.dialled(self._events.commit_index)
         wanted |= {node: address for node, (_, _, address) in self.leaving.items() if address}
         self.dials.want(dict(sorted(wanted.items())))
-        self._peers.prune(self.welcome)
+        self._peers.prune(self._keeps)
+        self._peers.tell_clients(self._members.addresses(self._events.commit_index))
+
+    def _keeps(self, hello: Hello) -> bool:
+        """Whether a connection may stay. A leader that was removed still says who shall stand."""
+        return hello.node in self.welcome(hello) or hello.node == self._events.elector.leader_id

@@ -384,6 +384,7 @@ class Node:
             self._replicator.follower = None
         self._host.on_role(change.role, change.term, change.leader_id)
         self.changes.leader_changed(change.leader_id, self._loop.time())
+        self.membership.connect()
         if change.role is Role.LEADER:
             self._leadership.start(change.term)
 
@@ -477,6 +478,10 @@ class Node:
     def welcome(self, hello: Hello) -> Mapping[str, str]:
         """Ids of those who may connect, given who asks."""
         return self.membership.welcome(hello)
+
+    def addresses(self) -> Mapping[str, str]:
+        """Peer ports of the members, this node included."""
+        return self._members.addresses(self.commit_index)
 
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself."""

@@ -31,6 +31,9 @@ class PeerEvents(Protocol):
     def welcome(self, hello: Hello) -> Mapping[str, str]:
         """Ids of those who may connect, given who asks."""
 
+    def addresses(self) -> Mapping[str, str]:
+        """Peer ports of the members, by id."""
+
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself (either direction)."""
 
@@ -150,11 +153,21 @@ class Peers:
         connection = self._outbound.get(peer)
         return connection.hello if connection else None
 
-    def prune(self, welcome: Callable[[Hello], Mapping[str, str]]) -> None:
+    def tell_clients(self, addresses: Mapping[str, str]) -> None:
+        """Clients learn whom else they can ask."""
+        for connection in self._accepted:
+            if connection.client and not connection.closed:
+                self._tell_client(connection, addresses)
+
+    def _tell_client(self, connection: PeerConnection, addresses: Mapping[str, str]) -> None:
+        hello = encode_hello(self._events.my_hello())
+        connection.send_frame(HELLO, {**hello, "addresses": dict(addresses)})
+
+    def prune(self, keeps: Callable[[Hello], bool]) -> None:
         """Close the connections of peers that may not connect any more."""
         for connection in [*self._outbound.values(), *self._accepted]:
             hello = connection.hello
-            if hello is not None and not connection.closed and hello.node not in welcome(hello):
+            if hello is not None and not connection.closed and not keeps(hello):
                 text = f"{hello.node} is no member of the group any more"
                 self._complain(hello.node, text)
                 connection.send_frame(ERROR, text)
@@ -230,7 +243,7 @@ class Peers:
     def _on_hello(self, connection: PeerConnection, header: object) -> None:
         if isinstance(header, dict) and header.get("client"):
             connection.client = True
-            connection.send_frame(HELLO, encode_hello(self._events.my_hello()))
+            self._tell_client(connection, self._events.addresses())
             return
         mine = self._events.my_hello()
         try:
