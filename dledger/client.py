@@ -201,7 +201,11 @@ class DLedgerClient:
         """Members that joined later than this client was told of."""
         addresses = hello.get("addresses") if isinstance(hello, dict) else None
         for address in addresses.values() if isinstance(addresses, dict) else ():
-            if isinstance(address, str) and address not in self._addresses and len(self._addresses) < MAX_KNOWN:
+            if (
+                isinstance(address, str)
+                and address not in self._addresses
+                and len(self._addresses) < MAX_KNOWN
+            ):
                 self._addresses.append(address)
 
     def _on_lost(self, connection: PeerConnection) -> None:

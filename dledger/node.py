@@ -79,7 +79,7 @@ class Node:
         self._store = StoreFiles(env, config)
         self._members = Members(config)
         self._peers = Peers(env, config, self, self._fail)
-        self._replicator = Replicator(env, self.log, self._peers, self)
+        self._replicator = Replicator(env, config, self.log, self._peers, self)
         self._requests = ClientRequests(self)
         # Until the store is open this node is an empty learner, so that it can be asked at any time.
         self.identity = Identity(config.group, config.self_id, "", config.segment_size)
@@ -137,7 +137,7 @@ class Node:
             ("flusher", self.log.run_flusher()),
             ("pool", self.log.run_pool()),
             ("applier", self._applier.run()),
-            ("cold-reads", self._replicator.run_cold_reads()),
+            ("cold-reads", self._replicator.cold.run()),
             ("cuts", self._replicator.run_cuts()),
             ("checkpoint", self._run_checkpoints()),
             ("identity", self._run_identity()),
@@ -279,6 +279,7 @@ class Node:
                 "stored_index": progress.stored if progress else None,
                 "durable_index": progress.durable if progress else None,
                 "lag_entries": self.log.last_index - progress.durable if progress else None,
+                "throttled": self._replicator.throttle.holds(leader, peer) if leader else None,
             }
         return {
             "group": self.config.group,

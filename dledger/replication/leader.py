@@ -221,6 +221,16 @@ class LeaderReplication:
             self._tell_commit(peer, progress, effects)
         return effects
 
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Whose watermarks decide, sorted."""
+        return self._voters
+
+    def counts(self, peer: str) -> bool:
+        """Whether a peer is a recorded incarnation."""
+        progress = self.progress.get(peer)
+        return progress is not None and progress.counts
+
     def watermark(self, peer: str) -> int:
         """The one of a peer's two watermarks that counts for commit: never what is only in memory there."""
         return self.progress[peer].durable

@@ -6,6 +6,7 @@ Commands and writes go through the real `DLedgerClient`, as programs on machines
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
@@ -34,7 +35,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Writer:
-    """Appends one entry after another, each when the one before is acknowledged; what was acknowledged, and when."""
+    """Appends one entry after another, when the one before is acknowledged; keeps what was acknowledged."""
 
     def __init__(self, group: MemberGroup, name: str, pause_s: float = 0.002) -> None:
         self.acknowledged: dict[int, bytes] = {}
@@ -66,7 +67,7 @@ class Writer:
     def longest_pause(self, since: int = 0) -> float:
         """Seconds between two acknowledgements, from the `since`-th on."""
         times = self.times[since:]
-        return max(after - before for before, after in zip(times, times[1:], strict=False))
+        return max(after - before for before, after in itertools.pairwise(times))
 
 
 class MemberGroup:
