@@ -108,8 +108,13 @@ class MemberGroup:
         await self.nodes[name].run()
 
     def wipe(self, name: str) -> Disk:
-        """The machine loses its power and gets a new, empty disk; the old one is returned."""
+        """The machine loses its power and gets a new, empty disk; the old one is returned.
+
+        Whoever starts it again lists the group of today in dLegerPeers: a group of one that has grown would
+        else be founded a second time by its first node.
+        """
         self.world.power_cut(name)
+        self._static[name] = {other: self.address(other) for other in sorted(self.nodes)}
         machine = self.world.nodes[name]
         old, machine.disk = machine.disk, Disk(self.world, f"{name}/{machine.boots}")
         return old

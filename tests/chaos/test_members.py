@@ -281,8 +281,8 @@ def test_one_change_at_a_time() -> None:
 def test_the_scenario_of_2015_is_refused() -> None:
     """A new leader may not change the configuration before an entry of its own term is committed.
 
-    Ongaro, 2015: n0 leads {n0..n3} and appends {n0..n4}, which reaches only n4. n1 is elected by n1, n2, n3 and
-    would at once append {n1, n2, n3} and commit it with n2 alone: then n0 wins with {n0, n3, n4}.
+    Ongaro, 2015: n0 leads {n0..n3} and appends {n0..n4}, which reaches only n4. n1 is elected by n1, n2, n3
+    and would at once append {n1, n2, n3} and commit it with n2 alone: then n0 wins with {n0, n3, n4}.
     """
     with World(7) as world:
         group = MemberGroup(world, ("n0", "n1", "n2", "n3"))
