@@ -32,6 +32,8 @@ from runtime import Env
 
 MAX_JOBS = 16
 """Commands that may wait for their turn."""
+PROBE_HEARTBEATS = 2.5
+"""How long a removal waits for signs of life."""
 CONFIG_PROTOCOL = 2
 """The peer protocol version from which a node can read configurations of version 2."""
 
@@ -82,6 +84,7 @@ class Changes:
         self._preferred = PreferredLeader(config.preferred)
         self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
         self._wake = asyncio.Event()
+        self._answered = asyncio.Event()
         self._heard: dict[str, float] = {}
         self._spoke: dict[str, int] = {}
         self._said = ""
@@ -119,6 +122,7 @@ class Changes:
     def heard(self, peer: str, now: float) -> None:
         """A peer answered this leader. Wakes `run` when the answer may be what a change waits for."""
         self._heard[peer] = now
+        self._answered.set()
         if self._leadership.serving and self._unfinished(peer) and self.caught_up(peer):
             self._wake.set()
 
@@ -184,16 +188,33 @@ class Changes:
             raise ChangeRefused(Code.CONFIG_REFUSED, f"{node} has not caught up: {self._lag(node)}")
         return self._append(lambda: current.with_voter(node, self._incarnation(node)))
 
-    def remove(self, node: str, force: bool) -> int:
-        """A member leaves."""
-        return self._append(lambda: self._without(node, force), leaves=node)
+    def remove(self, node: str, since: float | None) -> int:
+        """A member leaves. `since`: the rest must have a majority of voters heard after then; None: it need
+        not."""
+        return self._append(lambda: self._without(node, since), leaves=node)
 
-    def check_removal(self, node: str, force: bool) -> None:
-        """ChangeRefused when `remove` would refuse."""
+    async def check_removal(self, node: str) -> float:
+        """Ask who is there now, and what `remove` will say; ChangeRefused, or its `since`.
+
+        A removal is in force at once and cannot be taken back: if the rest turns out to have no live
+        majority, the group stands still, even if it had one with the removed member. So nothing that was
+        heard before the command counts.
+        """
+        self._ready()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
-            self._without(node, force)
+            async with asyncio.timeout(PROBE_HEARTBEATS * self._config.heartbeat_interval_s):
+                while any(not self._live(voter, began) for voter in self._members.voters):
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            pass
+        try:
+            self._without(node, began)
         except ConfigurationRefused as refused:
             raise ChangeRefused(Code.CONFIG_REFUSED, str(refused)) from refused
+        return began
 
     def prefer(self, nodes: tuple[str, ...] | None) -> int:
         """Who should lead from now on; None: each node's own setting."""
@@ -280,21 +301,19 @@ class Changes:
                     "start or upgrade it, or remove it first"
                 )
 
-    def _without(self, node: str, force: bool) -> Configuration:
+    def _without(self, node: str, since: float | None) -> Configuration:
         after = self._ready().without(node)
-        live = [voter for voter in after.voters if self._live(voter)]
-        if len(live) <= len(after.voters) // 2 and not force:
+        live = [voter for voter in after.voters if since is None or self._live(voter, since)]
+        if len(live) <= len(after.voters) // 2:
             raise ConfigurationRefused(
                 f"without {node} only {', '.join(live) or 'nobody'} of {', '.join(after.voters)} would be "
                 "live, no majority: the group would stop until the others are back (--force does it anyway)"
             )
         return after
 
-    def _live(self, voter: str) -> bool:
-        if voter == self._config.self_id:
-            return True
-        now = asyncio.get_running_loop().time()
-        return self._peers.connected(voter) and self._events.elector.heard(voter, now)
+    def _live(self, voter: str, since: float) -> bool:
+        mine = voter == self._config.self_id
+        return mine or (self._peers.connected(voter) and self._events.elector.heard(voter, since))
 
     def _incarnation(self, node: str) -> str:
         hello = self._peers.dialled_hello(node)

@@ -80,14 +80,14 @@ class MemberRequests:
     async def _remove(self, node: str, force: bool) -> int:
         """A leader that is to go hands over first: its successor is asked again, by the client."""
         changes = self._node.changes
+        since = None if force else await changes.check_removal(node)
         if node == self._node.config.self_id:
-            changes.check_removal(node, force)
             try:
                 await changes.transfer(None, HAND_OVER_S)
             except ChangeRefused:
-                return changes.remove(node, force)  # nobody took over: it goes when the entry is committed
+                return changes.remove(node, since)  # nobody took over: it goes when the entry is committed
             raise ChangeRefused(Code.NOT_LEADER, f"{node} has handed over: ask its successor")
-        return changes.remove(node, force)
+        return changes.remove(node, since)
 
     def _refuse(self, connection: PeerConnection, number: int, refused: ChangeRefused) -> None:
         fields: dict[str, Any] = {"text": refused.text}

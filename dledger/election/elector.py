@@ -212,9 +212,9 @@ class Elector:
         if self.role is Role.LEADER:
             self._contact[peer] = now
 
-    def heard(self, peer: str, now: float) -> bool:
-        """Whether this leader heard a voter within the maximum election time-out."""
-        return now - self._contact.get(peer, -1e9) <= self._settings.timeout_max_s
+    def heard(self, peer: str, since: float) -> bool:
+        """Whether this leader heard a voter after `since`."""
+        return self._contact.get(peer, -1e9) > since
 
     def leader_refused(self, peer: str, now: float) -> list[Effect]:
         """The leader's host answers that nobody listens there: its process is gone (S17).

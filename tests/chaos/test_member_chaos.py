@@ -88,8 +88,8 @@ class Run:
     def _wipe(self) -> None:
         """A disk is lost, while all others hold everything (a minority may be lost, not more)."""
         leader = self.group.leader()
-        if leader is None:
-            return
+        if leader is None or not all(self._outcomes):
+            return  # a removal on its way takes another one
         node = self.group.nodes[leader]
         replication = node._replicator.leader
         if replication is None or node._members.pending(node.commit_index) or len(node._members.voters) < 3:

@@ -108,7 +108,7 @@ def test_a_leader_that_nobody_relieves_goes_when_its_removal_is_committed() -> N
         changes = group.nodes[leader].changes
         process = world.nodes[leader].process
         assert process is not None
-        process.loop.call_soon(partial(changes.remove, leader, False))
+        process.loop.call_soon(partial(changes.remove, leader, None))
         rest = tuple(name for name in group.founders if name != leader)
         group.await_voters(*rest)
         world.run_for(0.5)
