@@ -16,7 +16,6 @@ from typing import Protocol
 from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration, ConfigurationRefused, MemberRole
 from dledger.election.elector import Elector
-from dledger.election.membership import Hello
 from dledger.election.preferred import PreferredLeader
 from dledger.errors import ChangeRefused
 from dledger.leadership import Leadership
@@ -27,6 +26,7 @@ from dledger.messages import Code, Health
 from dledger.peers import Peers
 from dledger.replication.leader import PushState
 from dledger.replicator import Replicator
+from dledger.versions import Versions
 from formats.store_files import Identity
 from runtime import Env
 
@@ -70,6 +70,7 @@ class Changes:
         peers: Peers,
         replicator: Replicator,
         leadership: Leadership,
+        versions: Versions,
         events: ChangeEvents,
     ) -> None:
         self._say = env.log.child(f"changes.{config.self_id}")
@@ -80,13 +81,13 @@ class Changes:
         self._peers = peers
         self._replicator = replicator
         self._leadership = leadership
+        self._versions = versions
         self._events = events
         self._preferred = PreferredLeader(config.preferred)
         self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
         self._heard: dict[str, float] = {}
-        self._spoke: dict[str, int] = {}
         self._said = ""
 
     async def run(self) -> None:
@@ -114,10 +115,6 @@ class Changes:
             raise ChangeRefused(Code.CONFIG_PENDING, f"more than {MAX_JOBS} commands wait: try later")
         self._jobs.append(job)
         self._wake.set()
-
-    def saw(self, hello: Hello) -> None:
-        """A peer introduced itself."""
-        self._spoke[hello.node] = hello.protocol_max
 
     def heard(self, peer: str, now: float) -> None:
         """A peer answered this leader. Wakes `run` when the answer may be what a change waits for."""
@@ -295,7 +292,7 @@ class Changes:
         before = self._members.current
         for node in after.voters:
             known = before.recorded and node in before.voters
-            if node != self._config.self_id and not known and self._spoke.get(node, 0) < CONFIG_PROTOCOL:
+            if node != self._config.self_id and not known and self._versions.of(node) < CONFIG_PROTOCOL:
                 raise ConfigurationRefused(
                     f"{node} was not seen, or its program is too old to read the new configuration: "
                     "start or upgrade it, or remove it first"

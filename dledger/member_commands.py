@@ -9,12 +9,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from dledger.access import add_access, open_client
 from dledger.client import DLedgerClient
-from dledger.config import parse_peers
 from dledger.messages import Health
 from runtime import Env
 
-COMMANDS = ("member", "transfer", "prefer")
 POLL_S = 0.1
 
 
@@ -49,14 +48,13 @@ def add_parsers(commands: Any) -> None:
         "--reset", action="store_true", help="forget what was said: each node's own setting counts"
     )
     for parser in parsers.values():
-        parser.add_argument("--peers", required=True, help="as dLegerPeers: n0-host:port;n1-host:port;...")
-        parser.add_argument("--timeout", type=float, default=5.0, help="seconds to wait (default 5)")
+        add_access(parser)
         parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 async def run(env: Env, args: argparse.Namespace) -> int:
     """Run one of the commands; 0 done, 1 refused or not answered (by RequestFailed)."""
-    async with DLedgerClient(env, parse_peers(args.peers), args.timeout) as client:
+    async with open_client(env, args) as client:
         action = args.action if args.command == "member" else args.command
         done: int = await _ACTIONS[action](client, args)
         return done

@@ -38,7 +38,6 @@ from dledger.election.configuration import (
     founding,
 )
 from dledger.election.membership import Hello
-from dledger.wire import PROTOCOL_MAX
 from formats.record import CorruptRecord, decode_record
 from formats.store_files import Identity
 
@@ -179,7 +178,7 @@ class Members:
     def opening_body(self, term: int, leader: str) -> bytes:
         """Body of a term-opening entry; says which protocol the leader speaks."""
         packed: bytes = msgpack.packb(
-            {"leader": leader, "protocol": PROTOCOL_MAX, "term": term}, use_bin_type=True
+            {"leader": leader, "protocol": self._config.protocol_max, "term": term}, use_bin_type=True
         )
         return packed
 

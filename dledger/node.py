@@ -37,20 +37,27 @@ from dledger.messages import (
     Heartbeat,
     Message,
     PushResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
     TimeoutNow,
     Truncate,
     VoteRequest,
 )
 from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
+from dledger.ports import PeerPort
+from dledger.reads import ReadPoints
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
-from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, Frame
+from dledger.versions import Versions
+from dledger.wire import PROTOCOL_MIN, Frame
 from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
+from runtime.tls import PeerTls
 
 _PUSHES = (Compare, Truncate, Append, Commit)
-_FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse)
+_READS = (ReadIndexRequest, ReadIndexResponse)
+_FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_READS)
 """Handled whoever sends them: a leader or candidate may be a voter by an entry that this node lacks (see
 dledger/members.py), and a learner's answers move its window. Other answers count only from a named voter."""
 REMOVED = "this node was removed from the group: stop it, or add it again"
@@ -59,7 +66,15 @@ REMOVED = "this node was removed from the group: stop it, or add it again"
 class Node:
     """A member of a DLedger group, or a single node. See the package docstring for the path of a message."""
 
-    def __init__(self, env: Env, config: NodeConfig, host: Host) -> None:
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        host: Host,
+        *,
+        port: PeerPort | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
         self.config = config
         self.log = LogStore(
             env,
@@ -70,7 +85,7 @@ class Node:
             sync_flush=config.sync_flush,
         )
         self.commit_index = -1
-        self.metrics = NodeMetrics()
+        self.metrics = NodeMetrics(env.pauses)
         self.reasons: list[str] = []
         """Why this node is not healthy, for /health."""
         self._env = env
@@ -78,9 +93,11 @@ class Node:
         self._say = env.log.child(f"node.{config.self_id}")
         self._store = StoreFiles(env, config)
         self._members = Members(config)
-        self._peers = Peers(env, config, self, self._fail)
+        self._peers = Peers(env, config, self, self._fail, port=port, tls=tls)
         self._replicator = Replicator(env, config, self.log, self._peers, self)
-        self._requests = ClientRequests(self)
+        self._reads = ReadPoints(config, self._peers, self)
+        self._requests = ClientRequests(self, self._reads)
+        self._versions = Versions(config)
         # Until the store is open this node is an empty learner, so that it can be asked at any time.
         self.identity = Identity(config.group, config.self_id, "", config.segment_size)
         self.membership = Membership(env, config, self._members, self._peers, self._replicator, self)
@@ -107,6 +124,7 @@ class Node:
             self._peers,
             self._replicator,
             self._leadership,
+            self._versions,
             self,
         )
         self._applier = Applier(self.log, host, -1, config.apply_bytes, self._on_applied)
@@ -182,6 +200,7 @@ class Node:
             config.election_timeout_min_s,
             config.election_timeout_max_s,
             config.vote_retry_min_s,
+            config.lease_s,
         )
         return Elector(
             settings,
@@ -197,6 +216,7 @@ class Node:
     async def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._reads.close()
         await self._peers.close()
         try:
             await self.log.close()
@@ -258,6 +278,18 @@ class Node:
         """Last entry that the host applied."""
         return self._applier.applied_index
 
+    async def read_index(self, timeout_s: float = 1.0) -> int:
+        """A linearizable read point, applied here; on any member. ReadRefused when there is none in time."""
+        return await self._reads.read_index(timeout_s)
+
+    def group_version(self) -> int:
+        """Protocol version that all voters know: what is newer must not be written to the log yet."""
+        return self._versions.group(self._members.voters)
+
+    def may_write(self, kind: int) -> bool:
+        """Whether all voters know this kind of entry."""
+        return self._versions.may_write(kind, self._members.voters)
+
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
         """What a peer told of itself in its hello (empty while it is not connected)."""
         return self.config.meta if node_id == self.config.self_id else self._peers.meta(node_id)
@@ -302,6 +334,11 @@ class Node:
             "segments_warm": self.log.pool.warm_taken,
             "segments_cold": self.log.pool.cold_taken,
             "peers": peers,
+            "group_version": self.group_version(),
+            "read_rounds": self._reads.rounds,
+            "reads_by_lease": self._reads.by_lease,
+            "refused": self._peers.refused(),
+            "messages_too_new": self._peers.too_new,
             "reasons": list(self.reasons),
         } | self.metrics.snapshot()
 
@@ -334,8 +371,10 @@ class Node:
                 return
             if isinstance(effect, election.Send):
                 self._peers.send(effect.peer, effect.message)
-            else:
+            elif isinstance(effect, election.RoleChanged):
                 self._role_changed(effect)
+            else:
+                self._reads.round_confirmed(effect.round)
 
     def _save(self, state: HardState, then: list[election.Effect]) -> None:
         release = self.hold()
@@ -388,6 +427,7 @@ class Node:
         self.membership.connect()
         if change.role is Role.LEADER:
             self._leadership.start(change.term)
+        self._reads.role_changed()
 
     # Replication outcomes
 
@@ -421,6 +461,7 @@ class Node:
 
     def _on_applied(self) -> None:
         self._leadership.applied()
+        self._reads.applied()
 
     def _on_durable(self) -> None:
         self._replicator.durable_moved()
@@ -468,11 +509,12 @@ class Node:
             self.identity.incarnation,
             self.identity.cluster,
             PROTOCOL_MIN,
-            PROTOCOL_MAX,
+            self.config.protocol_max,
             self.config.segment_size,
             self.config.sync_flush,
             self.identity.members,
             dict(self.config.meta),
+            self.config.lease_promise_ms,
             self.membership.config_index(),
         )
 
@@ -486,7 +528,7 @@ class Node:
 
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself."""
-        self.changes.saw(hello)
+        self._versions.heard(hello)
         self._identity_wake.set()
 
     def on_peer_up(self, peer: str) -> None:
@@ -497,12 +539,16 @@ class Node:
 
     def on_peer_down(self, peer: str) -> None:
         """The dialled connection to the peer is gone."""
+        if peer == self.leader_id:
+            self._say.info("connection to the leader lost", leader=peer)
         if self._replicator.leader is not None:
             self._replicator.perform(self._replicator.leader.peer_down(peer))
         self._leadership.progressed()
 
     def on_refused(self, peer: str) -> None:
         """Nobody listens at the peer's address: its process is gone (S17)."""
+        if peer == self.leader_id:
+            self._say.info("the leader's process is gone: nobody listens", leader=peer)
         self.perform(self.elector.leader_refused(peer, self._loop.time()))
         self._schedule_tick()
 
@@ -532,6 +578,8 @@ class Node:
         elector = self.elector
         if isinstance(message, PushResponse):
             self._on_push_response(peer, message, now)
+        elif isinstance(message, _READS):
+            self._reads.receive(peer, message)
         elif isinstance(message, _PUSHES):
             if message.term < elector.term:
                 self._replicator.refuse(peer, elector.term)
