@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,7 +12,8 @@ from chaos.sim import World
 from dledger.client import DLedgerClient, RequestFailed
 from dledger.election.configuration import MemberRole
 from dledger.host import Role
-from dledger.messages import Code
+from dledger.links import PeerConnection
+from dledger.messages import Code, VoteRequest, VoteResponse, VoteResult
 
 FIVE = ("n0", "n1", "n2", "n3", "n4")
 
@@ -384,3 +386,56 @@ def test_members_are_listed_with_their_lag() -> None:
         assert row["role"] == MemberRole.LEARNER.value and not row["connected"] and row["lag_entries"] > 0
         assert sum(row["leader"] for row in state["members"]) == 1
         assert all(row["address"] == f"{row['id']}:40911" for row in state["members"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_learner_votes_for_who_promoted_it_by_an_entry_that_it_lacks(seed: int) -> None:
+    with World(seed) as world:
+        group = MemberGroup(world, ("n0",))
+        group.await_leader()
+        group.start("n1")
+        group.command(lambda client: client.add_member("n1", "n1:40911", stays=True))
+        world.run_until(lambda: group.nodes["n1"].log.last_index >= 1, 5)
+        world.run_for(0.3)
+        world.partition("n0", "n1")
+        process = world.nodes["n0"].process
+        assert process is not None
+        process.loop.call_soon(partial(group.nodes["n0"].changes.promote, "n1"))
+        world.run_until(lambda: group.nodes["n0"].log.durable_index == 2, 1)
+        assert group.nodes["n1"].role is Role.LEARNER
+        world.power_cut("n0")
+        world.heal()
+        group.start("n0")
+        group.settle(("n0", "n1"))
+        assert group.voters() == ("n0", "n1")
+
+
+def test_a_vote_is_for_a_store_and_not_for_an_id() -> None:
+    with World(12) as world:
+        group = MemberGroup(world)
+        leader = group.await_leader()
+        voter, candidate = (name for name in group.founders if name != leader)
+        world.run_for(0.3)
+        world.isolate(leader)
+        world.isolate(candidate)
+        world.run_for(0.05)
+        node = group.nodes[voter]
+        hello = group.nodes[candidate].my_hello()
+        answers: list[VoteResult] = []
+
+        def ask(incarnation: str) -> None:
+            connection = PeerConnection(lambda *_: None, lambda *_: None, 1024)
+            connection.peer, connection.hello = candidate, replace(hello, incarnation=incarnation)
+            node.on_message(connection, candidate, VoteRequest(9, candidate, 99, 9, transfer=True))
+
+        def note(peer: str, message: object) -> None:
+            if isinstance(message, VoteResponse):
+                answers.append(message.result)
+
+        node._peers.send = note  # type: ignore[method-assign, assignment]
+        process = world.nodes[voter].process
+        assert process is not None
+        for incarnation in (hello.incarnation, "another store", hello.incarnation):
+            process.loop.call_soon(ask, incarnation)
+            world.run_for(0.05)
+        assert answers == [VoteResult.ACCEPT, VoteResult.REJECT_ALREADY_VOTED, VoteResult.ACCEPT]
