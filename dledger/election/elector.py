@@ -12,7 +12,9 @@ Heartbeats are numbered in rounds within a term. A round that a quorum of voters
 node led when the round was sent: the ground of read points (dissertation 6.4, `dledger.reads`) and, when
 the group allows it, of a lease.
 
-A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter.
+A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter. It
+answers vote requests all the same: it may have been promoted by an entry that it lacks, and only a candidate
+whose configuration names it counts its vote (see dledger/members.py).
 Time is a float in seconds from the shell's monotonic clock; chance is injected.
 """
 
@@ -155,6 +157,8 @@ class Elector:
         self._lease_from = -1e9
         self._handed_over = False
         self._contact: dict[str, float] = {}
+        self.peer_health: dict[str, int] = {}
+        """What voters last told this leader of themselves (`Health` flags)."""
         self._quorum_deadline = 0.0
         self._deadline = now + self._timeout()
         self._next_heartbeat = now
@@ -245,6 +249,10 @@ class Elector:
         if self.state is State.LEADER:
             self._contact[peer] = now
 
+    def heard(self, peer: str, since: float) -> bool:
+        """Whether this leader heard a voter after `since`."""
+        return self._contact.get(peer, -1e9) > since
+
     def leader_refused(self, peer: str, now: float) -> list[Effect]:
         """The leader's host answers that nobody listens there: its process is gone (S17).
 
@@ -263,9 +271,17 @@ class Elector:
 
     def set_members(self, voters: Iterable[str], peers: Iterable[str], now: float) -> list[Effect]:
         """The configuration changed (effective at append, S19); `peers` are all others, also learners."""
+        before = self._voters
         self._voters = tuple(sorted(voters))
         self._peers = tuple(sorted(peer for peer in peers if peer != self._self_id))
         votes = self._self_id in self._voters
+        if self.state is State.LEADER:
+            # A learner that became a voter was not counted as heard until now; who left is forgotten, as
+            # another store may come under its id.
+            self._contact = {
+                peer: self._contact.get(peer, -1e9 if peer in before else now) for peer in self._voters
+            }
+            self._answered = {peer: self._answered.get(peer, 0) for peer in self._voters}
         if self.state is State.LEARNER and votes:
             self._deadline = now + self._timeout()
             self._enter(Cause.PROMOTED, State.FOLLOWER)
@@ -310,10 +326,9 @@ class Elector:
         effects: list[Effect] = []
         if now >= self._quorum_deadline:
             recent = now - self._settings.timeout_max_s
-            alive = 1 + sum(
-                1
-                for peer in self._voters
-                if peer != self._self_id and self._contact.get(peer, -1e9) >= recent
+            # A leader that is leaving the group leads without counting itself (dissertation 4.2.2).
+            alive = sum(
+                1 for peer in self._voters if peer == self._self_id or self._contact.get(peer, -1e9) >= recent
             )
             if not self.quorum(alive):
                 return self._become_follower(Cause.NO_QUORUM, None, now)
@@ -492,6 +507,7 @@ class Elector:
         if message.term != self.term or self.state is not State.LEADER:
             return []
         self.peer_active(peer, now)
+        self.peer_health[peer] = message.health
         if message.code is not Code.SUCCESS:
             return []
         self._answered[peer] = max(self._answered.get(peer, 0), min(message.round, self._round))
