@@ -15,6 +15,7 @@ from asyncio import transports
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from chaos.sim.futures import SimHandle
 from chaos.sim.sockets import SimSocket
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ class SimTransport(transports._FlowControlMixin):
         self._reading = False
         self._eof_sent = False
         context = contextvars.copy_context()
-        self._read_handle = _io_handle(self._read_ready, loop, context)
-        self._write_handle = _io_handle(self._write_ready, loop, context)
+        self._read_handle = SimHandle(self._read_ready, (), context)
+        self._write_handle = SimHandle(self._write_ready, (), context)
         self._read_posted = False
         self._write_posted = False
         self.set_protocol(protocol)
@@ -312,10 +313,6 @@ class SimTransport(transports._FlowControlMixin):
                     server._detach(self)
                 else:
                     server._detach()
-
-
-def _io_handle(callback: Callable[[], None], loop: SimLoop, context: contextvars.Context) -> asyncio.Handle:
-    return asyncio.Handle(callback, (), loop, context)
 
 
 def _set_unless_done(waiter: asyncio.Future[None]) -> None:

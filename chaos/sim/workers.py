@@ -11,7 +11,7 @@ fall between any two durable actions.
 from __future__ import annotations
 
 import asyncio
-from asyncio.events import _get_running_loop, _set_running_loop
+from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -152,21 +152,22 @@ class SimWorkers:
 
     def _execute(self, job: Job) -> None:
         world = self._world
-        before, outer = _get_running_loop(), world.job
-        _set_running_loop(None)
-        nested = world.current is not None
-        world.job = job
-        if not nested:
+        outer_job, world.job = world.job, job
+        turn = world.current is not None  # of the loop that closes its workers
+        if turn:
+            _set_running_loop(None)
+        else:
             world.enter(self._process)
         try:
             job.result = job.function()
         except Exception as error:
             job.error = error
         finally:
-            if not nested:
+            if turn:
+                _set_running_loop(self._process.loop)
+            else:
                 world.leave()
-            world.job = outer
-            _set_running_loop(before)
+            world.job = outer_job
 
     def _finish(self, job_and_boot: tuple[Job, int]) -> None:
         job, boot = job_and_boot

@@ -27,6 +27,7 @@ import heapq
 import random
 import sys
 import warnings
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -40,6 +41,7 @@ from chaos.sim.settings import SECOND, Settings
 from chaos.sim.trace import Trace
 
 if TYPE_CHECKING:
+    from chaos.sim.loop import SimLoop
     from chaos.sim.workers import Job
 
 _CLOSE_ATTEMPTS = 100
@@ -73,6 +75,7 @@ class World(Faults):
         self.now = 0
         self.events = 0
         self.current: Process | None = None
+        self.loop: SimLoop | None = None  # the running loop of this thread: whose turn was last
         self.job: Job | None = None
         self.nodes: dict[str, Node] = {}
         self.faults: dict[str, int] = {}  # kind -> how many were injected
@@ -105,7 +108,9 @@ class World(Faults):
         heapq.heappush(self._heap, (when, key, action, argument))
 
     def enter(self, process: Process) -> None:
-        """Code of a process begins to run."""
+        """Code of a process begins to run, outside of its loop."""
+        self.loop = None
+        _set_running_loop(None)
         self.current = process
         self.guard.inside = True
 
@@ -192,7 +197,7 @@ class World(Faults):
                 endpoint.gone = True
         if not node.powered:
             node.listeners.clear()
-        loop.dead = True
+        loop.die()
         process.files.killed()
 
     # -- what happened -------------------------------------------------------------------------------
@@ -254,9 +259,13 @@ class World(Faults):
             self.guard.__enter__()
         collecting = gc.isenabled()
         gc.disable()
+        outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
         try:
             return self._steps(limit, predicate)
         finally:
+            self.loop = None
+            _set_running_loop(outer)
+            sys.set_asyncgen_hooks(*hooks)
             if collecting:
                 gc.enable()
             if own_guard:
