@@ -160,9 +160,13 @@ class SimTransport(transports._FlowControlMixin):
             self._fatal_error(error, "Fatal error: protocol.get_buffer() call failed.")
             return
         try:
-            with memoryview(buffer) as view, view.cast("B") as target:
-                data = self._endpoint.recv(len(target))
-                target[: len(data)] = data
+            if type(buffer) is memoryview and buffer.format == "B" and buffer.ndim == 1:
+                data = self._endpoint.recv(buffer.nbytes)
+                buffer[: len(data)] = data
+            else:
+                with memoryview(buffer) as view, view.cast("B") as target:
+                    data = self._endpoint.recv(len(target))
+                    target[: len(data)] = data
         except OSError as error:
             self._fatal_error(error)
             return

@@ -184,9 +184,10 @@ class SimWorkers:
                 self._next(job.lane)
 
     def _complete(self, job: Job) -> None:
-        for commit in job.commits:
-            commit()
-        job.commits.clear()
+        if job.commits:
+            for commit in job.commits:
+                commit()
+            job.commits.clear()
         if self._process.loop.dead or job.future.done():
             return
         if job.error is not None:

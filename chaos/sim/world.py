@@ -274,8 +274,7 @@ class World(Faults):
     def _steps(self, limit: int, predicate: Callable[[], object] | None) -> bool:
         heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= limit:
-            when, _, action, argument = pop(heap)
-            self.now = when
+            self.now, _, action, argument = pop(heap)
             self.events += 1
             action(argument)
             if self._failure is not None:
