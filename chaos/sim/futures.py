@@ -65,6 +65,10 @@ class SimHandle(asyncio.Handle):
         return f"<{type(self).__name__}>"
 
 
+new_handle: Callable[[type[SimHandle]], Any] = SimHandle.__new__
+"""A handle whose fields the caller fills in: the constructor is a third of the cost of `call_soon`."""
+
+
 class SimTimer(asyncio.TimerHandle):
     """A callback at a time of the machine's clock, lean in the same way."""
 

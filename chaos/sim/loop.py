@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 
-from chaos.sim.futures import SimFuture, SimHandle, SimTask, SimTimer
+from chaos.sim.futures import SimFuture, SimHandle, SimTask, SimTimer, new_handle
 from chaos.sim.settings import SECOND
 from chaos.sim.transport import SimTransport
 
@@ -47,6 +47,7 @@ class SimLoop(asyncio.BaseEventLoop):
     """The event loop of one simulated process."""
 
     _in_turn = False  # BaseEventLoop.__init__ asks is_running()
+    get_debug = staticmethod(bool)  # False; every future asks, so not in Python
 
     def __init__(self, process: Process) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._parked: int | None = None  # another event that is there, later: a turn can be put on it
         self._ready: deque[Any] = deque()  # handles
         self._io: list[Any] = []
-        self._timers: list[tuple[int, int, SimTimer]] = []
+        self._timers: list[tuple[int, float, SimTimer]] = []
         self._cancelled_timers = 0
         self._numbers = 0
         self._task_numbers = 0
@@ -133,7 +134,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """First in, first out."""
-        handle = SimHandle(callback, args, context)
+        handle: SimHandle = new_handle(SimHandle)
+        handle._context = contextvars.copy_context() if context is None else context
+        handle._callback = callback
+        handle._args = args
+        handle._cancelled = False
         self._ready.append(handle)
         if not self._in_turn:
             self.wake(self.world.now)
@@ -169,7 +174,7 @@ class SimLoop(asyncio.BaseEventLoop):
             raise TypeError("when cannot be None")
         timer = SimTimer(when, callback, args, self, context)
         due = max(self._due(when), self.now_ns())
-        heapq.heappush(self._timers, (due, self.world.next_key(), timer))
+        heapq.heappush(self._timers, (due, self.world.tie(), timer))
         if not self._in_turn:
             self.wake(due)
         return timer

@@ -12,7 +12,6 @@ import asyncio
 import contextvars
 import sys
 from asyncio import transports
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from chaos.sim.futures import SimHandle
@@ -149,15 +148,23 @@ class SimTransport(transports._FlowControlMixin):
         if not data:
             self._read_eof()
             return
-        self._call("data_received", self._protocol.data_received, data)
+        try:
+            self._protocol.data_received(data)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._failed("data_received", error)
 
     def _read_into_buffer(self) -> None:
-        ok, buffer = self._call("get_buffer", self._protocol.get_buffer, -1)
-        if not ok:
+        try:
+            buffer = self._protocol.get_buffer(-1)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._failed("get_buffer", error)
             return
         if not len(buffer):
-            error = RuntimeError("get_buffer() returned an empty buffer")
-            self._fatal_error(error, "Fatal error: protocol.get_buffer() call failed.")
+            self._failed("get_buffer", RuntimeError("get_buffer() returned an empty buffer"))
             return
         try:
             if type(buffer) is memoryview and buffer.format == "B" and buffer.ndim == 1:
@@ -173,25 +180,28 @@ class SimTransport(transports._FlowControlMixin):
         if not data:
             self._read_eof()
             return
-        self._call("buffer_updated", self._protocol.buffer_updated, len(data))
+        try:
+            self._protocol.buffer_updated(len(data))
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._failed("buffer_updated", error)
 
     def _read_eof(self) -> None:
-        ok, keep_open = self._call("eof_received", self._protocol.eof_received)
-        if not ok:
+        try:
+            keep_open = self._protocol.eof_received()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._failed("eof_received", error)
             return
         if keep_open:
             self._reading = False
         else:
             self.close()
 
-    def _call(self, name: str, method: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
-        try:
-            return True, method(*args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            self._fatal_error(error, f"Fatal error: protocol.{name}() call failed.")
-            return False, None
+    def _failed(self, name: str, error: BaseException) -> None:
+        self._fatal_error(error, f"Fatal error: protocol.{name}() call failed.")
 
     # -- writing --------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@
         world.restart(a, server_main)
         world.run_until(lambda: done(), limit_s=10)
 
-Order of events: (time in ns, seeded tie, sequence number). Everything random comes from streams that the
+Order of events: (time in ns, seeded tie). Everything random comes from streams that the
 seed and a name determine, one per purpose, so that a change in one part does not reshuffle the others.
 Whatever nobody handled (an exception in a callback, a program that raised, a broken rule of the disk) fails
 the run at once.
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from chaos.sim.workers import Job
 
 _CLOSE_ATTEMPTS = 100
-_TIE_BITS = 20
-_SEQUENCE_BITS = 44
 
 
 class RunFailed(Exception):
@@ -80,9 +78,8 @@ class World(Faults):
         self.nodes: dict[str, Node] = {}
         self.faults: dict[str, int] = {}  # kind -> how many were injected
         self.recent_log: deque[str] = deque(maxlen=self.settings.recent_log_lines)
-        self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
-        self._sequence = 0
-        self._tie = self.stream("schedule").getrandbits
+        self._heap: list[tuple[int, float, Callable[[Any], None], Any]] = []
+        self.tie = self.stream("schedule").random  # orders events of one instant; 53 bits never meet again
         self.schedule_random = self.stream("turns").random
         self.network = Network(self)
         self._failure: tuple[str, BaseException | None] | None = None
@@ -96,16 +93,9 @@ class World(Faults):
         """A generator that depends on the seed and the name only."""
         return random.Random(f"{self.seed}/{name}")
 
-    def next_key(self) -> int:
-        """Orders events of one instant: a seeded tie, then the sequence number."""
-        self._sequence += 1
-        return self._tie(_TIE_BITS) << _SEQUENCE_BITS | self._sequence
-
     def push(self, when: int, action: Callable[[Any], None], argument: Any) -> None:
         """Have `action(argument)` called at world time `when` (ns)."""
-        self._sequence += 1
-        key = self._tie(_TIE_BITS) << _SEQUENCE_BITS | self._sequence
-        heapq.heappush(self._heap, (when, key, action, argument))
+        heapq.heappush(self._heap, (when, self.tie(), action, argument))
 
     def enter(self, process: Process) -> None:
         """Code of a process begins to run, outside of its loop."""
