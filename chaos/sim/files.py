@@ -187,9 +187,11 @@ class SimFiles:
         ends_job: bool = True,
     ) -> bool:
         """Count and trace an operation; False when the process is dead. Checks rule 4 of simulation.md."""
+        world = self._world
+        if world.job is not None and world.job.thread is not None:
+            self._process.workers.pause()
         if not self._process.effect():
             return False
-        world = self._world
         if world.trace is not None:
             detail = f"{operation} {path}" + ("" if start is None else f" {start}")
             detail += "" if length is None else f"+{length}"
@@ -213,8 +215,11 @@ class SimFiles:
 
     def reads(self, path: str) -> None:
         """Content is about to be read. OSError EIO."""
-        if self._world.job is not None:
-            self._world.job.touched = True
+        job = self._world.job
+        if job is not None:
+            job.touched = True
+            if job.thread is not None:
+                self._process.workers.pause()
         if self.disk.troubled:
             self.disk.check("read", path)
 

@@ -104,11 +104,6 @@ class World(Faults):
         self.current = process
         self.guard.inside = True
 
-    def leave(self) -> None:
-        """It ended."""
-        self.current = None
-        self.guard.inside = False
-
     @property
     def time(self) -> float:
         """World time in seconds."""
@@ -188,6 +183,7 @@ class World(Faults):
         if not node.powered:
             node.listeners.clear()
         loop.die()
+        process.workers.abandon()
         process.files.killed()
 
     # -- what happened -------------------------------------------------------------------------------
