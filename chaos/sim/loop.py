@@ -69,6 +69,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._numbers = 0
         self._task_numbers = 0
         self._close_agen = self._asyncgen_dropped
+        self._own_turn = self.turn
         self.set_slowness(process.node.slowness)
 
     # -- faults: called by the world only -----------------------------------------------------------
@@ -212,7 +213,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 return
             if wake is not None:
                 self._parked = wake
-            self.world.push(when, self.turn, when)
+            self.world.push(when, self._own_turn, when)
 
     def turn(self, when: int) -> None:
         """One iteration of the loop. Called by the world only."""
@@ -283,15 +284,21 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now += self._turn_ns + int(world.schedule_random() * self._turn_jitter_ns)
 
     def _sleep(self) -> None:
-        if self._ready or self._io:
-            self.wake(self._now)
-            return
-        timers = self._timers
-        while timers and timers[0][2]._cancelled:
-            heapq.heappop(timers)
-            self._cancelled_timers -= 1
-        if timers:
-            self.wake(timers[0][0])
+        """Arm the next turn; none is armed now. As `wake`, without its questions: this is done every turn."""
+        when = self._now
+        if not self._ready and not self._io:
+            timers = self._timers
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
+                self._cancelled_timers -= 1
+            if not timers:
+                return
+            when = max(when, timers[0][0])
+        self._wake = when
+        if when == self._parked:
+            self._parked = None
+        else:
+            self.world.push(when, self._own_turn, when)
 
     # -- tasks and futures --------------------------------------------------------------------------
 
