@@ -87,7 +87,6 @@ class Injector:
             return
         if self._kinds[fault.kind](fault):
             self.injected[fault.kind] = self.injected.get(fault.kind, 0) + 1
-            self._stage.noted_fault(fault.kind)
         else:
             self._world.push(self._world.now + AGAIN_MS * MS, self._begin, fault)
 
@@ -148,7 +147,17 @@ class Injector:
         return self._end_all(fault, self._world.kill)
 
     def _power_all(self, fault: Fault) -> bool:
-        return self._end_all(fault, partial(self._world.power_cut, mode=self._mode(fault)))
+        """All lose power at one instant: now, or when the leader (or who is there) has its n-th effect."""
+        cut = partial(self._world.power_cut, mode=self._mode(fault))
+        target = self._target(fault)
+        if target is None or not fault.amount:
+            return self._end_all(fault, cut)
+        process = self._world.nodes[target].process
+        assert process is not None
+        self._world.crash_before(target, fault.amount, power=True, mode=self._mode(fault))
+        self._stage.when_ended(process, lambda: self.over or self._end_all(fault, cut))
+        self._later(fault.lasting_ms + AGAIN_MS, lambda: self._world.power_cut(target))
+        return True
 
     def _end_all(self, fault: Fault, end: Callable[[str], None]) -> bool:
         for place, name in enumerate(self._stage.names):
