@@ -60,6 +60,15 @@ ISOLATE = Draw("isolate", targets=LEADERS, lasting_ms=(100, 8_000))
 DEAF = Draw("deaf", targets=LEADERS, lasting_ms=(100, 8_000))
 MUTE = Draw("mute", targets=LEADERS, lasting_ms=(100, 8_000))
 RING = Draw("ring", lasting_ms=(500, 8_000))
+DELAY = Draw("delay", targets=ANY, lasting_ms=(500, 8_000), amount=(2, 200))
+LOSS = Draw("loss", targets=ANY, lasting_ms=(500, 8_000), amount=(5, 60))
+NARROW = Draw("narrow", targets=ANY, lasting_ms=(500, 8_000), amount=(2_000, 100_000))
+SILENCE = Draw("silence", targets=ANY, lasting_ms=(100, 8_000))
+RESET = Draw("reset", targets=ANY)
+HALF_OPEN = Draw("half-open", targets=ANY)
+STRAND = Draw("strand", targets=ANY)
+GARBAGE = Draw("garbage", targets=ANY, lasting_ms=(10, 5_000))
+CROWD = Draw("crowd", targets=ANY, lasting_ms=(10, 5_000), amount=(10, 120))
 CLIENTS_CUT = Draw("clients-cut", targets=LEADERS, lasting_ms=(100, 4_000))
 
 OLD_LEADS = "a new leader while the old one still leads"
@@ -92,8 +101,11 @@ PROFILES: dict[str, Profile] = {
         (CUT, ISOLATE, RING, CLIENTS_CUT, KILL), marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED)
     ),
     "asymmetric": Profile((ONE_WAY, DEAF, MUTE, KILL), marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED)),
+    "bad-links": Profile((DELAY, LOSS, NARROW, SILENCE, RESET, HALF_OPEN, STRAND, KILL), marks=(STICKY,)),
+    "strangers": Profile((GARBAGE, CROWD, RESET, KILL, CUT), marks=(ROLLED,)),
     "restart-loops": Profile(
-        (Draw("restarts", 3, ANY, (10, 400), (2, 8)), KILL_ALL, POWER, CUT), marks=(OLDER_TERM, STICKY, ROLLED)
+        (Draw("restarts", 3, ANY, (10, 400), (2, 8)), KILL_ALL, POWER, CUT),
+        marks=(OLDER_TERM, STICKY, ROLLED),
     ),
     "stop-continue": Profile(
         (Draw("stop", 3, LEADERS, (50, 10_000)), STALL, SLOW, KILL, POWER), marks=(OLD_LEADS, STICKY)
@@ -105,13 +117,16 @@ PROFILES: dict[str, Profile] = {
     "disk-errors": Profile(
         (EIO_WRITE, EIO_FSYNC, KILL, POWER_CRASH, CUT), marks=(BY_ITS_DISK, REFILLED, TORN, TAIL, RECOVERED)
     ),
-    "wipes": Profile((Draw("wipe", 2, ANY, (50, 4_000)), KILL, POWER, CUT, ISOLATE), marks=(ADMITTED, ROLLED)),
+    "wipes": Profile(
+        (Draw("wipe", 2, ANY, (50, 4_000)), KILL, POWER, CUT, ISOLATE), marks=(ADMITTED, ROLLED)
+    ),
     "operators": Profile((TRANSFER, TERMINATE, KILL, CUT, STALL), marks=(TOLD_TO_STAND, STICKY)),
     "mixed": Profile(
         (
             KILL, CRASH, KILL_ALL, POWER, POWER_CRASH, POWER_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, STALL,
             SLOW, CLOCK_JUMP, CLOCK_DRIFT, DISK_SLOW, DISK_HANG, EIO_WRITE, EIO_FSYNC, WIPE, CUT, ONE_WAY,
-            ISOLATE, DEAF, MUTE, RING, CLIENTS_CUT,
+            ISOLATE, DEAF, MUTE, RING, CLIENTS_CUT, DELAY, LOSS, NARROW, SILENCE, RESET, HALF_OPEN, STRAND,
+            GARBAGE, CROWD,
         ),
         marks=(TAIL, OLDER_TERM, STICKY, ADMITTED, REFILLED, TRUNCATED),
     ),
