@@ -180,6 +180,7 @@ def run_suite(suite: Suite, tree: Path) -> Outcome:
     environment = {**os.environ, "PYTHONPATH": str(tree), "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".h")}
     if suite.seeds:
         command = [sys.executable, "-m", "chaos", "sim", "--seeds", str(suite.seeds), "--json"]
+        command += ["--first", "--no-shrink"]
     else:
         tests = [test for test in suite.tests if (tree / test).exists()]
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider", *tests]

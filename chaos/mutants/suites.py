@@ -56,13 +56,8 @@ SUITES: tuple[Suite, ...] = (
         ),
         packages=CORE,
     ),
-    Suite(
-        "sim-three-nodes",
-        SIM,
-        180,
-        ("tests/chaos/test_three_nodes.py", "tests/chaos/test_random_faults.py"),
-        packages=CORE,
-    ),
-    Suite("sim-many-seeds", SIM, 600, ("tests/chaos/test_random_faults.py",), packages=CORE, marks="slow"),
+    Suite("sim-three-nodes", SIM, 180, ("tests/chaos/test_three_nodes.py",), packages=CORE),
+    Suite("sim-seeds", SIM, 180, seeds=32, packages=CORE),
+    Suite("sim-many-seeds", SIM, 900, seeds=320, packages=CORE),
 )
 """In this order. tests/dledger/test_node.py is not among them: it runs in real time."""
