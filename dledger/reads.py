@@ -76,14 +76,15 @@ class _Read:
 
 @dataclass(slots=True)
 class _Flight:
-    """Reads under way: on a round of this leader (`round`), or on a question to the leader (`number`)."""
+    """Reads under way: on a round of this leader (`round`), or on questions to the leader (`first..last`)."""
 
     reads: list[_Read]
     term: int
     index: int = -1
     round: int = 0
     leader: str = ""
-    number: int = 0
+    first: int = 0
+    last: int = 0
 
 
 @dataclass(order=True, slots=True)
@@ -168,7 +169,7 @@ class ReadPoints:
                 self._answer(read, None)
             return
         flight = self._flight
-        if flight is None or flight.leader != peer or flight.number != message.number:
+        if flight is None or flight.leader != peer or not flight.first <= message.number <= flight.last:
             return
         if message.code is Code.SUCCESS:
             self._landed(flight, message.index)
@@ -252,10 +253,15 @@ class ReadPoints:
     def _ask_leader(self, elector: Elector, leader: str) -> None:
         if self._peers.version(leader) < READ_INDEX_VERSION:
             return
-        self._number += 1
         reads, self._new = self._new, []
-        self._flight = _Flight(reads, elector.term, leader=leader, number=self._number)
-        self._peers.send(leader, ReadIndexRequest(elector.term, self._config.self_id, self._number))
+        self._flight = _Flight(reads, elector.term, leader=leader, first=self._number + 1)
+        self._send_question(self._flight)
+
+    def _send_question(self, flight: _Flight) -> None:
+        self._number += 1
+        flight.last = self._number
+        question = ReadIndexRequest(flight.term, self._config.self_id, self._number)
+        self._peers.send(flight.leader, question)
 
     def _arm(self) -> None:
         """Questions and answers may be lost, and a hand-over may fail: look again in a while."""
@@ -266,8 +272,11 @@ class ReadPoints:
     def _again(self) -> None:
         self._retry = None
         flight = self._flight
-        if flight is not None and (not flight.round or all(read.over for read in flight.reads)):
-            self._back(flight)
+        if flight is not None:
+            if all(read.over for read in flight.reads):
+                self._back(flight)
+            elif flight.leader:
+                self._send_question(flight)  # an answer to an earlier one is as good
         self._schedule()
         self._arm()
 

@@ -385,27 +385,27 @@ class Elector:
             result = self._compare_logs(request)
         if result is None and request.pre:
             result = self._give_way(request, now)
-        if result is None and not request.pre:
-            if self.vote not in (None, request.candidate):
-                known = self.leader_id is not None
-                result = VoteResult.REJECT_ALREADY_HAS_LEADER if known else VoteResult.REJECT_ALREADY_VOTED
-            elif self.vote is None:
-                self.vote = request.candidate
-                self._deadline = now + self._timeout()
-                effects = [effect for effect in effects if not isinstance(effect, SaveHardState)]
-                effects.append(SaveHardState(HardState(self.term, self.vote)))
+        if result is None and not request.pre and self.vote is None:
+            self.vote = request.candidate
+            self._deadline = now + self._timeout()
+            effects = [effect for effect in effects if not isinstance(effect, SaveHardState)]
+            effects.append(SaveHardState(HardState(self.term, self.vote)))
         answer = VoteResult.ACCEPT if result is None else result
         effects.append(Send(peer, VoteResponse(self.term, request.term, request.pre, answer)))
         return effects
 
     def _refusal(self, request: VoteRequest, now: float) -> VoteResult | None:
         """Reasons that leave this node's term as it is."""
-        if not self.may_vote or self._self_id not in self._voters:
+        # Being a learner in the own configuration is no reason: the entry that makes this node a voter may
+        # not have arrived, and the candidate that has it may need this vote (dissertation 4.1). Candidates
+        # ask only voters of theirs, and count only recorded incarnations (S18).
+        if not self.may_vote:
             return VoteResult.UNKNOWN
         if request.term < self.term or (request.pre and request.term <= self.term and self.leader_id):
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
-        if request.pre and request.term == self.term and self.vote not in (None, request.candidate):
-            return VoteResult.REJECT_ALREADY_VOTED
+        if request.term == self.term and self.vote not in (None, request.candidate):
+            known = self.leader_id is not None
+            return VoteResult.REJECT_ALREADY_HAS_LEADER if known else VoteResult.REJECT_ALREADY_VOTED
         if request.transfer:
             return None
         if now < self._quiet_until:

@@ -29,9 +29,9 @@ class Cause(Enum):
     """Why a node changes state; the value is the text of the diagram."""
 
     TIMEOUT = "time-out, or the leader's host refused the connection"
-    PRE_QUORUM = "quorum of pre-votes: term + 1"
+    PRE_QUORUM = "quorum of pre-votes (term + 1)"
     QUORUM = "quorum of votes"
-    TIMEOUT_NOW = "the leader hands over: term + 1"
+    TIMEOUT_NOW = "the leader hands over (term + 1)"
     LEADER_HEARD = "message of the term's leader"
     HIGHER_TERM = "higher term"
     NO_QUORUM = "no contact to a quorum"
