@@ -96,7 +96,8 @@ class NodeConfig:
     """Connections of the DLedger client protocol."""
     hello_timeout_s: float = 2.0
     dial_timeout_s: float = 1.0
-    redial_min_s: float = 0.02
+    redial_min_s: float = 0.005
+    """First pause after a failed dial; doubles. A dying process may still accept: the next try is refused."""
     redial_max_s: float = 1.0
 
     checkpoint_interval_s: float = 1.0

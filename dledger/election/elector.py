@@ -148,6 +148,8 @@ class Elector:
         self._quiet_until = now + settings.timeout_min_s if settings.lease_s else now
         self._leader_heard = -1e9
         self._leader_gone = False
+        self._absent: str | None = None
+        """Whose host refused the last connection: no use in waiting for its vote."""
         self._results: dict[str, VoteResult] = {}
         self._failed_rounds = 0
         self._round = 0
@@ -240,6 +242,7 @@ class Elector:
             raise InvariantBroken(f"two leaders in term {term}: {self.leader_id} and {leader}")
         self._leader_heard = now
         self._leader_gone = False
+        self._absent = None
         self._failed_rounds = 0
         self._deadline = now + self._timeout()
         return effects
@@ -262,6 +265,7 @@ class Elector:
         if peer != self.leader_id or self.state is not State.FOLLOWER or self._settings.lease_s:
             return []
         self._leader_gone = True
+        self._absent = peer
         self._deadline = min(self._deadline, now + self._rng.uniform(0.0, self._settings.retry_min_s))
         return []
 
@@ -379,7 +383,8 @@ class Elector:
             if self.state is State.PRE_CANDIDATE:
                 return self._start_vote(Cause.PRE_QUORUM, now)
             return self._become_leader(now)
-        if lost(self._results, self._voters):
+        absent = {} if self._absent is None else {self._absent: VoteResult.UNKNOWN}
+        if lost(absent | self._results, self._voters):
             # No use in waiting for the time-out of the round.
             if verdict is Verdict.WAIT_TO_REVOTE and somebody_is_ahead(self._results):
                 self._failed_rounds += 1  # stand back, so that the better log can win
@@ -393,6 +398,8 @@ class Elector:
             effects += self._follow(request.term, None, now)
         if result is None:
             result = self._compare_logs(request)
+        if result is None and request.pre:
+            result = self._give_way(request, now)
         if result is None and not request.pre and self.vote is None:
             self.vote = request.candidate
             self._deadline = now + self._timeout()
@@ -437,6 +444,21 @@ class Elector:
             return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
         if request.term < self._log.last_term:
             return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
+        return None
+
+    def _give_way(self, request: VoteRequest, now: float) -> VoteResult | None:
+        """Who grants a pre-vote stands back a little, so that the vote is not split.
+
+        Two that stand at once would win each other's pre-vote, vote for themselves and wait for a time-out.
+        So the better log goes first, then the lower id. Only in the first round: who cannot win although it
+        goes first (it reaches too few) must not keep others from winning.
+        """
+        if self.state is State.PRE_CANDIDATE:
+            better = (request.last_term, request.last_index) > (self._log.last_term, self._log.last_index)
+            if self._failed_rounds == 1 and not better and self._self_id < request.candidate:
+                return VoteResult.REJECT_ALREADY_VOTED
+            self._results = {}
+        self._deadline = max(self._deadline, now + self._settings.retry_min_s * self._rng.uniform(1.0, 2.0))
         return None
 
     def _on_vote_response(self, peer: str, response: VoteResponse, now: float) -> list[Effect]:
