@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from dledger.links import PeerConnection, split_address
+from dledger.dialling import Dialler
+from dledger.links import PeerConnection
 from dledger.messages import Code
 from dledger.wire import CLIENT_REQUEST, CLIENT_RESPONSE, ERROR, HELLO, Frame, WireError, encode_frame
 from runtime import Env
+from runtime.tls import PeerTls
 
 MAX_FRAME = 64 * 1024 * 1024
 RETRY_PAUSE_S = 0.02
@@ -59,8 +61,19 @@ class DLedgerClient:
     An append whose connection broke may have been stored: it is not sent again by itself.
     """
 
-    def __init__(self, env: Env, peers: Mapping[str, str], timeout_s: float = 3.0) -> None:
+    def __init__(
+        self,
+        env: Env,
+        peers: Mapping[str, str],
+        timeout_s: float = 3.0,
+        *,
+        group: str | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
+        """`group` must be given where several groups share a port; `tls` where the peers use it."""
         self._env = env
+        self._hello = {"client": True} if group is None else {"client": True, "group": group}
+        self._tls = tls
         self._addresses = [peers[node] for node in sorted(peers)]
         self._leader: str | None = None
         self._timeout_s = timeout_s
@@ -83,11 +96,32 @@ class DLedgerClient:
         answer = await self._to_leader({"op": "append"}, body)
         return int(answer.header["index"])
 
-    async def get(self, index: int) -> Entry:
-        """One committed entry, read from the leader."""
-        answer = await self._to_leader({"op": "get", "index": index}, b"")
+    async def get(self, index: int, *, linearizable: bool = True) -> Entry:
+        """One committed entry, read from the leader.
+
+        A committed entry never changes, so an entry that is there is always right. `linearizable` decides
+        what "not there" means: that it was not committed when this call began, or only that the node that was
+        asked does not know it.
+        """
+        answer = await self._to_leader(
+            {"op": "get", "index": index, "linearizable": linearizable}, b"", again=True
+        )
         header = answer.header
         return Entry(header["index"], header["term"], header["pos"], header["kind"], answer.payload)
+
+    async def read_index(self, address: str | None = None) -> int:
+        """An index at or above everything acknowledged before this call (ReadIndex).
+
+        Applied by the node that answers: the one at `address`, which need not lead, or the leader.
+        """
+        if address is None:
+            return int((await self._to_leader({"op": "read_index"}, b"", again=True)).header["index"])
+        async with asyncio.timeout(self._timeout_s):
+            answer = await self._ask(address, {"op": "read_index"}, b"")
+        code = Code(answer.header["code"])
+        if code is not Code.SUCCESS:
+            raise RequestFailed(str(answer.header.get("text") or code.name), code)
+        return int(answer.header["index"])
 
     async def metadata(self, address: str) -> dict[str, Any]:
         """Status of the node at an address."""
@@ -95,7 +129,8 @@ class DLedgerClient:
             answer = await self._ask(address, {"op": "metadata"}, b"")
         return dict(answer.header["status"])
 
-    async def _to_leader(self, request: dict[str, Any], payload: bytes) -> _Answer:
+    async def _to_leader(self, request: dict[str, Any], payload: bytes, *, again: bool = False) -> _Answer:
+        """`again`: asking twice does no harm, so a lost answer is no end."""
         last = "nobody was asked"
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -105,9 +140,9 @@ class DLedgerClient:
                     place += 1
                     try:
                         answer = await self._ask(address, request, payload)
-                    except _Lost as error:
-                        raise RequestFailed(f"{address}: {error}: the outcome is unknown") from error
                     except OSError as error:
+                        if isinstance(error, _Lost) and not again:
+                            raise RequestFailed(f"{address}: {error}: the outcome is unknown") from error
                         last = f"{address}: {error}"
                         self._leader = None
                     else:
@@ -115,6 +150,10 @@ class DLedgerClient:
                         if code is Code.SUCCESS:
                             self._leader = address
                             return answer
+                        if code is Code.WAIT_QUORUM_ACK_TIMEOUT and again:
+                            last = f"{address}: {answer.header.get('text')}"
+                            self._leader = None  # it may be cut off: somebody else may know
+                            continue
                         if code is not Code.NOT_LEADER:
                             raise RequestFailed(str(answer.header.get("text") or code.name), code)
                         last = f"{address} does not lead"
@@ -143,11 +182,11 @@ class DLedgerClient:
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
-        host, port = split_address(address)
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: PeerConnection(self._on_frame, self._on_lost, MAX_FRAME, dialled=address), host, port
+        dialler = Dialler(address, self._tls, self._timeout_s)
+        connection = await dialler.connect(
+            lambda: PeerConnection(self._on_frame, self._on_lost, MAX_FRAME, dialled=address)
         )
-        connection.send_frame(HELLO, {"client": True})
+        connection.send_frame(HELLO, self._hello)
         self._connections[address] = connection
         return connection
 

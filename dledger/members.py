@@ -8,7 +8,6 @@ import msgpack
 
 from dledger.config import NodeConfig
 from dledger.election.membership import voters_of
-from dledger.wire import PROTOCOL_MAX
 from formats.record import CorruptRecord, decode_record
 from formats.store_files import Identity
 
@@ -85,7 +84,7 @@ class Members:
 
     def opening_body(self, term: int, leader: str) -> bytes:
         """Body of a term-opening entry; says which protocol the leader speaks."""
-        return _pack({"leader": leader, "protocol": PROTOCOL_MAX, "term": term})
+        return _pack({"leader": leader, "protocol": self._config.protocol_max, "term": term})
 
 
 def decode_config(record: bytes | memoryview) -> dict[str, str] | None:

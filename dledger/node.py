@@ -34,24 +34,40 @@ from dledger.messages import (
     Heartbeat,
     Message,
     PushResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
     Truncate,
 )
 from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
+from dledger.ports import PeerPort
+from dledger.reads import ReadPoints
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
-from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, Frame
+from dledger.versions import Versions
+from dledger.wire import PROTOCOL_MIN, Frame
 from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
+from runtime.tls import PeerTls
 
 _PUSHES = (Compare, Truncate, Append, Commit)
-_FROM_LEADER = (*_PUSHES, Heartbeat, PushResponse)
+_READS = (ReadIndexRequest, ReadIndexResponse)
+_FROM_ANY = (*_PUSHES, Heartbeat, PushResponse, *_READS)
+"""Votes and answers to heartbeats count only from a recorded incarnation; these are judged elsewhere."""
 
 
 class Node:
     """A member of a DLedger group, or a single node. See the package docstring for the path of a message."""
 
-    def __init__(self, env: Env, config: NodeConfig, host: Host) -> None:
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        host: Host,
+        *,
+        port: PeerPort | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
         self.config = config
         self.log = LogStore(
             env,
@@ -62,7 +78,7 @@ class Node:
             sync_flush=config.sync_flush,
         )
         self.commit_index = -1
-        self.metrics = NodeMetrics()
+        self.metrics = NodeMetrics(env.pauses)
         self.reasons: list[str] = []
         """Why this node is not healthy, for /health."""
         self._env = env
@@ -70,9 +86,11 @@ class Node:
         self._say = env.log.child(f"node.{config.self_id}")
         self._store = StoreFiles(env, config)
         self._members = Members(config)
-        self._peers = Peers(env, config, self, self._fail)
+        self._peers = Peers(env, config, self, self._fail, port=port, tls=tls)
         self._replicator = Replicator(env, self.log, self._peers, self)
-        self._requests = ClientRequests(self)
+        self._reads = ReadPoints(config, self._peers, self)
+        self._requests = ClientRequests(self, self._reads)
+        self._versions = Versions(config)
         # Until the store is open this node is an empty learner, so that it can be asked at any time.
         self._identity = Identity(config.group, config.self_id, "", config.segment_size)
         self.elector = self._new_elector(HardState(), False, 0.0)
@@ -161,6 +179,7 @@ class Node:
             config.election_timeout_min_s,
             config.election_timeout_max_s,
             config.vote_retry_min_s,
+            config.lease_s,
         )
         return Elector(
             settings,
@@ -176,6 +195,7 @@ class Node:
     async def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._reads.close()
         await self._peers.close()
         try:
             await self.log.close()
@@ -237,6 +257,18 @@ class Node:
         """Last entry that the host applied."""
         return self._applier.applied_index
 
+    async def read_index(self, timeout_s: float = 1.0) -> int:
+        """A linearizable read point, applied here; on any member. ReadRefused when there is none in time."""
+        return await self._reads.read_index(timeout_s)
+
+    def group_version(self) -> int:
+        """Protocol version that all voters know: what is newer must not be written to the log yet."""
+        return self._versions.group(self._members.voters)
+
+    def may_write(self, kind: int) -> bool:
+        """Whether all voters know this kind of entry."""
+        return self._versions.may_write(kind, self._members.voters)
+
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
         """What a peer told of itself in its hello (empty while it is not connected)."""
         return self.config.meta if node_id == self.config.self_id else self._peers.meta(node_id)
@@ -276,6 +308,11 @@ class Node:
             "segments_warm": self.log.pool.warm_taken,
             "segments_cold": self.log.pool.cold_taken,
             "peers": peers,
+            "group_version": self.group_version(),
+            "read_rounds": self._reads.rounds,
+            "reads_by_lease": self._reads.by_lease,
+            "refused": self._peers.refused(),
+            "messages_too_new": self._peers.too_new,
             "reasons": list(self.reasons),
         } | self.metrics.snapshot()
 
@@ -308,8 +345,10 @@ class Node:
                 return
             if isinstance(effect, election.Send):
                 self._peers.send(effect.peer, effect.message)
-            else:
+            elif isinstance(effect, election.RoleChanged):
                 self._role_changed(effect)
+            else:
+                self._reads.round_confirmed(effect.round)
 
     def _save(self, state: HardState, then: list[election.Effect]) -> None:
         release = self.hold()
@@ -359,6 +398,7 @@ class Node:
         self._host.on_role(change.role, change.term, change.leader_id)
         if change.role is Role.LEADER:
             self._leadership.start(change.term)
+        self._reads.role_changed()
 
     # Replication outcomes
 
@@ -390,6 +430,7 @@ class Node:
 
     def _on_applied(self) -> None:
         self._leadership.applied()
+        self._reads.applied()
 
     def _on_durable(self) -> None:
         self._replicator.durable_moved()
@@ -442,15 +483,17 @@ class Node:
             self._identity.incarnation,
             self._identity.cluster,
             PROTOCOL_MIN,
-            PROTOCOL_MAX,
+            self.config.protocol_max,
             self.config.segment_size,
             self.config.sync_flush,
             self._identity.members,
             dict(self.config.meta),
+            self.config.lease_promise_ms,
         )
 
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself."""
+        self._versions.heard(hello)
         self._identity_wake.set()
 
     def on_peer_up(self, peer: str) -> None:
@@ -474,12 +517,16 @@ class Node:
 
     def on_peer_down(self, peer: str) -> None:
         """The dialled connection to the peer is gone."""
+        if peer == self.leader_id:
+            self._say.info("connection to the leader lost", leader=peer)
         if self._replicator.leader is not None:
             self._replicator.perform(self._replicator.leader.peer_down(peer))
         self._leadership.progressed()
 
     def on_refused(self, peer: str) -> None:
         """Nobody listens at the peer's address: its process is gone (S17)."""
+        if peer == self.leader_id:
+            self._say.info("the leader's process is gone: nobody listens", leader=peer)
         self.perform(self.elector.leader_refused(peer, self._loop.time()))
         self._schedule_tick()
 
@@ -491,8 +538,8 @@ class Node:
         """A message from a peer; held back while term and vote are being saved."""
         if isinstance(message, REPLIES) and connection.dialled is None:
             return
-        if not isinstance(message, _FROM_LEADER) and not self.counts(peer):
-            return  # votes and answers count only from a recorded incarnation
+        if not isinstance(message, _FROM_ANY) and not self.counts(peer):
+            return
         if self._holds:
             self._held.append((peer, message))
         else:
@@ -504,6 +551,8 @@ class Node:
         elector = self.elector
         if isinstance(message, PushResponse):
             self._on_push_response(peer, message, now)
+        elif isinstance(message, _READS):
+            self._reads.receive(peer, message)
         elif isinstance(message, _PUSHES):
             if message.term < elector.term:
                 self._replicator.refuse(peer, elector.term)

@@ -1,4 +1,4 @@
-"""Server side of the DLedger client protocol (DLedgerClientProtocol): append, get, metadata, transfer.
+"""Server side of the DLedger client protocol (DLedgerClientProtocol): append, get, read_index, metadata.
 
 Requests are frames of type 64 with a map {"id", "op", ...} and an optional payload, answers of type 65 with
 {"id", "code", ...}. Bodies appended here become records of the reserved topic (kind RAW): the broker above
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dledger.links import PeerConnection
 from dledger.messages import Code
+from dledger.reads import ReadPoints, ReadRefused
 from dledger.wire import CLIENT_RESPONSE, Frame, WireError, encode_frame
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 from formats.record import CorruptRecord, decode_record
@@ -27,8 +29,9 @@ MAX_BODY = 4 * 1024 * 1024
 class ClientRequests:
     """Handles requests of clients; waiting appends are completed by `committed`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, reads: ReadPoints) -> None:
         self._node = node
+        self._reads = reads
         self._waiting: deque[tuple[int, PeerConnection, int]] = deque()
 
     def handle(self, connection: PeerConnection, frame: Frame) -> None:
@@ -41,7 +44,13 @@ class ClientRequests:
         if operation == "append":
             self._append(connection, number, bytes(frame.payload))
         elif operation == "get":
-            self._get(connection, number, header.get("index"))
+            self._get(connection, number, header.get("index"), header.get("linearizable") is True)
+        elif operation == "read_index":
+            self._read_point(
+                connection,
+                number,
+                lambda index: self._answer(connection, number, Code.SUCCESS, index=index),
+            )
         elif operation == "metadata":
             self._answer(connection, number, Code.SUCCESS, status=self._node.status())
         else:
@@ -82,8 +91,27 @@ class ClientRequests:
             index = appender.add_system(body, node.wall_ms(), Kind.RAW)
             self._waiting.append((index, connection, number))
 
-    def _get(self, connection: PeerConnection, number: int, index: object) -> None:
+    def _read_point(self, connection: PeerConnection, number: int, then: Callable[[int], None]) -> None:
+        """Call `then` with a read point that is applied here; else say that there is none."""
+
+        def done(index: int | None) -> None:
+            if index is None:
+                text = f"no read point in time: {self._reads.why()}"
+                self._answer(connection, number, Code.WAIT_QUORUM_ACK_TIMEOUT, text=text)
+            else:
+                then(index)
+
+        try:
+            self._reads.ask(self._node.config.read_timeout_s, done)
+        except ReadRefused as error:
+            self._answer(connection, number, Code.LEADER_PENDING_FULL, text=str(error))
+
+    def _get(self, connection: PeerConnection, number: int, index: object, linearizable: bool) -> None:
+        """An entry that is committed never changes, so only "not there" needs a read point."""
         node = self._node
+        if linearizable and isinstance(index, int) and index > node.commit_index:
+            self._read_point(connection, number, lambda _: self._get(connection, number, index, False))
+            return
         if not isinstance(index, int) or not node.log.first_index <= index <= node.commit_index:
             text = f"committed entries are {node.log.first_index}..{node.commit_index}"
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
@@ -93,11 +121,13 @@ class ClientRequests:
         if view is not None:
             self._answer_entry(connection, number, bytes(view))
             return
+        connection.hold()
         node.log.read_later(pos, size).add_done_callback(
             lambda read: self._answer_read(connection, number, read)
         )
 
     def _answer_read(self, connection: PeerConnection, number: int, read: asyncio.Future[bytes]) -> None:
+        connection.release()
         if read.cancelled():
             return
         error = read.exception()

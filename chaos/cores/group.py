@@ -317,7 +317,7 @@ class CoreGroup:
                 self._send(node.name, effect.peer, effect.message)
             elif isinstance(effect, election.RoleChanged):
                 self._role_changed(node, effect)
-            else:
+            elif not isinstance(effect, election.RoundConfirmed):  # for read points: tests/dledger
                 self.say(f"{node.name} {effect}")
 
     def _release(self, node: CoreNode) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import math
 import socket
 import sys
 from asyncio import base_events
@@ -54,6 +55,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.world = process.world
         self._closed = False
         self.dead = False
+        self._stopped = False
         self.callbacks = 0
         self._clock = process.node.clock
         self._now = self.world.now
@@ -65,10 +67,40 @@ class SimLoop(asyncio.BaseEventLoop):
         self._numbers = 0
         self._task_numbers = 0
         self._close_agen = self._asyncgen_dropped
+        self.set_slowness(process.node.slowness)
+
+    # -- faults: called by the world only -----------------------------------------------------------
+
+    def set_slowness(self, factor: float) -> None:
+        """Everything that the processor does takes so many times longer than in the settings."""
         settings = self.world.settings
-        self._callback_ns = settings.callback_ns
-        self._turn_ns = settings.turn_ns
-        self._turn_jitter_ns = settings.turn_jitter_ns
+        self._callback_ns = round(settings.callback_ns * factor)
+        self._turn_ns = round(settings.turn_ns * factor)
+        self._turn_jitter_ns = round(settings.turn_jitter_ns * factor)
+
+    def stall(self, duration_ns: int) -> None:
+        """The step that is being done takes so much longer."""
+        self._now += duration_ns
+
+    def suspend(self) -> None:
+        """SIGSTOP: no turn until `resume`, whatever becomes ready."""
+        self._wake = None
+        self._stopped = True
+
+    def resume(self) -> None:
+        """SIGCONT: what became ready and what fell due meanwhile is done at once."""
+        self._stopped = False
+        self._now = max(self._now, self.world.now)
+        self._sleep()
+
+    def clock_changed(self) -> None:
+        """Timers keep their time on the machine's clock, which is another time of the world now."""
+        now = self.now_ns()
+        self._timers = [(max(self._due(timer.when()), now), key, timer) for _, key, timer in self._timers]
+        heapq.heapify(self._timers)
+        if not self._stopped:
+            self._wake = None
+            self._sleep()
 
     # -- time ---------------------------------------------------------------------------------------
 
@@ -127,11 +159,14 @@ class SimLoop(asyncio.BaseEventLoop):
             raise TypeError("when cannot be None")
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         timer._scheduled = True  # type: ignore[attr-defined]
-        due = max(self._clock.world_ns(when), self.now_ns())
+        due = max(self._due(when), self.now_ns())
         heapq.heappush(self._timers, (due, self.world.next_key(), timer))
         if not self._in_turn:
             self.wake(due)
         return timer
+
+    def _due(self, when: float) -> int:
+        return self._clock.world_ns(math.ceil(when * SECOND))
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         if not handle._scheduled:  # type: ignore[attr-defined]
@@ -151,7 +186,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def wake(self, when: int) -> None:
         """Have a turn at world time `when`, or as soon after as the process is not busy."""
-        if self.dead:
+        if self.dead or self._stopped:
             return
         if when < self._now:
             when = self._now

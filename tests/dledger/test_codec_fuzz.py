@@ -62,7 +62,7 @@ longs = st.integers(-(1 << 63), (1 << 63) - 1)
 texts = st.text(max_size=20)
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "str": texts,
-    "int": longs,
+    "int": st.integers(-1, (1 << 63) - 1),
     "bool": st.booleans(),
     "Code": st.sampled_from(list(Code)),
     "VoteResult": st.sampled_from(list(VoteResult)),
@@ -216,7 +216,7 @@ hellos = st.builds(
     cluster=texts,
     protocol_min=st.integers(0, 9),
     protocol_max=st.integers(0, 9),
-    segment_size=longs,
+    segment_size=st.integers(0, 1 << 40),
     sync_flush=st.booleans(),
     members=st.dictionaries(texts, texts, max_size=3),
     meta=st.dictionaries(texts, texts, max_size=3),
@@ -405,7 +405,7 @@ identities = st.builds(
     group=texts,
     node=texts,
     incarnation=texts,
-    segment_size=longs,
+    segment_size=st.integers(0, 1 << 40),
     cluster=texts,
     members=st.dictionaries(texts, texts, max_size=3),
 )
@@ -517,6 +517,16 @@ class FakeNode:
         return {}
 
 
+class FakeReads:
+    """Never has a read point."""
+
+    def ask(self, timeout_s: float, done: Callable[[int | None], None]) -> None:
+        done(None)
+
+    def why(self) -> str:
+        return "nobody leads"
+
+
 class Answers:
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -550,7 +560,7 @@ def test_an_odd_request_is_answered_or_closes_its_connection(header: object, pay
     answers = Answers()
     frame = decode_frame(memoryview(encode_frame(CLIENT_REQUEST, header, len(payload)) + payload))
     try:
-        ClientRequests(FakeNode()).handle(answers, frame)  # type: ignore[arg-type]
+        ClientRequests(FakeNode(), FakeReads()).handle(answers, frame)  # type: ignore[arg-type]
     except WireError:
         assert not answers.frames
         return
