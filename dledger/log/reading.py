@@ -47,8 +47,8 @@ class Rotten(Exception):
 def check_stored(data: bytes | memoryview, first: int, last: int, pos: int) -> EntryHeader:
     """Believe entries `first..last`, read from `pos` on; the header of the last one, or CorruptEntry.
 
-    Body CRCs, the chain from the first to the last (a store written by Apache has neither, S1), and that client
-    batches count down.
+    Body CRCs, the chain from the first to the last (a store written by Apache has neither, S1), and that
+    client batches count down.
     """
     view = memoryview(data)
     unpack, pack = HEADER.unpack_from, CHAIN.pack
