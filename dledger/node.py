@@ -138,7 +138,7 @@ class Node:
             ("cuts", self._replicator.run_cuts()),
             ("checkpoint", self._run_checkpoints()),
             ("identity", self._run_identity()),
-            ("loop-lag", self.metrics.watch_loop()),
+            ("loop-lag", self.metrics.watch_loop(self.config.lag_probe_s)),
         ):
             group.create_task(work, name=f"{self.config.self_id}-{name}")
         for peer in sorted(self.config.peers):
