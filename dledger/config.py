@@ -84,7 +84,7 @@ class NodeConfig:
 
     checkpoint_interval_s: float = 1.0
     lag_probe_s: float = 0.02
-    """How often the event loop's lag is measured. Simulations ask seldom: it is most of an idle node's work."""
+    """How often the event loop's lag is measured. Simulations ask seldom: most of an idle node's work."""
     apply_bytes: int = 256 * 1024
     """Committed bytes handed to the host in one step, so that the loop stays responsive."""
 
