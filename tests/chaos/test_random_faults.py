@@ -38,7 +38,7 @@ class Run:
         """One operation or fault, and some time."""
         chance = self._random.random()
         if chance < 0.5:
-            self._append()
+            self.append()
         elif chance < 0.6:
             self._stop_one()
         elif chance < 0.75:
@@ -82,7 +82,8 @@ class Run:
     def _alive(self, name: str) -> bool:
         return self.world.nodes[name].process is not None
 
-    def _append(self) -> None:
+    def append(self) -> None:
+        """Seal a few entries where a leader is."""
         leader = self.group.leader()
         if leader is None:
             return
