@@ -186,7 +186,7 @@ class Node:
             ("cuts", self._replicator.run_cuts()),
             ("checkpoint", self._run_checkpoints()),
             ("identity", self._run_identity()),
-            ("loop-lag", self.metrics.watch_loop()),
+            ("loop-lag", self.metrics.watch_loop(self.config.lag_probe_s)),
             ("dials", self.membership.dials.run()),
             ("changes", self.changes.run()),
             ("repair", self._repairer.run()),

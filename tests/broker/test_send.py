@@ -149,6 +149,36 @@ def test_a_batch_is_one_whole_with_consecutive_offsets(tmp_path: Path) -> None:
     run(test)
 
 
+def test_queue_offsets_are_dense_whatever_the_mix_of_messages_and_batches(tmp_path: Path) -> None:
+    """Sealed one after another before anything is applied, over several queues, and again by a new leader."""
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        for leadership in range(2):
+            world.node.auto = False
+            asked = []
+            for number in range(24):
+                queue = number % 3
+                if number % 4 == 1:
+                    body = batch_body(*((b"%d" % part, b"") for part in range(1 + number % 5)))
+                    asked.append(world.ask(RequestCode.SEND_BATCH_MESSAGE, send_header("T", queue, ""), body))
+                else:
+                    asked.append(world.send("T", b"x", queue))
+            world.node.commit()
+            world.node.auto = True
+            assert all(pending.reply.code == 0 for pending in asked)
+            for queue in range(3):
+                records = (await world.pull("T", queue)).records
+                while records and (more := (await world.pull("T", queue, len(records))).records):
+                    records += more
+                offsets = [record.queue_offset for record in records]
+                assert offsets == list(range(len(offsets))), f"leadership {leadership}, queue {queue}"
+            world.node.follow("n1")
+            world.node.lead()
+
+    run(test)
+
+
 def test_a_batch_by_code_10_is_taken_as_a_batch(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
