@@ -44,6 +44,7 @@ class Atlas:
         """It is damaged."""
         machine = self._stage.machines[name]
         machine.excused = True
+        machine.rotten = machine.rotten or kind in ("rot", "lose-segment")
         self.damaged[name] = Damage(kind, self._stage.cluster.commit_index, machine.lives)
 
     def look(self) -> None:
@@ -51,16 +52,20 @@ class Atlas:
         for name in list(self.damaged):
             if self._whole(self._stage.machines[name], self.damaged[name]):
                 del self.damaged[name]
-                self._stage.machines[name].excused = False
+                self._stage.machines[name].excused = self._stage.machines[name].rotten = False
 
     def _whole(self, machine: Machine, damage: Damage) -> bool:
         leader = self._stage.leader()
         node = machine.node
-        if leader is None or node is None or machine.lives == damage.life:
+        restarted = machine.lives != damage.life or damage.kind == "rot"  # which a scrub finds, too
+        if leader is None or node is None or not restarted:
             return False
         head = self._stage.machines[leader].node
         if head is None or not node.elector.may_vote or not node.elector.may_stand:
             return False
         named = head.membership.counts(node.my_hello())
         settled = not head._members.pending(head.commit_index)
-        return named and settled and node.log.durable_index >= damage.commit_index
+        if not named or not settled or node.log.durable_index < damage.commit_index:
+            return False
+        machine.durable.cut(0)  # rot that nobody found yet: what counts is what lies on the disk now
+        return machine.holds(damage.commit_index)

@@ -101,7 +101,7 @@ class Probe(HostEvents):
             log.first_index,
             log.last_index,
             log.last_term,
-            log.durable_index,
+            log.durable_mark,
             node.commit_index,
             node.applied_index,
         )
@@ -144,12 +144,21 @@ class Probe(HostEvents):
     def _open(self) -> None:
         node, machine = self.node, self.machine
         last = node.log.last_index
-        machine.log = {}
+        before, machine.log = machine.log, {}
         for header, _ in machine.disk_store.walk(durable=False):
             if header.index > last:
                 break
             self.log[header.index] = entry_of(header)
             self._cluster.appended(machine.store, header.index, self.log[header.index])
+        if machine.excused:
+            # The walk ended at rot. What is rotten, and what lies behind it, is still what it was.
+            for index in range(node.log.first_index, last + 1):
+                if (
+                    index not in self.log
+                    and index in before
+                    and before[index].term == node.log.term_of(index)
+                ):
+                    self.log[index] = before[index]
         if last >= node.log.first_index and last not in self.log:
             raise InvariantViolated(f"{machine.name} says its log ends at {last}, its disk ends before")
         hard_state = node._hard_state.loaded
@@ -237,7 +246,7 @@ class Probe(HostEvents):
                 self._promises(message.durable)
 
     def _promises(self, index: int) -> None:
-        if index >= 0:
+        if index >= 0 and not self.machine.rotten:
             self._cluster.promises(self.machine.store, index, self.log, self.machine.holds(index))
 
     def _term_is_durable(self, term: int, vote: str | None) -> None:

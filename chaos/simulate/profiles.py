@@ -135,9 +135,9 @@ PROFILES: dict[str, Profile] = {
         nodes=5,
         marks=(TAIL, OLD_LEADS, NO_CONTACT, ADMITTED, REFILLED, OLDER_TERM),
     ),
-    "disk-stall": Profile((DISK_STALL, DISK_SLOW, KILL, CUT), waits_for="hand-over of a stalled leader"),
-    "disk-full": Profile((DISK_ROOM, KILL, POWER, CUT), waits_for="refusal and hand-over at a full disk"),
-    "rot": Profile((ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT), waits_for="repair of rotten entries"),
+    "disk-stall": Profile((DISK_STALL, DISK_SLOW, KILL, CUT)),
+    "disk-full": Profile((DISK_ROOM, KILL, POWER, CUT)),
+    "rot": Profile((ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT)),
 }  # fmt: skip
 
 

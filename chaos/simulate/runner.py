@@ -114,7 +114,10 @@ class Run:
         wanted = self.stage.machines[leader].node
         assert wanted is not None
         last = wanted.log.last_index
-        return all(node is not None and node.applied_index == node.log.last_index == last for node in nodes)
+        equal = all(node is not None and node.applied_index == node.log.last_index == last for node in nodes)
+        if equal:
+            self.injector.atlas.look()
+        return equal and not self.injector.atlas.damaged
 
     # Checkpoints and the end
 
@@ -127,6 +130,8 @@ class Run:
             if machine.node is None or probe is None or host is None or not probe.opened:
                 continue
             probe.check()
+            if machine.excused:
+                continue  # its disk is damaged, and that may not have been found yet
             rebuilt = self._rebuild(name, host.state.index)
             self.stage.cluster.same(
                 "state equals a rebuild from the log",

@@ -21,6 +21,8 @@ from runtime.env import Env
 
 PORT = 40911
 SEGMENT = 64 * 1024
+CHANNEL = (32, 36)
+"""Where kind and batch remainder lie in the header of an entry."""
 RESTART_NS = SECOND
 """After this an operator starts a node again that its disk has ended."""
 SETTINGS = Settings()
@@ -66,6 +68,8 @@ class Machine:
         self.lives = 0
         self.excused = False
         """Its disk failed: the node may end with an error, and know less afterwards."""
+        self.rotten = False
+        """Something that was durable on its disk is not any more, and it may not know yet."""
         self.log: dict[int, Entry] = {}
         """The log as its node last had it, in memory or not."""
         self.node_dir = f"/store/dledger-{name}"
@@ -95,7 +99,10 @@ class Machine:
         if not known:
             return None
         entry = self.log[known[pick % len(known)]]
-        pos = entry.pos + amount % entry.size
+        offset = amount % entry.size
+        if CHANNEL[0] <= offset < CHANNEL[1]:
+            offset = CHANNEL[1]  # no CRC covers these bytes (docs/guarantees.md)
+        pos = entry.pos + offset
         start = pos - pos % SEGMENT
         return f"{self.node_dir}/data/{start:020d}", pos - start
 
@@ -122,7 +129,7 @@ class Machine:
     def has_durably(self, log: dict[int, Entry], index: int) -> bool:
         """Whether this machine's disk holds a log up to `index`, whatever its own node says."""
         entry = log.get(index)
-        return entry is not None and self.log.get(index) == entry and self.holds(index)
+        return entry is not None and self.log.get(index) == entry and (self.rotten or self.holds(index))
 
     def holds(self, index: int) -> bool:
         """Whether its own log up to `index` is durable."""
@@ -169,6 +176,7 @@ class Stage:
             index_units_per_file=256,
             pool_segments=1,
             lag_probe_s=1.0,
+            scrub_pause_s=3.0,
         )
         probe = Probe(self, machine)
         machine.host = RegisterHost(probe)

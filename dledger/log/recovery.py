@@ -13,6 +13,7 @@ holds the mark and believes entry after entry as long as pos, index, term, body 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dledger.log.index_files import IndexFiles
@@ -105,9 +106,17 @@ def _believable_start(segments: Segments, index: IndexFiles, mark: IndexUnit) ->
 
 
 def recover(
-    segments: Segments, index: IndexFiles, *, power_lost: bool, discard_above_mark: bool = False
+    segments: Segments,
+    index: IndexFiles,
+    *,
+    power_lost: bool,
+    discard_above_mark: bool = False,
+    empty: Sequence[int] = (),
 ) -> Recovered:
-    """Find the end of the log. `power_lost`: the machine was started anew since the store was last open."""
+    """Find the end of the log. `power_lost`: the machine was started anew since the store was last open.
+
+    `empty`: starts of segments that were missing and are there again, without content.
+    """
     result = Recovered()
     starts = segments.starts
     mark = index.last_unit()
@@ -122,7 +131,11 @@ def recover(
     result.first_index = first
     at = Place(first - 1, -1, starts[0], 0 if first == 0 else None)
     if mark is not None:
-        at = _last_whole_segment(segments, index, mark, first, result) or at
+        upto: IndexUnit | None = mark
+        if empty:
+            upto = _unit_before(index, mark, min(empty))
+        if upto is not None:
+            at = _last_whole_segment(segments, index, upto, first, result) or at
     if at.index < first:
         result.terms = TermTable()
     walker = Walker(segments, index, result.mark if mark else first - 1, power_lost=power_lost)
@@ -196,6 +209,18 @@ def _last_whole_segment(
     return Place(
         index_at - 1, -1 if term is None else term, begin, chain_of(segments, index, index_at - 1, first)
     )
+
+
+def _unit_before(index: IndexFiles, mark: IndexUnit, start: int) -> IndexUnit | None:
+    """The unit of the last entry that lies before a segment."""
+    last = mark.index
+    while last >= 0:
+        count = min(_UNITS, last + 1)
+        for unit in reversed(index.units(last - count + 1, count)):
+            if unit is not None and unit.pos < start:
+                return unit
+        last -= count
+    return None
 
 
 def _last_found(segments: Segments, index: IndexFiles, mark: IndexUnit, first: int) -> IndexUnit | None:

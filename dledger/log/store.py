@@ -109,7 +109,8 @@ class LogStore(MendableLog):
         await run(Lane.DISK, self._index.open)
         await run(Lane.FLUSH, self._index.sync_names)
         await run(Lane.DISK, self.pool.open)
-        for start in await run(Lane.DISK, missing_segments, self._segments, self._index):
+        missing = await run(Lane.DISK, missing_segments, self._segments, self._index)
+        for start in missing:
             self._env.log.error("segment file is missing: its entries are faulty", start=start)
             await self.pool.take(self._segments.path(start), fresh=True)
             await self._segments.add(start)
@@ -120,6 +121,7 @@ class LogStore(MendableLog):
             self._index,
             power_lost=power_lost,
             discard_above_mark=discard_above_mark,
+            empty=missing,
         )
         if found.doubt and on_doubt is not None:
             await on_doubt(found.doubt)
@@ -141,9 +143,9 @@ class LogStore(MendableLog):
                 await run(Lane.FLUSH, self._segments.file(start).fdatasync)
         if self._segments.starts:
             await run(Lane.FLUSH, self._env.files.sync_dir, self._segments.directory)
-        for missing in found.missing_units:
-            await self._make_index_files(missing[0], len(missing[1]) // INDEX_UNIT.size)
-            await run(Lane.FLUSH, self._index.write, *missing)
+        for first, units in found.missing_units:
+            await self._make_index_files(first, len(units) // INDEX_UNIT.size)
+            await run(Lane.FLUSH, self._index.write, first, units)
         await self.sync_index()
         for start in reversed(found.stale_segments):
             await self._retire(start)
