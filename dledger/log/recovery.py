@@ -13,7 +13,6 @@ holds the mark and believes entry after entry as long as pos, index, term, body 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dledger.log.index_files import IndexFiles
@@ -111,12 +110,8 @@ def recover(
     *,
     power_lost: bool,
     discard_above_mark: bool = False,
-    empty: Sequence[int] = (),
 ) -> Recovered:
-    """Find the end of the log. `power_lost`: the machine was started anew since the store was last open.
-
-    `empty`: starts of segments that were missing and are there again, without content.
-    """
+    """Find the end of the log. `power_lost`: the machine was started anew since the store was last open."""
     result = Recovered()
     starts = segments.starts
     mark = index.last_unit()
@@ -131,9 +126,8 @@ def recover(
     result.first_index = first
     at = Place(first - 1, -1, starts[0], 0 if first == 0 else None)
     if mark is not None:
-        upto: IndexUnit | None = mark
-        if empty:
-            upto = _unit_before(index, mark, min(empty))
+        headless = _first_headless(segments, starts, mark)
+        upto = mark if headless is None else _unit_before(index, mark, headless)
         if upto is not None:
             at = _last_whole_segment(segments, index, upto, first, result) or at
     if at.index < first:
@@ -209,6 +203,15 @@ def _last_whole_segment(
     return Place(
         index_at - 1, -1 if term is None else term, begin, chain_of(segments, index, index_at - 1, first)
     )
+
+
+def _first_headless(segments: Segments, starts: list[int], mark: IndexUnit) -> int | None:
+    """The first segment up to the mark that begins with no entry, as one that was lost and made anew."""
+    for start in starts:
+        header = unpack_header(read_bytes(segments, start, HEADER_SIZE))
+        if start <= mark.pos and (header.magic != MAGIC or header.pos != start):
+            return start
+    return None
 
 
 def _unit_before(index: IndexFiles, mark: IndexUnit, start: int) -> IndexUnit | None:

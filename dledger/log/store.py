@@ -109,8 +109,7 @@ class LogStore(MendableLog):
         await run(Lane.DISK, self._index.open)
         await run(Lane.FLUSH, self._index.sync_names)
         await run(Lane.DISK, self.pool.open)
-        missing = await run(Lane.DISK, missing_segments, self._segments, self._index)
-        for start in missing:
+        for start in await run(Lane.DISK, missing_segments, self._segments, self._index):
             self._env.log.error("segment file is missing: its entries are faulty", start=start)
             await self.pool.take(self._segments.path(start), fresh=True)
             await self._segments.add(start)
@@ -121,7 +120,6 @@ class LogStore(MendableLog):
             self._index,
             power_lost=power_lost,
             discard_above_mark=discard_above_mark,
-            empty=missing,
         )
         if found.doubt and on_doubt is not None:
             await on_doubt(found.doubt)
