@@ -62,6 +62,7 @@ class Plan:
     seed: int
     profile: str
     nodes: int
+    spares: int
     duration_ms: int
     operations: tuple[Operation, ...] = field(default=())
     faults: tuple[Fault, ...] = field(default=())
@@ -92,7 +93,7 @@ def draw_plan(seed: int, profile: str | None = None) -> Plan:
     rng = random.Random(f"{seed}/plan/{name}")
     faults = _draw_faults(rng, chosen)
     operations = _draw_operations(rng, chosen, faults)
-    return Plan(seed, name, chosen.nodes, DURATION_MS, operations, faults)
+    return Plan(seed, name, chosen.nodes, chosen.spares, DURATION_MS, operations, faults)
 
 
 def _draw_operations(
