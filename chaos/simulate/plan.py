@@ -28,7 +28,8 @@ class Operation:
     """What a client does: not before `at_ms`, and after what it did before.
 
     `kind`: "append" (`size` bytes), "burst" (`count` appends of `size` bytes at once), "get" (an entry that
-    somebody may have: `pick` chooses which).
+    somebody may have: `pick` chooses which), "read" (a read point, of the leader or of a node that `pick`
+    chooses).
     """
 
     at_ms: int
@@ -109,7 +110,8 @@ def _draw_operations(
             chance = rng.uniform(0.1, 0.6)
         client = rng.randrange(CLIENTS)
         if chance < 0.2:
-            operations.append(Operation(at, client, "get", pick=rng.randrange(1 << 16)))
+            kind = "get" if chance < 0.1 else "read"
+            operations.append(Operation(at, client, kind, pick=rng.randrange(1 << 16)))
             done += 1
         elif chance < 0.3:
             count = rng.randint(3, 12)
