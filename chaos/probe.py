@@ -6,8 +6,8 @@ It has one message under way. A try that is not acknowledged within 5 ms, or tha
 the next message goes to the next address; a late acknowledgement still counts for its message. After an
 acknowledgement it waits 5 ms. Commands on standard input, one line each:
 
-* `since T`: T is a time of the monotonic clock. Answers with one JSON line as soon as a message that was first
-  sent after T is acknowledged: `sent_at`, `acked_at`, `tries` since T, `address`.
+* `since T`: T is a time of the monotonic clock. Answers with one JSON line as soon as a message that was
+  first sent after T is acknowledged: `sent_at`, `acked_at`, `tries` since T, `address`.
 * `count`: acknowledged messages and distinct places in the queue so far (equal, or something is lost).
 
 Ends when standard input is closed.

@@ -85,6 +85,8 @@ class DLedgerClient:
         self._waiting: dict[int, asyncio.Future[_Answer]] = {}
         self._owners: dict[int, PeerConnection] = {}
         self._next_id = 0
+        self._place = 0
+        """Whom to ask next when no leader is known."""
 
     async def __aenter__(self) -> DLedgerClient:
         return self
@@ -168,12 +170,11 @@ class DLedgerClient:
     async def _to_leader(self, request: dict[str, Any], payload: bytes, *, again: bool = False) -> _Answer:
         """`again`: asking twice does no harm, so a lost answer is no end."""
         last = "nobody was asked"
+        address = ""
         try:
             async with asyncio.timeout(self._timeout_s):
-                place = 0
                 while True:
-                    address = self._leader or self._addresses[place % len(self._addresses)]
-                    place += 1
+                    address = self._leader or self._next_address()
                     try:
                         answer = await self._ask(address, request, payload)
                     except OSError as error:
@@ -196,9 +197,22 @@ class DLedgerClient:
                         self._leader = answer.header.get("address")
                     await asyncio.sleep(RETRY_PAUSE_S)
         except TimeoutError as error:
+            self._give_up(address)
             raise RequestFailed(
                 f"no answer from a leader within {self._timeout_s} s; last: {last}"
             ) from error
+
+    def _next_address(self) -> str:
+        self._place += 1
+        return self._addresses[self._place % len(self._addresses)]
+
+    def _give_up(self, address: str) -> None:
+        """Whoever stays silent is not asked again before the others, nor over that connection."""
+        if self._leader == address:
+            self._leader = None
+        connection = self._connections.get(address)
+        if connection is not None and connection not in self._owners.values():
+            connection.abort()
 
     async def _ask(self, address: str, request: dict[str, Any], payload: bytes) -> _Answer:
         connection = await self._connect(address)

@@ -162,7 +162,8 @@ def _payload(frame: Frame, values: list[Any], plain_fields: int) -> bytes:
     if len(values) <= plain_fields:
         return bytes(frame.payload)
     raw_size = values[plain_fields]
-    if not isinstance(raw_size, int) or not 0 <= raw_size <= _MAX_PAYLOAD:
+    # LZ4 makes at most 255 bytes of one: a small frame cannot ask for much memory.
+    if not isinstance(raw_size, int) or not 0 <= raw_size <= min(_MAX_PAYLOAD, 255 * len(frame.payload)):
         raise WireError(f"payload: impossible raw size {raw_size!r}")
     try:
         data: bytes = lz4.block.decompress(frame.payload, uncompressed_size=raw_size)

@@ -140,6 +140,8 @@ class Elector:
         self.may_stand = True
         """False while this node would be a bad leader (rotten entries, a full or stalled disk): it votes, but
         does not stand."""
+        self.health = 0
+        """`Health` flags of this node, told to the leader."""
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.state = State.FOLLOWER if self_id in self._voters else State.LEARNER
@@ -148,6 +150,8 @@ class Elector:
         self._quiet_until = now + settings.timeout_min_s if settings.lease_s else now
         self._leader_heard = -1e9
         self._leader_gone = False
+        self._absent: str | None = None
+        """Whose host refused the last connection: no use in waiting for its vote."""
         self._results: dict[str, VoteResult] = {}
         self._failed_rounds = 0
         self._round = 0
@@ -240,6 +244,7 @@ class Elector:
             raise InvariantBroken(f"two leaders in term {term}: {self.leader_id} and {leader}")
         self._leader_heard = now
         self._leader_gone = False
+        self._absent = None
         self._failed_rounds = 0
         self._deadline = now + self._timeout()
         return effects
@@ -262,6 +267,7 @@ class Elector:
         if peer != self.leader_id or self.state is not State.FOLLOWER or self._settings.lease_s:
             return []
         self._leader_gone = True
+        self._absent = peer
         self._deadline = min(self._deadline, now + self._rng.uniform(0.0, self._settings.retry_min_s))
         return []
 
@@ -379,7 +385,8 @@ class Elector:
             if self.state is State.PRE_CANDIDATE:
                 return self._start_vote(Cause.PRE_QUORUM, now)
             return self._become_leader(now)
-        if lost(self._results, self._voters):
+        absent = {} if self._absent is None else {self._absent: VoteResult.UNKNOWN}
+        if lost(absent | self._results, self._voters):
             # No use in waiting for the time-out of the round.
             if verdict is Verdict.WAIT_TO_REVOTE and somebody_is_ahead(self._results):
                 self._failed_rounds += 1  # stand back, so that the better log can win
@@ -393,6 +400,8 @@ class Elector:
             effects += self._follow(request.term, None, now)
         if result is None:
             result = self._compare_logs(request)
+        if result is None and request.pre:
+            result = self._give_way(request, now)
         if result is None and not request.pre and self.vote is None:
             self.vote = request.candidate
             self._deadline = now + self._timeout()
@@ -404,6 +413,9 @@ class Elector:
 
     def _refusal(self, request: VoteRequest, now: float) -> VoteResult | None:
         """Reasons that leave this node's term as it is."""
+        # Being a learner in the own configuration is no reason: the entry that makes this node a voter may
+        # not have arrived, and the candidate that has it may need this vote (dissertation 4.1). Candidates
+        # ask only voters of theirs, and count only recorded incarnations (S18).
         if not self.may_vote:
             return VoteResult.UNKNOWN
         if request.term < self.term or (request.pre and request.term <= self.term and self.leader_id):
@@ -436,6 +448,21 @@ class Elector:
             return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
         return None
 
+    def _give_way(self, request: VoteRequest, now: float) -> VoteResult | None:
+        """Who grants a pre-vote stands back a little, so that the vote is not split.
+
+        Two that stand at once would win each other's pre-vote, vote for themselves and wait for a time-out.
+        So the better log goes first, then the lower id. Only in the first round: who cannot win although it
+        goes first (it reaches too few) must not keep others from winning.
+        """
+        if self.state is State.PRE_CANDIDATE:
+            better = (request.last_term, request.last_index) > (self._log.last_term, self._log.last_index)
+            if self._failed_rounds == 1 and not better and self._self_id < request.candidate:
+                return VoteResult.REJECT_ALREADY_VOTED
+            self._results = {}
+        self._deadline = max(self._deadline, now + self._settings.retry_min_s * self._rng.uniform(1.0, 2.0))
+        return None
+
     def _on_vote_response(self, peer: str, response: VoteResponse, now: float) -> list[Effect]:
         if response.term > self.term and response.result is not VoteResult.ACCEPT:
             return self._follow(response.term, None, now)
@@ -463,6 +490,7 @@ class Elector:
         self._enter(Cause.QUORUM, State.LEADER)
         self.leader_id = self._self_id
         self._failed_rounds = 0
+        self.peer_health = {}
         self._contact = {peer: now for peer in self._voters if self._results.get(peer) is VoteResult.ACCEPT}
         self._quorum_deadline = now + self._settings.timeout_max_s
         self._next_heartbeat = now
@@ -496,7 +524,8 @@ class Elector:
         if message.term < self.term:
             return [Send(peer, HeartbeatResponse(self.term, Code.EXPIRED_TERM))]
         effects = self.leader_contact(message.leader, message.term, now)
-        return [*effects, Send(peer, HeartbeatResponse(self.term, Code.SUCCESS, message.round))]
+        answer = HeartbeatResponse(self.term, Code.SUCCESS, message.round, self.health)
+        return [*effects, Send(peer, answer)]
 
     def _on_heartbeat_response(self, peer: str, message: HeartbeatResponse, now: float) -> list[Effect]:
         if message.term > self.term:
