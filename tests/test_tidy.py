@@ -92,6 +92,7 @@ BLANKET_EXCEPT: dict[str, str] = {
     "broker/gate.py": "the boundary of one held request: answered with code 1, as in the server (S29)",
     "dledger/leadership.py": "the pump is a loop callback: the same",
     "dledger/peers.py": "the same for the callbacks of peer connections",
+    "runtime/workers.py": "what a job raises is the result of its future, as in concurrent.futures",
     "remoting/client.py": "the boundary of one request: a failed callback must not take others with it",
     "remoting/server.py": "the boundary of one request: answered with code 1 and counted (safety.md S29)",
 }

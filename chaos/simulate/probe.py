@@ -31,6 +31,7 @@ from dledger.messages import (
     VoteResult,
 )
 from formats.entry import EntryHeader, unpack_header
+from formats.store_files import HardState
 
 if TYPE_CHECKING:
     from chaos.simulate.stage import Machine, Stage
@@ -246,9 +247,14 @@ class Probe(HostEvents):
         if (
             state is None
             or state.term < term
-            or (vote is not None and (state.term, state.vote) != (term, vote))
+            or (vote is not None and (state.term, _candidate(state)) != (term, vote))
         ):
             raise InvariantViolated(
                 f"{self.machine.name} tells of term {term} and vote {vote}, its disk holds {state}"
             )
         self._term_on_disk = state.term
+
+
+def _candidate(state: HardState) -> str | None:
+    """Node id of a vote: the disk names the candidate's incarnation too."""
+    return None if state.vote is None else state.vote.partition("/")[0]

@@ -168,6 +168,7 @@ class Stage:
             max_entry_bytes=16 * 1024,
             index_units_per_file=256,
             pool_segments=1,
+            lag_probe_s=1.0,
         )
         probe = Probe(self, machine)
         machine.host = RegisterHost(probe)
