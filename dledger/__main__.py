@@ -1,4 +1,4 @@
-"""`python -m dledger`: append, get, status against a running group; dump of a store directory.
+"""`python -m dledger`: append, get, status against a running group; dump, recovery and backup of a store.
 
 Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage.
 """
@@ -12,6 +12,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from dledger import backup, recover
 from dledger.client import DLedgerClient, RequestFailed
 from dledger.config import ConfigError, parse_peers
 from dledger.dump import dump, node_directories
@@ -42,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("store", help="storePathRootDir of a node, or its dledger-<id> directory")
     command.add_argument("--from", dest="start", type=int, default=0, help="first index (default 0)")
     command.add_argument("--count", type=int, default=0, help="how many at most (default: all)")
+    recover.add_parser(commands)
+    backup.add_parser(commands)
     return parser
 
 
@@ -118,7 +121,10 @@ def main() -> int:
     env = production_env()
     if args.command == "dump":
         return _dump(env, args)
-    command = {"append": _append, "get": _get, "status": _status}[args.command]
+    command = {"append": _append, "get": _get, "status": _status} | {
+        "recover": recover.command,
+        "backup": backup.command,
+    }[args.command]
     try:
         return asyncio.run(command(env, args))
     except (RequestFailed, OSError, TimeoutError) as error:
