@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_node import Group
 
-from audit.local import audit_stores
+from audit.__main__ import run as audit
 from dledger import backup as module
 from dledger.__main__ import _parser
 from dledger.backup import BackupFailed, backup, command
@@ -21,6 +21,7 @@ from dledger.dump import dump
 from dledger.host import Role
 from dledger.offline import read_hard_state, read_identity, walk
 from dledger.recover import force_single
+from formats.entry import Kind
 from formats.store_files import segment_name
 from runtime.env import production_env
 
@@ -83,11 +84,12 @@ def test_a_backup_under_live_writes_is_whole_and_holds_what_was_committed(
                 result = await backup(ENV, str(tmp_path / name), to)
                 assert result.last_index >= committed and result.committed_hint >= committed
                 lines = list(dump(ENV.files, result.directory, 0))
-                assert [line.problem for line in lines if line.problem] == []
+                # (the bodies of this test are no records; a break of the log ends the listing)
+                assert all(line.problem.startswith("body is no record") for line in lines if line.problem)
                 assert [line.index for line in lines] == list(range(result.last_index + 1))
             done.set()
         await stop_all(group)
-        leftovers = [path.name for path in tmp_path.glob("backup*/*")]
+        leftovers = sorted(path.name for path in tmp_path.glob("backup*/*"))
         assert leftovers == ["dledger-n0", "dledger-n1", "dledger-n2"]
 
     asyncio.run(scenario())
@@ -96,9 +98,12 @@ def test_a_backup_under_live_writes_is_whole_and_holds_what_was_committed(
 def test_the_index_is_complete_and_the_audit_finds_nothing(tmp_path: Path, ports: list[int]) -> None:
     async def scenario() -> None:
         group = await running(tmp_path, ports)
-        await group.append(bodies(0, 2000))
-        await group.agree(2000)
-        await asyncio.sleep(0.2)
+        leader = await group.elected()
+        assert leader.appender is not None
+        for body in bodies(0, 2000):
+            last = leader.appender.add_system(body, 0, Kind.RAW)
+        await group.until(lambda: all(node.applied_index >= last for node in group.nodes.values()))
+        await asyncio.sleep(1.2)  # a checkpoint
         await backup(ENV, str(tmp_path / "n1"), str(tmp_path / "copy"))
         await stop_all(group)
 
@@ -107,8 +112,7 @@ def test_the_index_is_complete_and_the_audit_finds_nothing(tmp_path: Path, ports
     for name in ("data", "index"):
         for path in sorted((copy / name).iterdir()):
             assert path.read_bytes() == (original / name / path.name).read_bytes(), path
-    report = audit_stores([str(tmp_path / "copy")])
-    assert report == [], report
+    assert audit(["verify", str(tmp_path / "copy")]) == 0
 
 
 def test_a_restored_store_is_a_newcomer_without_a_vote_that_is_filled_up_and_recorded(
@@ -120,7 +124,8 @@ def test_a_restored_store_is_a_newcomer_without_a_vote_that_is_filled_up_and_rec
         await group.append(first)
         await group.agree(500)
         await asyncio.sleep(0.2)
-        name = next(name for name in group.peers if name != (await group.elected()).config.self_id)
+        leader = (await group.elected()).config.self_id
+        name = next(name for name in group.peers if name != leader)
         node_dir = Path(group.config(name).node_dir)
         result = await backup(ENV, str(tmp_path / name), str(tmp_path / "copy"))
         before, after = read_identity(ENV.files, str(node_dir)), read_identity(ENV.files, result.directory)
@@ -133,9 +138,8 @@ def test_a_restored_store_is_a_newcomer_without_a_vote_that_is_filled_up_and_rec
         shutil.rmtree(node_dir)
         shutil.move(result.directory, node_dir)
         group.start(name)
-        await group.until(lambda: name in group.nodes and hasattr(group.nodes[name], "_loop"))
+        await group.until(lambda: group.nodes[name].log.last_index >= 500)
         assert group.nodes[name].role is Role.LEARNER
-        assert group.nodes[name].log.last_index >= 500
         await group.until(lambda: group.nodes[name].role is Role.FOLLOWER)
         assert await group.agree(1000) == first + second
         await stop_all(group)
