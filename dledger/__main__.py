@@ -121,7 +121,10 @@ def main() -> int:
     env = production_env()
     if args.command == "dump":
         return _dump(env, args)
-    command = {"append": _append, "get": _get, "status": _status} | {
+    command = {
+        "append": _append,
+        "get": _get,
+        "status": _status,
         "recover": recover.command,
         "backup": backup.command,
     }[args.command]

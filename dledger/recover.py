@@ -1,7 +1,8 @@
-"""`python -m dledger recover --force-single`: go on with one store after the majority is lost (decision 0009).
+"""`python -m dledger recover --force-single`: go on with one store after the loss of a majority.
 
-For the day when a majority of a group's stores is gone for good, or all nodes stopped with failed disks. It
-works on one store of a node that does not run, and makes it the only member of a **new cluster**:
+For the day when a majority of a group's stores is gone for good, or all nodes stopped with failed disks
+(decision 0009). It works on one store of a node that does not run, and makes it the only member of a **new
+cluster**:
 
 1. Everything behind the durable mark is written once more and fsynced: after a failed fsync the page cache
    may claim what the disk never got (S3).
@@ -9,8 +10,8 @@ works on one store of a node that does not run, and makes it the only member of 
 3. Term and vote, and then the identity (new cluster id, new incarnation) are replaced; markers that keep the
    node from voting are removed.
 
-A run that is cut short is repeated: each run appends an entry of its own and ends with the identity. Members of
-the old cluster are refused from then on; each one that is to join must begin with an empty store.
+A run that is cut short is repeated: each run appends an entry of its own and ends with the identity. Members
+of the old cluster are refused from then on; each one that is to join must begin with an empty store.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Report:
             f"log         entries {self.first_index}..{self.last_index}, last term {self.last_term}",
             f"committed   at least up to {self.committed_hint}",
             "",
-            f"Whatever the group acknowledged behind entry {self.last_index} of term {self.last_term} is lost.",
+            f"Whatever was acknowledged behind entry {self.last_index} (term {self.last_term}) is lost.",
             "If more than one store survived, use the one with the highest last term, then the highest",
             "last index: run this command without --yes on each of them and compare.",
         ]
@@ -350,7 +351,7 @@ async def command(env: Env, args: argparse.Namespace) -> int:
         print("\nNothing was changed. To make this node the only member of a new cluster, add --yes.")
         return 1
     print(
-        f"\nDone: {report.node} is the only member of a new cluster. Start it; then let others join, each with an"
-        "\nempty store. Members of the old cluster are refused: do not start them with their old stores."
+        f"\nDone: {report.node} is the only member of a new cluster. Start it; then let others join, each"
+        "\nwith an empty store. Members of the old cluster are refused: do not start them with their old stores."
     )
     return 0

@@ -89,10 +89,10 @@ def test_a_backup_under_live_writes_is_whole_and_holds_what_was_committed(
                 assert [line.index for line in lines] == list(range(result.last_index + 1))
             done.set()
         await stop_all(group)
-        leftovers = sorted(path.name for path in tmp_path.glob("backup*/*"))
-        assert leftovers == ["dledger-n0", "dledger-n1", "dledger-n2"]
 
     asyncio.run(scenario())
+    leftovers = sorted(path.name for path in tmp_path.glob("backup*/*"))
+    assert leftovers == ["dledger-n0", "dledger-n1", "dledger-n2"]
 
 
 def test_the_index_is_complete_and_the_audit_finds_nothing(tmp_path: Path, ports: list[int]) -> None:

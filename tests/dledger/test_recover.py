@@ -63,7 +63,7 @@ def test_without_yes_nothing_changes_and_everything_is_said(
         assert await command(production_env("x"), args) == 1
         assert contents(tmp_path / "n0") == before
         text = capsys.readouterr().out
-        assert "Whatever the group acknowledged behind entry 300 of term" in text
+        assert "Whatever was acknowledged behind entry 300 (term" in text
         assert "Nothing was changed" in text and "add --yes" in text
         args = _parser().parse_args(["recover", "--force-single", "--store", store, "--json"])
         assert await command(production_env("x"), args) == 1

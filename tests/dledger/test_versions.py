@@ -119,14 +119,15 @@ def test_a_store_of_a_newer_format_is_refused_with_a_clear_text(
     with pytest.raises(CorruptFile, match=f"format version {FORMAT_VERSION + 1} is newer than"):
         decode_identity(encode_json(value))
 
+    group = Group(tmp_path, unused_tcp_ports(1))
+    directory = Path(group.config("n0").node_dir)
+    directory.mkdir(parents=True)
+    (directory / "identity").write_bytes(encode_json(value))
+
     async def scenario() -> None:
-        group = Group(tmp_path, unused_tcp_ports(1))
-        directory = Path(group.config("n0").node_dir)
-        directory.mkdir(parents=True)
-        (directory / "identity").write_bytes(encode_json(value))
         with pytest.raises(NodeFailed, match="is newer than this program's") as failure:
             await Node(production_env("n0"), group.config("n0"), ListHost()).run()
         assert failure.value.exit_code == EXIT_STORE
-        assert decode_json((directory / "identity").read_bytes()) == value, "it was left as it is"
 
     asyncio.run(scenario())
+    assert decode_json((directory / "identity").read_bytes()) == value, "it was left as it is"
