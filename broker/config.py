@@ -14,6 +14,7 @@ from dledger.config import NodeConfig, parse_peers
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from formats.message_ids import pack_ipv4_host
 from formats.record import MAX_TOPIC_V1
+from runtime.tls import TlsFiles
 
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 MAX_GROUP_NAME = 120
@@ -66,6 +67,11 @@ class BrokerConfig:
     http_port: int = 0
     http_address: str = "127.0.0.1"
     log_dir: str = ""
+    tls_certificate: str = ""
+    """PEM files for TLS between the peers (not for clients); all three, or none."""
+    tls_key: str = ""
+    tls_key_password: str = ""
+    tls_authority: str = ""
     region_id: str = "DefaultRegion"
     trace_on: bool = True
 
@@ -103,6 +109,13 @@ class BrokerConfig:
     def follower_id(self) -> int:
         """brokerId while not leading: nK -> K + 1 (DLedgerCommitLog.id)."""
         return int(self.self_id[1:]) + 1
+
+    @property
+    def peer_tls(self) -> TlsFiles | None:
+        """Files for TLS between the peers; None without."""
+        if not self.tls_certificate:
+            return None
+        return TlsFiles(self.tls_certificate, self.tls_key, self.tls_authority, self.tls_key_password)
 
     def node_config(self) -> NodeConfig:
         """Settings of the replicated log."""
@@ -202,6 +215,10 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "httpPort": ("http_port", _number(0, 65535)),  # ours; 0: off
     "httpAddress": ("http_address", _text),  # ours
     "logDir": ("log_dir", _any_text),  # ours
+    "tls.peer.certPath": ("tls_certificate", _any_text),  # ours, named like RocketMQ's tls.server.certPath
+    "tls.peer.keyPath": ("tls_key", _any_text),
+    "tls.peer.keyPassword": ("tls_key_password", _any_text),
+    "tls.peer.trustCertPath": ("tls_authority", _any_text),
     "regionId": ("region_id", _text),
     "traceOn": ("trace_on", _flag),
 }
@@ -231,6 +248,11 @@ def load_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]
         raise ConfigError("dLegerPeers", "missing; for a single node: n0-127.0.0.1:40911")
     if config.self_id not in config.peers:
         raise ConfigError("dLegerSelfId", f"{config.self_id!r} is not in dLegerPeers")
+    tls = (config.tls_certificate, config.tls_key, config.tls_authority)
+    if any(tls) and not all(tls):
+        raise ConfigError(
+            "tls.peer.certPath", "tls.peer.keyPath and tls.peer.trustCertPath: all or none must be set"
+        )
     if len(config.broker_name) > MAX_TOPIC_V1 or len(config.cluster_name) > MAX_TOPIC_V1:
         raise ConfigError(
             "brokerName", f"and brokerClusterName name topics: at most {MAX_TOPIC_V1} characters"
@@ -254,6 +276,8 @@ def effective_properties(config: BrokerConfig) -> dict[str, str]:
 
 
 def _as_property(name: str, value: object) -> str:
+    if name == "tls_key_password":
+        return "***" if value else ""
     if name == "sync_flush":
         return "SYNC_FLUSH" if value else "ASYNC_FLUSH"
     if isinstance(value, bool):

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from dledger.links import PeerConnection, split_address
+from dledger.dialling import Dialler
+from dledger.links import PeerConnection
 from dledger.messages import Code
 from dledger.wire import CLIENT_REQUEST, CLIENT_RESPONSE, ERROR, HELLO, Frame, WireError, encode_frame
 from runtime import Env
+from runtime.tls import PeerTls
 
 MAX_FRAME = 64 * 1024 * 1024
 RETRY_PAUSE_S = 0.02
@@ -59,8 +61,19 @@ class DLedgerClient:
     An append whose connection broke may have been stored: it is not sent again by itself.
     """
 
-    def __init__(self, env: Env, peers: Mapping[str, str], timeout_s: float = 3.0) -> None:
+    def __init__(
+        self,
+        env: Env,
+        peers: Mapping[str, str],
+        timeout_s: float = 3.0,
+        *,
+        group: str | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
+        """`group` must be given where several groups share a port; `tls` where the peers use it."""
         self._env = env
+        self._hello = {"client": True} if group is None else {"client": True, "group": group}
+        self._tls = tls
         self._addresses = [peers[node] for node in sorted(peers)]
         self._leader: str | None = None
         self._timeout_s = timeout_s
@@ -169,11 +182,11 @@ class DLedgerClient:
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
-        host, port = split_address(address)
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: PeerConnection(self._on_frame, self._on_lost, MAX_FRAME, dialled=address), host, port
+        dialler = Dialler(address, self._tls, self._timeout_s)
+        connection = await dialler.connect(
+            lambda: PeerConnection(self._on_frame, self._on_lost, MAX_FRAME, dialled=address)
         )
-        connection.send_frame(HELLO, {"client": True})
+        connection.send_frame(HELLO, self._hello)
         self._connections[address] = connection
         return connection
 

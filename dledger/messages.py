@@ -29,7 +29,7 @@ class VoteResult(IntEnum):
     """Answer to a vote request (VoteResponse.RESULT)."""
 
     UNKNOWN = 0
-    """This node does not vote at all: learner, or its store is not to be trusted yet."""
+    """This node does not vote at all: its store is not to be trusted yet."""
     ACCEPT = 1
     REJECT_ALREADY_VOTED = 2
     REJECT_ALREADY_HAS_LEADER = 3

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+from runtime.pauses import Pauses
+
 LAG_PROBE_S = 0.02
 """How often the event loop's lag is measured."""
 
 
 class NodeMetrics:
-    """Flush and event-loop figures since start."""
+    """Flush, event-loop and collector figures since start."""
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
         self.flushes = 0
         self.flushed_entries = 0
         self.flushed_bytes = 0
@@ -48,4 +51,8 @@ class NodeMetrics:
             "flush_ms_max": round(self.flush_seconds_max * 1e3, 3),
             "loop_lag_ms": round(self.loop_lag_s * 1e3, 3),
             "loop_lag_ms_max": round(self.loop_lag_max_s * 1e3, 3),
+            "gc_pauses": sum(self._pauses.count),
+            "gc_pauses_full": self._pauses.count[-1],
+            "gc_ms_total": round(self._pauses.seconds * 1e3, 3),
+            "gc_ms_max": round(self._pauses.worst_s * 1e3, 3),
         }

@@ -40,6 +40,7 @@ from dledger.messages import (
 )
 from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
+from dledger.ports import PeerPort
 from dledger.reads import ReadPoints
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
@@ -47,6 +48,7 @@ from dledger.versions import Versions
 from dledger.wire import PROTOCOL_MIN, Frame
 from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
+from runtime.tls import PeerTls
 
 _PUSHES = (Compare, Truncate, Append, Commit)
 _READS = (ReadIndexRequest, ReadIndexResponse)
@@ -57,7 +59,15 @@ _FROM_ANY = (*_PUSHES, Heartbeat, PushResponse, *_READS)
 class Node:
     """A member of a DLedger group, or a single node. See the package docstring for the path of a message."""
 
-    def __init__(self, env: Env, config: NodeConfig, host: Host) -> None:
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        host: Host,
+        *,
+        port: PeerPort | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
         self.config = config
         self.log = LogStore(
             env,
@@ -68,7 +78,7 @@ class Node:
             sync_flush=config.sync_flush,
         )
         self.commit_index = -1
-        self.metrics = NodeMetrics()
+        self.metrics = NodeMetrics(env.pauses)
         self.reasons: list[str] = []
         """Why this node is not healthy, for /health."""
         self._env = env
@@ -76,7 +86,7 @@ class Node:
         self._say = env.log.child(f"node.{config.self_id}")
         self._store = StoreFiles(env, config)
         self._members = Members(config)
-        self._peers = Peers(env, config, self, self._fail)
+        self._peers = Peers(env, config, self, self._fail, port=port, tls=tls)
         self._replicator = Replicator(env, self.log, self._peers, self)
         self._reads = ReadPoints(config, self._peers, self)
         self._requests = ClientRequests(self, self._reads)
@@ -301,6 +311,8 @@ class Node:
             "group_version": self.group_version(),
             "read_rounds": self._reads.rounds,
             "reads_by_lease": self._reads.by_lease,
+            "refused": self._peers.refused(),
+            "messages_too_new": self._peers.too_new,
             "reasons": list(self.reasons),
         } | self.metrics.snapshot()
 
@@ -505,12 +517,16 @@ class Node:
 
     def on_peer_down(self, peer: str) -> None:
         """The dialled connection to the peer is gone."""
+        if peer == self.leader_id:
+            self._say.info("connection to the leader lost", leader=peer)
         if self._replicator.leader is not None:
             self._replicator.perform(self._replicator.leader.peer_down(peer))
         self._leadership.progressed()
 
     def on_refused(self, peer: str) -> None:
         """Nobody listens at the peer's address: its process is gone (S17)."""
+        if peer == self.leader_id:
+            self._say.info("the leader's process is gone: nobody listens", leader=peer)
         self.perform(self.elector.leader_refused(peer, self._loop.time()))
         self._schedule_tick()
 

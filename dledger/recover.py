@@ -352,6 +352,6 @@ async def command(env: Env, args: argparse.Namespace) -> int:
         return 1
     print(
         f"\nDone: {report.node} is the only member of a new cluster. Start it; then let others join, each"
-        "\nwith an empty store. Members of the old cluster are refused: do not start them with their old stores."
+        "\nwith an empty store. Members of the old cluster are refused: never start them with old stores."
     )
     return 0

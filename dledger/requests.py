@@ -121,11 +121,13 @@ class ClientRequests:
         if view is not None:
             self._answer_entry(connection, number, bytes(view))
             return
+        connection.hold()
         node.log.read_later(pos, size).add_done_callback(
             lambda read: self._answer_read(connection, number, read)
         )
 
     def _answer_read(self, connection: PeerConnection, number: int, read: asyncio.Future[bytes]) -> None:
+        connection.release()
         if read.cancelled():
             return
         error = read.exception()

@@ -43,6 +43,8 @@ PROTOCOL_MAX = 2
 
 PREFIX = struct.Struct(">IH")
 HELLO = 0
+PROOF = 62
+"""The nonce of the accepting side's hello, sent back: what follows is no replay."""
 ERROR = 63
 CLIENT_REQUEST = 64
 CLIENT_RESPONSE = 65
@@ -88,6 +90,8 @@ _WITH_PAYLOAD = (Append, InstallSnapshot, RepairResponse)
 COMPRESS_ABOVE = 4096
 """Bytes of payload below which LZ4 is not worth a try."""
 _MAX_PAYLOAD = 64 * 1024 * 1024
+_NUMBER_LIMIT = 1 << 63
+"""Terms, indexes and offsets are signed 64-bit numbers on disk."""
 
 
 class WireError(Exception):
@@ -140,6 +144,8 @@ def decode_message(frame: Frame) -> Message:
     for name, value in arguments.items():
         if not isinstance(value, str if name in _TEXT_FIELDS else int):
             raise WireError(f"{type_.__name__}.{name}: {type(value).__name__} is no field type")
+        if isinstance(value, int) and not -1 <= value < _NUMBER_LIMIT:
+            raise WireError(f"{type_.__name__}.{name}: {value} is out of range")
     if type_ in _ENUMS:
         place, enum = _ENUMS[type_]
         try:
@@ -156,7 +162,8 @@ def _payload(frame: Frame, values: list[Any], plain_fields: int) -> bytes:
     if len(values) <= plain_fields:
         return bytes(frame.payload)
     raw_size = values[plain_fields]
-    if not isinstance(raw_size, int) or not 0 <= raw_size <= _MAX_PAYLOAD:
+    # LZ4 makes at most 255 bytes of one: a small frame cannot ask for much memory.
+    if not isinstance(raw_size, int) or not 0 <= raw_size <= min(_MAX_PAYLOAD, 255 * len(frame.payload)):
         raise WireError(f"payload: impossible raw size {raw_size!r}")
     try:
         data: bytes = lz4.block.decompress(frame.payload, uncompressed_size=raw_size)
@@ -185,7 +192,7 @@ def decode_frame(data: memoryview) -> Frame:
         raise WireError("header longer than its frame")
     try:
         unpacked = msgpack.unpackb(data[PREFIX.size : end], raw=False, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException, UnicodeDecodeError) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as key of a map
         raise WireError(f"header is not msgpack: {error}") from error
     if not isinstance(unpacked, list) or len(unpacked) < 2 or not isinstance(unpacked[0], int):
         raise WireError("header is not [type, fields]")

@@ -121,7 +121,10 @@ def decode_json(data: bytes) -> dict[str, object]:
     text, _, crc = data.rstrip(b"\n").rpartition(b"\n")
     if not text or f"{crc32(text):08x}".encode() != crc:
         raise CorruptFile("content and CRC line do not fit")
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise CorruptFile("not a JSON object")
     return value
@@ -134,9 +137,18 @@ def decode_identity(data: bytes) -> Identity:
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise CorruptFile(f"format version {version} is newer than this program's {FORMAT_VERSION}")
     try:
-        return Identity(**value)  # type: ignore[arg-type]
+        identity = Identity(**value)  # type: ignore[arg-type]
     except TypeError as error:
         raise CorruptFile(str(error)) from error
+    texts = (identity.group, identity.node, identity.incarnation, identity.cluster)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(identity.segment_size, int):
+        raise CorruptFile("a field has another type than it should")
+    members = identity.members
+    if not isinstance(members, dict) or not all(
+        isinstance(text, str) for pair in members.items() for text in pair
+    ):
+        raise CorruptFile("members are not a map of texts")
+    return identity
 
 
 @dataclass(frozen=True)

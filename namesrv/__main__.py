@@ -55,7 +55,7 @@ def run(argv: list[str] | None = None) -> int:
         await main(env, config, stop, ready)
 
     try:
-        return run_program(start)
+        return run_program(env, start)
     finally:
         env.workers.close()
 

@@ -75,6 +75,7 @@ OUTSIDE: dict[str, str] = {
     "chaos/wire.py": "speaks to real processes",
     "chaos/stores.py": "reads the files of real processes",
     "chaos/sim/*": "is the other side of the doors: simulates them",
+    "chaos/simulate/plan.py": "draws plans from seeds, outside of every world",
     "spark/java.py": "finds or prepares a Java runtime for Spark: the machine, not our processes",
     "spark/session.py": "sets up Spark's environment and log file",
 }

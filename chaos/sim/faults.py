@@ -178,9 +178,9 @@ class Faults:
                 self.network.partition(other.name, node.name)
 
     def heal(self, a: Node | str | None = None, b: Node | str | None = None) -> None:
-        """End the partition between two machines, all of one machine, or all."""
+        """End partitions and silence between two machines, all of one machine, or all."""
         ends = [self._resolve(end).name for end in (a, b) if end is not None]
-        for source, target in sorted(self.network.cuts):
+        for source, target in self.network.cuts:
             if all(end in (source, target) for end in ends):
                 self.note(source, "heal", f"{source}>{target}")
                 self.network.heal(source, target)

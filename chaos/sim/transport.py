@@ -15,6 +15,8 @@ from asyncio import transports
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from chaos.sim.sockets import SimSocket
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -35,7 +37,7 @@ class SimTransport(transports._FlowControlMixin):
         waiter: asyncio.Future[None] | None = None,
         server: Any = None,
     ) -> None:
-        extra = {"socket": None, "sockname": endpoint.local, "peername": endpoint.remote}
+        extra = {"socket": SimSocket(endpoint), "sockname": endpoint.local, "peername": endpoint.remote}
         super().__init__(extra, loop)
         self._sim_loop = loop
         self._endpoint = endpoint

@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Job:
     """One call on its way through a lane."""
 
-    __slots__ = ("commits", "error", "function", "future", "lane", "result", "synced")
+    __slots__ = ("commits", "error", "function", "future", "lane", "result", "synced", "touched")
 
     def __init__(self, lane: _Lane, future: asyncio.Future[Any], function: Callable[[], Any]) -> None:
         self.lane = lane
@@ -36,6 +36,7 @@ class Job:
         self.function = function
         self.commits: list[Callable[[], None]] = []  # what its fsync will have made durable
         self.synced = False  # nothing more may follow in this job
+        self.touched = False  # it uses the disk, and waits for it
         self.result: Any = None
         self.error: Exception | None = None
 
@@ -90,16 +91,24 @@ class SimWorkers:
     def close(self) -> None:
         """Run what is queued to its end now, and take no more (a blocking wait in production)."""
         self._closed = True
-        for job in self._running:
-            self._complete(job)
-        self._running.clear()
+        running, self._running = self._running, []
+        for job in running:
+            self._finish_now(job)
         for lane in self._lanes.values():
             waiting = [job for job in self._started if job.lane is lane] + list(lane.queue)
             lane.queue.clear()
             for job in waiting:
                 self._execute(job)
-                self._complete(job)
+                self._finish_now(job)
         self._started.clear()
+
+    def _finish_now(self, job: Job) -> None:
+        node = self._process.node
+        if node.disk.hung and job.touched:  # production waits here, for ever
+            self._running.append(job)
+            node.disk.wait(self._finish, (job, node.boots))
+        else:
+            self._complete(job)
 
     def resume(self) -> None:
         """SIGCONT: the threads go on."""
@@ -135,6 +144,9 @@ class SimWorkers:
         duration = self._between(self._settings.job_ns)
         if job.commits:
             duration += self._between(self._settings.sync_ns)
+        disk = self._process.node.disk
+        if disk.slowness != 1 and job.touched:
+            duration = round(duration * disk.slowness)
         # The kernel finishes an fsync of a process that is killed meanwhile, but not over a power cut.
         self._world.push(self._world.now + duration, self._finish, (job, self._process.node.boots))
 
@@ -160,6 +172,9 @@ class SimWorkers:
         job, boot = job_and_boot
         node = self._process.node
         if job not in self._running:
+            return
+        if node.disk.hung and job.touched and node.powered and node.boots == boot:
+            node.disk.wait(self._finish, job_and_boot)
             return
         self._running.remove(job)
         if node.powered and node.boots == boot:

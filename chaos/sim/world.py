@@ -149,6 +149,14 @@ class World(Faults):
         self.note(node.name, "start", f"pid {node.process.pid}")
         return node.process
 
+    def foreign_node(self, name: str, number: int) -> Node:
+        """A machine that is not one of `nodes`: nobody finds it by name, and no fault concerns it."""
+        return Node(self, name, number)
+
+    def run_beside(self, node: Node, main: Main, may_raise: tuple[type[BaseException], ...]) -> None:
+        """Start a program on a foreign machine, next to others that run there."""
+        self._processes.append(Process(node, main, may_raise))
+
     def restart(
         self, node: Node | str, main: Main, *, may_raise: tuple[type[BaseException], ...] = ()
     ) -> Process:

@@ -389,7 +389,10 @@ class Elector:
 
     def _refusal(self, request: VoteRequest, now: float) -> VoteResult | None:
         """Reasons that leave this node's term as it is."""
-        if not self.may_vote or self._self_id not in self._voters:
+        # Being a learner in the own configuration is no reason: the entry that makes this node a voter may
+        # not have arrived, and the candidate that has it may need this vote (dissertation 4.1). Candidates
+        # ask only voters of theirs, and count only recorded incarnations (S18).
+        if not self.may_vote:
             return VoteResult.UNKNOWN
         if request.term < self.term or (request.pre and request.term <= self.term and self.leader_id):
             return VoteResult.REJECT_EXPIRED_VOTE_TERM

@@ -96,7 +96,7 @@ class Group:
         return name
 
     def append(self, name: str, bodies: list[bytes]) -> int:
-        """Seal entries on the leader, in one turn; the index of the last."""
+        """Seal entries on the leader, in one turn; the index of the last, -1 when it was killed before."""
         indexes: list[int] = []
 
         def seal() -> None:
@@ -109,8 +109,8 @@ class Group:
         process = self.world.nodes[name].process
         assert process is not None
         process.loop.call_soon(seal)
-        self.world.run_until(lambda: indexes, 1)
-        return indexes[-1]
+        self.world.run_until(lambda: indexes or self.world.nodes[name].process is not process, 1)
+        return indexes[-1] if indexes else -1
 
     def await_applied(self, names: tuple[str, ...], index: int) -> None:
         """Let time pass until all of these applied an entry."""
