@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.config import NodeConfig
+from dledger.election.configuration import Configuration
 from dledger.errors import EXIT_CONFIG, EXIT_STORE, NodeFailed
 from dledger.log.hard_state import HardStateFile
 from dledger.log.recovery import StoreDamaged
 from dledger.log.segments import SegmentError
 from dledger.log.store import LogStore
-from dledger.members import decode_config
+from dledger.members import decode_config, unreadable_config
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 from formats.store_files import (
     CHECKPOINT_FILE,
@@ -41,7 +42,7 @@ class Opened:
     identity: Identity
     hard_state: HardStateFile
     checkpoint: Checkpoint
-    configs: list[tuple[int, dict[str, str]]]
+    configs: list[tuple[int, Configuration]]
     may_vote: bool
     reason: str
 
@@ -142,7 +143,7 @@ class StoreFiles:
                 )
         return identity, False
 
-    async def _read_configs(self, log: LogStore, scanned: list[int]) -> list[tuple[int, dict[str, str]]]:
+    async def _read_configs(self, log: LogStore, scanned: list[int]) -> list[tuple[int, Configuration]]:
         data = await self._env.workers.run(Lane.DISK, self._read, MEMBERS_FILE)
         indexes = list(scanned)
         if data is not None:
@@ -157,9 +158,12 @@ class StoreFiles:
                 continue
             pos, size = log.locate(index)
             entry = await log.read(pos, size)
-            members = decode_config(memoryview(entry)[HEADER_SIZE:])
-            if unpack_header(entry).kind == Kind.CONFIG and members is not None:
-                entries.append((index, members))
+            if unpack_header(entry).kind != Kind.CONFIG:
+                continue
+            configuration = decode_config(memoryview(entry)[HEADER_SIZE:])
+            if configuration is None:
+                raise NodeFailed(unreadable_config(index), EXIT_STORE)
+            entries.append((index, configuration))
         return entries
 
     async def save_identity(self, identity: Identity) -> None:

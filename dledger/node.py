@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from dledger.applier import Applier
+from dledger.changes import Changes
 from dledger.config import NodeConfig
 from dledger.election import elector as election
 from dledger.election.elector import ElectionSettings, Elector
@@ -25,7 +27,8 @@ from dledger.leadership import Leadership
 from dledger.links import PeerConnection
 from dledger.log.appender import Appender
 from dledger.log.store import FlushStats, LogStore
-from dledger.members import Members, decode_config
+from dledger.members import Members, decode_config, unreadable_config
+from dledger.membership import Membership
 from dledger.messages import (
     REPLIES,
     Append,
@@ -36,7 +39,9 @@ from dledger.messages import (
     PushResponse,
     ReadIndexRequest,
     ReadIndexResponse,
+    TimeoutNow,
     Truncate,
+    VoteRequest,
 )
 from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
@@ -52,8 +57,10 @@ from runtime.tls import PeerTls
 
 _PUSHES = (Compare, Truncate, Append, Commit)
 _READS = (ReadIndexRequest, ReadIndexResponse)
-_FROM_ANY = (*_PUSHES, Heartbeat, PushResponse, *_READS)
-"""Votes and answers to heartbeats count only from a recorded incarnation; these are judged elsewhere."""
+_FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_READS)
+"""Handled whoever sends them: a leader or candidate may be a voter by an entry that this node lacks (see
+dledger/members.py), and a learner's answers move its window. Other answers count only from a named voter."""
+REMOVED = "this node was removed from the group: stop it, or add it again"
 
 
 class Node:
@@ -87,12 +94,13 @@ class Node:
         self._store = StoreFiles(env, config)
         self._members = Members(config)
         self._peers = Peers(env, config, self, self._fail, port=port, tls=tls)
-        self._replicator = Replicator(env, self.log, self._peers, self)
+        self._replicator = Replicator(env, config, self.log, self._peers, self)
         self._reads = ReadPoints(config, self._peers, self)
         self._requests = ClientRequests(self, self._reads)
         self._versions = Versions(config)
         # Until the store is open this node is an empty learner, so that it can be asked at any time.
-        self._identity = Identity(config.group, config.self_id, "", config.segment_size)
+        self.identity = Identity(config.group, config.self_id, "", config.segment_size)
+        self.membership = Membership(env, config, self._members, self._peers, self._replicator, self)
         self.elector = self._new_elector(HardState(), False, 0.0)
         self._leadership = Leadership(
             env,
@@ -100,14 +108,27 @@ class Node:
             self.log,
             host,
             self._members,
+            self.membership,
             self._peers,
             self._replicator,
             self._requests,
             self,
             self._fail,
         )
+        self.changes = Changes(
+            env,
+            config,
+            self.log,
+            self._members,
+            self.membership,
+            self._peers,
+            self._replicator,
+            self._leadership,
+            self._versions,
+            self,
+        )
         self._applier = Applier(self.log, host, -1, config.apply_bytes, self._on_applied)
-        self._held: deque[tuple[str, Message]] = deque()
+        self._held: deque[tuple[PeerConnection | None, str, Message]] = deque()
         self._holds = 0
         self._timer: asyncio.TimerHandle | None = None
         self._identity_wake = asyncio.Event()
@@ -134,20 +155,19 @@ class Node:
             ("flusher", self.log.run_flusher()),
             ("pool", self.log.run_pool()),
             ("applier", self._applier.run()),
-            ("cold-reads", self._replicator.run_cold_reads()),
+            ("cold-reads", self._replicator.cold.run()),
             ("cuts", self._replicator.run_cuts()),
             ("checkpoint", self._run_checkpoints()),
             ("identity", self._run_identity()),
             ("loop-lag", self.metrics.watch_loop()),
+            ("dials", self.membership.dials.run()),
+            ("changes", self.changes.run()),
         ):
             group.create_task(work, name=f"{self.config.self_id}-{name}")
-        for peer in sorted(self.config.peers):
-            if peer != self.config.self_id:
-                group.create_task(self._peers.dial(peer), name=f"{self.config.self_id}-dial-{peer}")
 
     async def _start(self, opened: Opened) -> None:
         now = self._loop.time()
-        self._identity = opened.identity
+        self.identity = opened.identity
         self._hard_state = opened.hard_state
         self.commit_index = min(opened.checkpoint.committed_index, self.log.last_index)
         self._members.open(opened.identity, opened.configs)
@@ -163,7 +183,8 @@ class Node:
         self._applier = Applier(self.log, self._host, applied, self.config.apply_bytes, self._on_applied)
         self.commit_index = max(self.commit_index, applied)
         self.elector = self._new_elector(opened.hard_state.loaded or HardState(), opened.may_vote, now)
-        self.elector.set_members(self._voters(), self.config.peers, now)
+        self.elector.set_members(self.membership.voters, self.membership.others, now)
+        self.membership.connect()
         if not opened.may_vote:
             self.reasons.append(opened.reason)
         self._applier.commit_to(self.commit_index)
@@ -184,7 +205,7 @@ class Node:
         return Elector(
             settings,
             config.self_id,
-            self._voters(),
+            self.membership.voters,
             state,
             self.log,
             self._env.random,
@@ -273,31 +294,36 @@ class Node:
         """What a peer told of itself in its hello (empty while it is not connected)."""
         return self.config.meta if node_id == self.config.self_id else self._peers.meta(node_id)
 
+    def peer_address(self, node_id: str) -> str | None:
+        """Where a member's peer port is, as far as this node knows."""
+        return self._members.address(node_id)
+
     def status(self) -> dict[str, object]:
         """For /health, /metrics and `python -m dledger status`."""
         leader = self._replicator.leader
         peers: dict[str, object] = {}
-        for peer in sorted(self.config.peers):
-            if peer == self.config.self_id:
-                continue
+        for peer in self.membership.others:
             progress = leader.progress.get(peer) if leader else None
             peers[peer] = {
                 "connected": self._peers.connected(peer),
-                "address": self.config.peers[peer],
+                "address": self.peer_address(peer),
                 "state": progress.state.value if progress else None,
                 "stored_index": progress.stored if progress else None,
                 "durable_index": progress.durable if progress else None,
                 "lag_entries": self.log.last_index - progress.durable if progress else None,
+                "throttled": self._replicator.throttle.holds(leader, peer) if leader else None,
             }
         return {
             "group": self.config.group,
             "id": self.config.self_id,
-            "cluster": self._identity.cluster,
+            "cluster": self.identity.cluster,
             "role": self.role.value,
             "term": self.term,
             "leader": self.leader_id,
             "serving": self.serving,
             "voters": list(self._members.voters),
+            "learners": list(self._members.current.learners),
+            "config_index": self._members.index,
             "begin_index": self.log.first_index,
             "end_index": self.log.last_index,
             "end_pos": self.log.end_pos,
@@ -377,15 +403,16 @@ class Node:
         def release() -> None:
             self._holds -= 1
             while self._held and not self._holds:
-                peer, message = self._held.popleft()
-                self._handle(peer, message)
+                connection, peer, message = self._held.popleft()
+                if connection is None or not connection.closed or not isinstance(message, REPLIES):
+                    self._handle(peer, message)  # who answers on the next connection may be another store
             self._schedule_tick()
 
         return release
 
     def again(self, peer: str, message: Message) -> None:
         """Handle a message once more before everything held back."""
-        self._held.appendleft((peer, message))
+        self._held.appendleft((None, peer, message))
 
     def _role_changed(self, change: election.RoleChanged) -> None:
         self._say.info("role", role=change.role.value, term=change.term, leader=change.leader_id)
@@ -396,6 +423,8 @@ class Node:
         if self._replicator.follower is not None and self._replicator.follower.term != change.term:
             self._replicator.follower = None
         self._host.on_role(change.role, change.term, change.leader_id)
+        self.changes.leader_changed(change.leader_id, self._loop.time())
+        self.membership.connect()
         if change.role is Role.LEADER:
             self._leadership.start(change.term)
         self._reads.role_changed()
@@ -407,11 +436,13 @@ class Node:
         index = min(index, self.log.last_index)
         if index <= self.commit_index:
             return
-        self.commit_index = index
+        before, self.commit_index = self.commit_index, index
         self._leadership.committed(index)
         self._host.on_commit(index)
         self._requests.committed(index)
         self._applier.commit_to(index)
+        self.membership.committed(before, index)
+        self.changes.committed(before, index)
         self._check_refilled()
 
     def _check_refilled(self) -> None:
@@ -442,36 +473,31 @@ class Node:
 
     def config_appended(self, index: int, body: bytes) -> None:
         """A configuration entry came from the leader."""
-        members = decode_config(body)
-        if members is not None:
-            self.config_adopted(index, members)
+        configuration = decode_config(body)
+        if configuration is None:
+            raise NodeFailed(unreadable_config(index), EXIT_STORE)
+        self.membership.adopted(index, configuration)
 
     def log_cut(self, last_index: int) -> None:
-        """Entries above `last_index` are gone, and with them their configurations."""
-        if self._members.cut(last_index):
-            self._members_changed()
-
-    def config_adopted(self, index: int, members: dict[str, str]) -> None:
-        """A configuration entry is in the log: in force from now on."""
-        self._members.add(index, members)
-        self._members_changed()
-
-    def _voters(self) -> tuple[str, ...]:
-        return self._members.voters_for(self._identity)
+        """Entries above `last_index` are gone."""
+        self.membership.cut(last_index)
 
     def wall_ms(self) -> int:
         """Time of day for records, in ms."""
         return self._env.wall.now_ms()
 
-    def _members_changed(self) -> None:
-        now = self._loop.time()
-        self._say.info("members", members=self._members.current)
-        self.perform(self.elector.set_members(self._voters(), self.config.peers, now))
-        if self._replicator.leader is not None:
-            self._replicator.perform(
-                self._replicator.leader.set_members(self._members.voters, self.config.peers)
-            )
+    def members_changed(self) -> None:
+        """The configuration, or what is known to be committed of it, is another."""
+        removed = self._members.removed(self.commit_index)
+        if removed != (REMOVED in self.reasons):
+            self.reasons = [reason for reason in self.reasons if reason != REMOVED] + [REMOVED] * removed
         self._identity_wake.set()
+        self._schedule_tick()
+
+    def step_down(self) -> None:
+        """Give leadership up without a successor."""
+        self.perform(self.elector.step_down(self._loop.time()))
+        self._schedule_tick()
 
     # Peers
 
@@ -480,16 +506,25 @@ class Node:
         return Hello(
             self.config.group,
             self.config.self_id,
-            self._identity.incarnation,
-            self._identity.cluster,
+            self.identity.incarnation,
+            self.identity.cluster,
             PROTOCOL_MIN,
             self.config.protocol_max,
             self.config.segment_size,
             self.config.sync_flush,
-            self._identity.members,
+            self.identity.members,
             dict(self.config.meta),
             self.config.lease_promise_ms,
+            self.membership.config_index(),
         )
+
+    def welcome(self, hello: Hello) -> Mapping[str, str]:
+        """Ids of those who may connect, given who asks."""
+        return self.membership.welcome(hello)
+
+    def addresses(self) -> Mapping[str, str]:
+        """Peer ports of the members, this node included."""
+        return self._members.addresses(self.commit_index)
 
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself."""
@@ -499,21 +534,8 @@ class Node:
     def on_peer_up(self, peer: str) -> None:
         """Requests reach the peer."""
         if self._replicator.leader is not None:
-            self._replicator.perform(self._replicator.leader.peer_up(peer, self.acknowledges(peer)))
-
-    def acknowledges(self, peer: str) -> bool:
-        """Whether this leader may count what the peer has stored towards a commit (S18)."""
-        leader = self._replicator.leader
-        hello = self._peers.hellos.get(peer)
-        if leader is None or hello is None:
-            return False
-        members = self._members.established(self.commit_index, leader.opening_index)
-        return members.get(peer) == hello.incarnation
-
-    def counts(self, peer: str) -> bool:
-        """Whether the peer connects as the incarnation that the configuration names (S18)."""
-        hello = self._peers.hellos.get(peer)
-        return hello is not None and self._members.current.get(peer) == hello.incarnation
+            counts = self.membership.acknowledges(peer)
+            self._replicator.perform(self._replicator.leader.peer_up(peer, counts))
 
     def on_peer_down(self, peer: str) -> None:
         """The dialled connection to the peer is gone."""
@@ -536,12 +558,17 @@ class Node:
 
     def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
         """A message from a peer; held back while term and vote are being saved."""
-        if isinstance(message, REPLIES) and connection.dialled is None:
-            return
-        if not isinstance(message, _FROM_ANY) and not self.counts(peer):
-            return
+        if isinstance(message, REPLIES):
+            if connection.dialled is None:
+                return
+            self.changes.heard(peer, self._loop.time())
+        if not isinstance(message, _FROM_ANYONE) and not self.membership.counts(connection.hello):
+            return  # votes and answers count only from a recorded incarnation
+        if isinstance(message, VoteRequest) and connection.hello is not None:
+            # A vote is for a store: two stores with one id must not both get it (S18).
+            message = replace(message, candidate=f"{peer}/{connection.hello.incarnation}")
         if self._holds:
-            self._held.append((peer, message))
+            self._held.append((connection, peer, message))
         else:
             self._handle(peer, message)
         self._schedule_tick()
@@ -559,7 +586,7 @@ class Node:
                 return
             self.perform(elector.leader_contact(message.leader, message.term, now))
             if self._holds:
-                self._held.appendleft((peer, message))  # the new term goes to disk first
+                self._held.appendleft((None, peer, message))  # the new term goes to disk first
             else:
                 self._replicator.receive(peer, message, self.commit_index)
         else:
@@ -572,12 +599,12 @@ class Node:
         leader = self._replicator.leader
         if leader is None or message.term != leader.term:
             return
-        if self.counts(peer):
+        counts = self.membership.acknowledges(peer)
+        if counts:
             self.elector.peer_active(peer, now)
-        leader.peer_counts(peer, self.acknowledges(peer))
+        leader.peer_counts(peer, counts)
         self._replicator.perform(leader.response(peer, message))
         self._leadership.progressed()
-        self._leadership.admit(peer, self._peers.hellos.get(peer), self._identity.cluster)
 
     # Identity
 
@@ -586,7 +613,7 @@ class Node:
         while True:
             await self._identity_wake.wait()
             self._identity_wake.clear()
-            formed = form_or_join(self._identity, self.config.peers, self._peers.hellos)
+            formed = form_or_join(self.identity, self.config.peers, self._peers.hellos)
             if formed is not None:
                 await self._become(formed)
             await self._store.save_configs(self._members.indexes)
@@ -595,12 +622,10 @@ class Node:
 
     async def _become(self, identity: Identity) -> None:
         await self._store.save_identity(identity)
-        self._identity = identity
+        self.identity = identity
         self._say.info("group formed or joined", cluster=identity.cluster, members=identity.members)
-        self._members.found(identity)
-        self.perform(self.elector.set_members(self._voters(), self.config.peers, self._loop.time()))
+        self.membership.founded(identity)
         self._peers.refresh()
-        self._schedule_tick()
 
 
 def _reason(group: BaseExceptionGroup[BaseException]) -> NodeFailed:

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from dledger.cold_pushes import ColdPushes, Throttle
+from dledger.config import NodeConfig
 from dledger.errors import InvariantBroken
 from dledger.log.incoming import Run, check_run
 from dledger.log.store import LogStore
@@ -23,6 +25,8 @@ from dledger.replication.leader import LeaderReplication
 from formats.entry import CorruptEntry
 from runtime import Env
 
+NEAR_ENTRIES = 64
+"""A peer that lacks no more is not asked whether it is throttled."""
 CHAIN_STRIKES = 3
 """Frames in a row that must disagree with the chain before this node's log is taken for corrupt."""
 
@@ -49,18 +53,17 @@ class ReplicatorEvents(Protocol):
 class Replicator:
     """One per node. `leader` is set during a leadership, `follower` towards a known leader."""
 
-    def __init__(self, env: Env, log: LogStore, peers: Peers, events: ReplicatorEvents) -> None:
+    def __init__(
+        self, env: Env, config: NodeConfig, log: LogStore, peers: Peers, events: ReplicatorEvents
+    ) -> None:
         self._env = env
         self._log = log
         self._peers = peers
         self._events = events
         self.leader: LeaderReplication | None = None
         self.follower: FollowerReplication | None = None
-        self._cold: deque[tuple[str, LeaderReplication, leader_core.SendAppend | leader_core.SendCommit]] = (
-            deque()
-        )
-        self._cold_peers: dict[str, int] = {}
-        self._cold_wake = asyncio.Event()
+        self.throttle = Throttle(config, log)
+        self.cold = ColdPushes(self.throttle, self._read_cold, self._push_cold, self._is_live)
         self._cuts: deque[tuple[str, Push, int, Callable[[], None]]] = deque()
         self._cut_wake = asyncio.Event()
         self.corrupt_frames = 0
@@ -81,8 +84,8 @@ class Replicator:
             elif isinstance(effect, leader_core.Committed):
                 self._events.commit_to(effect.index)
             elif isinstance(effect, leader_core.SendCommit):
-                if effect.peer in self._cold_peers:
-                    self._queue_cold(effect.peer, leader, effect)
+                if self.cold.waits(effect.peer):
+                    self.cold.add(leader, effect)
                 else:
                     self._peers.send(effect.peer, Commit(leader.term, leader.self_id, leader.commit_index))
             elif isinstance(effect, leader_core.SendCompare):
@@ -107,12 +110,13 @@ class Replicator:
                 )
 
     def _send_append(self, leader: LeaderReplication, effect: leader_core.SendAppend) -> None:
-        if effect.peer in self._cold_peers:
-            self._queue_cold(effect.peer, leader, effect)
+        far = self._log.last_index - effect.first > NEAR_ENTRIES
+        if self.cold.waits(effect.peer) or (far and self.throttle.holds(leader, effect.peer)):
+            self.cold.add(leader, effect)
             return
         data = self._log.range_bytes(effect.first, effect.last)
         if data is None:
-            self._queue_cold(effect.peer, leader, effect)
+            self.cold.add(leader, effect)
             return
         self._push(leader, effect, data)
 
@@ -133,30 +137,19 @@ class Replicator:
         )
         self._peers.send(effect.peer, message)
 
-    def _queue_cold(
-        self, peer: str, leader: LeaderReplication, effect: leader_core.SendAppend | leader_core.SendCommit
-    ) -> None:
-        self._cold_peers[peer] = self._cold_peers.get(peer, 0) + 1
-        self._cold.append((peer, leader, effect))
-        self._cold_wake.set()
+    async def _read_cold(self, effect: leader_core.SendAppend) -> bytes:
+        return await self._log.read_range(effect.first, effect.last)
 
-    async def run_cold_reads(self) -> None:
-        """Read cold ranges for lagging peers, in order, until cancelled."""
-        while True:
-            await self._cold_wake.wait()
-            self._cold_wake.clear()
-            while self._cold:
-                peer, leader, effect = self._cold.popleft()
-                live = self.leader is leader and self._peers.connected(peer)
-                if live and isinstance(effect, leader_core.SendAppend):
-                    data = await self._log.read_range(effect.first, effect.last)
-                    if self.leader is leader:
-                        self._push(leader, effect, data)
-                elif live:
-                    self._peers.send(peer, Commit(leader.term, leader.self_id, leader.commit_index))
-                self._cold_peers[peer] -= 1
-                if not self._cold_peers[peer]:
-                    del self._cold_peers[peer]
+    def _push_cold(
+        self, leader: LeaderReplication, effect: leader_core.SendAppend | leader_core.SendCommit, data: bytes
+    ) -> None:
+        if isinstance(effect, leader_core.SendAppend):
+            self._push(leader, effect, data)
+        else:
+            self._peers.send(effect.peer, Commit(leader.term, leader.self_id, leader.commit_index))
+
+    def _is_live(self, leader: LeaderReplication, peer: str) -> bool:
+        return self.leader is leader and self._peers.connected(peer)
 
     # Follower
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dledger.links import PeerConnection
+from dledger.member_requests import MemberRequests
 from dledger.messages import Code
 from dledger.reads import ReadPoints, ReadRefused
 from dledger.wire import CLIENT_RESPONSE, Frame, WireError, encode_frame
@@ -33,6 +34,7 @@ class ClientRequests:
         self._node = node
         self._reads = reads
         self._waiting: deque[tuple[int, PeerConnection, int]] = deque()
+        self._members = MemberRequests(node, self._answer, self._await_commit)
 
     def handle(self, connection: PeerConnection, frame: Frame) -> None:
         """One request."""
@@ -53,7 +55,7 @@ class ClientRequests:
             )
         elif operation == "metadata":
             self._answer(connection, number, Code.SUCCESS, status=self._node.status())
-        else:
+        elif not self._members.handle(connection, number, header):
             self._answer(
                 connection,
                 number,
@@ -78,7 +80,7 @@ class ClientRequests:
         appender = node.appender
         if appender is None:
             leader = node.leader_id
-            address = node.config.peers.get(leader) if leader else None
+            address = node.peer_address(leader) if leader else None
             self._answer(connection, number, Code.NOT_LEADER, leader=leader, address=address)
         elif len(body) > MAX_BODY:
             text = f"body of {len(body)} bytes: at most {MAX_BODY}"
@@ -89,7 +91,10 @@ class ClientRequests:
             )
         else:
             index = appender.add_system(body, node.wall_ms(), Kind.RAW)
-            self._waiting.append((index, connection, number))
+            self._await_commit(index, connection, number)
+
+    def _await_commit(self, index: int, connection: PeerConnection, number: int) -> None:
+        self._waiting.append((index, connection, number))
 
     def _read_point(self, connection: PeerConnection, number: int, then: Callable[[int], None]) -> None:
         """Call `then` with a read point that is applied here; else say that there is none."""

@@ -121,6 +121,7 @@ class LeaderReplication:
         *,
         push_bytes: int,
         inflight_bytes: int,
+        inflight_frames: int = 1000,
     ) -> None:
         self.term = term
         self.commit_index = commit_index
@@ -131,12 +132,21 @@ class LeaderReplication:
         self._log = log
         self._push_bytes = push_bytes
         self._window = inflight_bytes
+        self._frames = inflight_frames
         self._voters: tuple[str, ...] = ()
+        self._leaving: tuple[str, ...] = ()
         self.set_members(voters, peers)
 
-    def set_members(self, voters: Iterable[str], peers: Iterable[str]) -> list[Effect]:
-        """The configuration changed. New peers start DOWN until `peer_up`."""
+    def set_members(
+        self, voters: Iterable[str], peers: Iterable[str], leaving: Iterable[str] = ()
+    ) -> list[Effect]:
+        """The configuration changed. New peers start DOWN until `peer_up`.
+
+        `leaving`, of the peers, were removed: they get no entry that is not committed (see
+        dledger/membership.py).
+        """
         self._voters = tuple(sorted(voters))
+        self._leaving = tuple(leaving)
         wanted = sorted(peer for peer in peers if peer != self.self_id)
         self.progress = {peer: self.progress.get(peer, Progress()) for peer in wanted}
         return self._advance_commit()
@@ -211,6 +221,16 @@ class LeaderReplication:
             self._tell_commit(peer, progress, effects)
         return effects
 
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Whose watermarks decide, sorted."""
+        return self._voters
+
+    def counts(self, peer: str) -> bool:
+        """Whether a peer is a recorded incarnation."""
+        progress = self.progress.get(peer)
+        return progress is not None and progress.counts
+
     def watermark(self, peer: str) -> int:
         """The one of a peer's two watermarks that counts for commit: never what is only in memory there."""
         return self.progress[peer].durable
@@ -260,8 +280,12 @@ class LeaderReplication:
     # Sending
 
     def _fill(self, peer: str, progress: Progress, effects: list[Effect]) -> None:
-        last = self._log.last_index
-        while progress.next <= last and progress.inflight_bytes < self._window:
+        last = self.commit_index if peer in self._leaving else self._log.last_index
+        while (
+            progress.next <= last
+            and progress.inflight_bytes < self._window
+            and len(progress.inflight) < self._frames
+        ):
             first = progress.next
             prev_term = self._log.term_of(first - 1)
             if prev_term is None or first < self._log.first_index:
@@ -269,6 +293,7 @@ class LeaderReplication:
                 effects.append(NeedsSnapshot(peer))
                 return
             end, size = self._log.range_end(first, self._push_bytes)
+            end = min(end, last)
             effects.append(SendAppend(peer, first, end, prev_term))
             progress.inflight.append((end, size))
             progress.inflight_bytes += size
@@ -296,5 +321,7 @@ class LeaderReplication:
         effects: list[Effect] = [Committed(index)]
         for peer, progress in self.progress.items():
             if progress.state is PushState.APPEND:
+                if peer in self._leaving:
+                    self._fill(peer, progress, effects)
                 self._tell_commit(peer, progress, effects)
         return effects
