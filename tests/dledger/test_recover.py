@@ -11,6 +11,8 @@ import pytest
 from test_node import Group
 
 from dledger.__main__ import _parser
+from dledger.client import DLedgerClient
+from dledger.host import Role
 from dledger.offline import StoreUnreadable, durable_mark, node_directory, read_identity, walk
 from dledger.recover import TERM_JUMP, RecoverRefused, command, force_single
 from formats.entry import HEADER_SIZE, unpack_header
@@ -46,6 +48,12 @@ async def holds(group: Group, name: str, bodies: list[bytes]) -> None:
     """Wait until the node has applied exactly these."""
     await group.until(lambda: len(group.hosts[name].bodies) >= len(bodies))
     assert group.hosts[name].bodies == bodies
+
+
+def settled(group: Group, name: str) -> bool:
+    """Whether the node is a voter by a configuration that is committed."""
+    leader = group.nodes["n0"]
+    return group.nodes[name].role is Role.FOLLOWER and leader.commit_index == leader.log.last_index
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -240,3 +248,24 @@ def test_what_is_no_store_is_said(tmp_path: Path) -> None:
     (tmp_path / "dledger-n1").mkdir()
     with pytest.raises(StoreUnreadable, match="found: dledger-n0, dledger-n1"):
         node_directory(files, str(tmp_path))
+
+
+def test_others_join_the_new_cluster_with_empty_stores(tmp_path: Path, ports: list[int]) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        for name in ("n1", "n2"):
+            (tmp_path / name).rename(tmp_path / f"{name}-lost")
+        for name in group.peers:
+            group.start(name)
+        await group.append([b"alone"])
+        async with DLedgerClient(production_env("client"), {"n0": group.peers["n0"]}) as client:
+            for name in ("n1", "n2"):
+                await client.add_member(name, group.peers[name])
+                await group.until(lambda name=name: settled(group, name), 10.0)
+        assert await group.agree(301) == [*BODIES, b"alone"]
+        await group.stop("n0")
+        await group.append([b"without the one that was saved"])
+        await stop_all(group)
+
+    asyncio.run(scenario())
