@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dledger.config import NodeConfig, parse_peers
+from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from formats.message_ids import pack_ipv4_host
 from formats.record import MAX_TOPIC_V1
 from runtime.tls import TlsFiles
@@ -45,9 +46,12 @@ class BrokerConfig:
     dledger_group: str = ""
     peers: Mapping[str, str] = field(default_factory=dict)
     self_id: str = "n0"
+    preferred_leaders: tuple[str, ...] = ()
     sync_flush: bool = True
     segment_size: int = 1024 * 1024 * 1024
     pool_segments: int = 2
+    lease_reads: bool = False
+    protocol_max: int = PROTOCOL_MAX
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8
@@ -126,6 +130,9 @@ class BrokerConfig:
             segment_size=self.segment_size,
             sync_flush=self.sync_flush,
             pool_segments=self.pool_segments,
+            lease_reads=self.lease_reads,
+            protocol_max=self.protocol_max,
+            preferred_leaders=self.preferred_leaders,
         )
 
 
@@ -172,6 +179,10 @@ def _addresses(value: str) -> tuple[str, ...]:
     return addresses
 
 
+def _node_ids(value: str) -> tuple[str, ...]:
+    return tuple(part for part in (piece.strip() for piece in value.split(";")) if part)
+
+
 def _flush_type(value: str) -> bool:
     if value not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
         raise ValueError(f"{value!r}: expected SYNC_FLUSH or ASYNC_FLUSH")
@@ -192,9 +203,12 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "dLegerGroup": ("dledger_group", _text),
     "dLegerPeers": ("peers", parse_peers),
     "dLegerSelfId": ("self_id", _text),
+    "preferredLeaderId": ("preferred_leaders", _node_ids),
     "flushDiskType": ("sync_flush", _flush_type),
     "mapedFileSizeCommitLog": ("segment_size", _number(4096, 1 << 40)),
     "segmentPoolSize": ("pool_segments", _number(0, 1024)),  # ours
+    "leaseReads": ("lease_reads", _flag),  # ours
+    "peerProtocolMax": ("protocol_max", _number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
     "autoCreateTopicEnable": ("auto_create_topic", _flag),
     "autoCreateSubscriptionGroup": ("auto_create_group", _flag),
     "defaultTopicQueueNums": ("default_topic_queues", _number(1, 1024)),

@@ -27,6 +27,7 @@ NOT_COPIED = (
     ".pytest_cache", ".hypothesis", "*.egg-info",
 )  # fmt: skip
 _TAIL_LINES = 40
+_LONGEST = 160
 
 
 @dataclass
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
         if failed:
             print(f"the unchanged tree fails {failed}: nothing can be said of mutants", file=sys.stderr)
             return 2
+    mutants = [mutant for mutant in mutants if any(concerns(suite, mutant) for suite in suites)]
     results = []
     with ThreadPoolExecutor(max(args.jobs, 1)) as pool:
         for result in pool.map(lambda mutant: try_mutant(mutant, suites), mutants):
@@ -149,12 +151,11 @@ def baseline(suites: Sequence[Suite]) -> str:
 def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
     """Apply it to a copy, run suites until one fails."""
     result = Result(mutant.name)
-    packages = {path.split("/")[0]: None for path in mutant.paths}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copy_tree(Path(folder))
         apply(mutant, tree)
         for suite in suites:
-            if suite.packages and not any(package in suite.packages for package in packages):
+            if not concerns(suite, mutant):
                 continue
             began = time.monotonic()
             outcome = run_suite(suite, tree)
@@ -168,6 +169,11 @@ def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
     return result
 
 
+def concerns(suite: Suite, mutant: Mutant) -> bool:
+    """Whether the suite runs against a change there."""
+    return not suite.packages or any(path.split("/")[0] in suite.packages for path in mutant.paths)
+
+
 def copy_tree(folder: Path) -> Path:
     """The sources and tests of this tree, in a new place."""
     target = folder / "tree"
@@ -177,55 +183,66 @@ def copy_tree(folder: Path) -> Path:
 
 def run_suite(suite: Suite, tree: Path) -> Outcome:
     """One suite on one tree. One that does not end in time has caught the mutant too."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".h")}
-    if suite.seeds:
-        command = [sys.executable, "-m", "chaos", "sim", "--seeds", str(suite.seeds), "--json"]
-    else:
-        tests = [test for test in suite.tests if (tree / test).exists()]
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider", *tests]
-        command += ["-m", suite.marks] if suite.marks else []
-        if not tests:
-            return Outcome("")
     try:
-        done = subprocess.run(
-            command,
-            cwd=tree,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=suite.limit_s,
-            check=False,
-        )
+        return _run_seeds(suite, tree) if suite.seeds else _run_tests(suite, tree)
     except subprocess.TimeoutExpired:
         return Outcome(f"{suite.name}: no end within {suite.limit_s:.0f} s")
-    if suite.seeds:
-        return _sim_outcome(suite, done.stdout, done.returncode)
-    output = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+
+
+def _run_tests(suite: Suite, tree: Path) -> Outcome:
+    tests = [test for test in suite.tests if (tree / test).exists()]
+    if not tests:
+        return Outcome("")
+    arguments = ["-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider", *tests]
+    done = _python(arguments, tree, suite.limit_s)
     if done.returncode == 0:
         return Outcome("")
     failed = [text for text in done.stdout.splitlines() if text.startswith(("FAILED ", "ERROR "))]
     what = failed[0].split(" ", 1)[1].split(" - ")[0] if failed else f"exit code {done.returncode}"
-    return Outcome(f"{suite.name}: {what}", output=output)
+    return Outcome(f"{suite.name}: {what}", output=_tail(done.stdout))
 
 
-def _sim_outcome(suite: Suite, output: str, code: int) -> Outcome:
-    """What `chaos sim --json` said in its last line."""
-    tail = "\n".join(output.splitlines()[-_TAIL_LINES:])
-    try:
-        said = json.loads(output.splitlines()[-1])
-    except (ValueError, IndexError):
-        return Outcome("" if code == 0 else f"{suite.name}: exit code {code}", 0, tail)
-    violations = said.get("violations", [])
-    seeds = int(said.get("seeds", suite.seeds))
-    if not violations:
-        return Outcome("" if code == 0 else f"{suite.name}: exit code {code}", seeds, tail)
-    first = violations[0]
-    text = (
-        f"seed {first.get('seed')}: {first.get('oracle', first)}" if isinstance(first, dict) else str(first)
+def _run_seeds(suite: Suite, tree: Path) -> Outcome:
+    """One seed, then two, four ...: most mutants need few. Marks that were not reached do not count."""
+    start, size = 0, 1
+    until = time.monotonic() + suite.limit_s
+    while start < suite.seeds and time.monotonic() < until:
+        size = min(size, suite.seeds - start)
+        arguments = ["-m", "chaos", "sim", "--start", str(start), "--seeds", str(size)]
+        arguments += ["--no-shrink", "--json", "--replays", str(tree / "replays")]
+        done = _python(arguments, tree, suite.limit_s)
+        try:
+            said = json.loads(done.stdout.splitlines()[-1])
+            first = min(said["violations"], key=lambda violation: violation["seed"], default=None)
+        except (ValueError, IndexError, KeyError, TypeError):
+            return Outcome(f"{suite.name}: ended with {done.returncode}", start + size, _tail(done.stdout))
+        if first is not None:
+            what = str(first["message"]).splitlines()[0]
+            text = f"{suite.name}: seed {first['seed']} ({first['profile']}): {what}"
+            return Outcome(text[:_LONGEST], first["seed"] + 1, _tail(done.stdout))
+        start += size
+        size *= 2
+    return Outcome("", start)
+
+
+def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
+    """This interpreter on a copy of the tree; its output with its errors."""
+    environment = {**os.environ, "PYTHONPATH": str(tree), "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".h")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=limit_s,
+        check=False,
     )
-    return Outcome(f"{suite.name}: {text}"[:200], seeds, tail)
+
+
+def _tail(output: str) -> str:
+    return "\n".join(output.splitlines()[-_TAIL_LINES:])
 
 
 def line(result: Result) -> str:

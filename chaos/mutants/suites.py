@@ -18,11 +18,9 @@ class Suite:
     limit_s: float
     tests: tuple[str, ...] = ()
     seeds: int = 0
-    """Of `python -m chaos sim` instead of tests."""
+    """Of `python -m chaos sim` instead of tests, in growing parts until one is violated."""
     packages: tuple[str, ...] = ()
     """Empty: for all."""
-    marks: str = ""
-    """pytest's `-m`, where the default leaves something out."""
 
 
 CORE = ("dledger", "formats", "runtime")
@@ -31,10 +29,14 @@ SUITES: tuple[Suite, ...] = (
     Suite(
         "unit",
         FAST,
-        120,
+        180,
         (
             "tests/formats",
             "tests/dledger/test_elector.py",
+            "tests/dledger/test_votes.py",
+            "tests/dledger/test_transitions.py",
+            "tests/dledger/test_rounds.py",
+            "tests/dledger/test_reads.py",
             "tests/dledger/test_incoming.py",
             "tests/dledger/test_replication.py",
             "tests/dledger/test_wire.py",
@@ -42,27 +44,24 @@ SUITES: tuple[Suite, ...] = (
         ),
         packages=CORE,
     ),
-    Suite("broker", FAST, 240, ("tests/broker",), packages=("broker",)),
     Suite("scripts", FAST, 60, ("tests/scripts/test_raft_scripts.py",), packages=CORE),
     Suite("paper", FAST, 60, ("tests/paper",), packages=CORE),
+    Suite("schedules", FAST, 120, ("tests/dledger/test_core_schedules.py",), packages=CORE),
+    Suite("store-model", FAST, 180, ("tests/dledger/test_log_store_model.py",), packages=CORE),
+    Suite("codecs", FAST, 120, ("tests/dledger/test_codec_fuzz.py",), packages=CORE),
+    Suite("broker", FAST, 300, ("tests/broker",), packages=("broker",)),
+    Suite("sim", SIM, 600, seeds=62, packages=CORE),
     Suite(
-        "property",
-        FAST,
-        180,
+        "sim-scenarios",
+        SIM,
+        300,
         (
-            "tests/dledger/test_core_schedules.py",
-            "tests/dledger/test_log_store_model.py",
-            "tests/dledger/test_codec_fuzz.py",
+            "tests/chaos/test_three_nodes.py",
+            "tests/chaos/test_random_faults.py",
+            "tests/chaos/test_election_faults.py",
+            "tests/chaos/test_read_points.py",
         ),
         packages=CORE,
     ),
-    Suite(
-        "sim-three-nodes",
-        SIM,
-        180,
-        ("tests/chaos/test_three_nodes.py", "tests/chaos/test_random_faults.py"),
-        packages=CORE,
-    ),
-    Suite("sim-many-seeds", SIM, 600, ("tests/chaos/test_random_faults.py",), packages=CORE, marks="slow"),
 )
 """In this order. tests/dledger/test_node.py is not among them: it runs in real time."""

@@ -269,6 +269,10 @@ class SimFiles:
             return SimFile(self, path, Inode(0))
         return SimFile(self, path, self.disk.inode(path))
 
+    def open_read(self, path: str) -> SimFile:
+        """Open for reading; FileNotFoundError."""
+        return self.open(path)
+
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
         return self.disk.find(path) is not None

@@ -36,7 +36,7 @@ class Atlas:
         """Whether this node's store may be damaged now. Counts what it refuses."""
         self.look()
         others = sum(1 for other in self.damaged if other != name)
-        fine = others + 1 <= (len(self._stage.names) - 1) // 2
+        fine = others + 1 <= (self._stage.plan.nodes - 1) // 2
         self.refused += not fine
         return fine
 
@@ -61,6 +61,6 @@ class Atlas:
         head = self._stage.machines[leader].node
         if head is None or not node.elector.may_vote or not node.elector.may_stand:
             return False
-        named = head._members.current.get(machine.name) == node._identity.incarnation
+        named = head.membership.counts(node.my_hello())
         settled = not head._members.pending(head.commit_index)
         return named and settled and node.log.durable_index >= damage.commit_index

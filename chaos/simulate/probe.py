@@ -132,8 +132,7 @@ class Probe(HostEvents):
             self._guarded(self._role, role, term)
 
     def serving(self, term: int) -> None:
-        self._stage.served(self.machine, term)
-        self._guarded(self.check)
+        self._guarded(self._serves, term)
 
     def committed(self, index: int) -> None:
         self._guarded(self._committed, index)
@@ -160,17 +159,27 @@ class Probe(HostEvents):
         self._commits_up_to(node.commit_index)
 
     def _role(self, role: Role, term: int) -> None:
+        before = self._before
+        if before is not None and before.role is Role.LEADER and (role, before.term) == (Role.FOLLOWER, term):
+            self._marks.reach("leader stepped down without contact to a quorum")
         if role is Role.LEADER:
             self._stage.elected(self.machine, term)
             self._cluster.elected(self.machine.store, term, self.log)
         self.check()
 
+    def _serves(self, term: int) -> None:
+        self._cluster.serves(self.machine.store, term, self.node.applied_index, self.log)
+        self.check()
+
     def _committed(self, index: int) -> None:
         node, machine = self.node, self.machine
+        first = self._commit_checked + 1
         if self._commits_up_to(index) and node._replicator.leader is not None and node.role is Role.LEADER:
             voters = node.elector.voters
             durable = sum(1 for voter in voters if self._stage.machines[voter].has_durably(self.log, index))
             self._cluster.leader_commits(machine.store, node.term, index, self.log, durable, len(voters))
+            if first in self.log and self.log[first].term < node.term:
+                self._marks.reach("entries of an older term committed by a newer one")
         self.check()
 
     def _commits_up_to(self, index: int) -> bool:
@@ -188,10 +197,13 @@ class Probe(HostEvents):
         for index, size in enumerate(batch.sizes, batch.first):
             entry = self.log[index] = entry_of(unpack_header(batch.data, offset))
             self._cluster.appended(self.machine.store, index, entry)
+            self._stage.appended(self.machine, entry)
             offset += size
 
     def _cut(self, index: int) -> None:
         node = self.node
+        if index in self.log:
+            self._stage.cuts(self.machine, index, self.log[index])
         self._cluster.cut(self.machine.store, index, self.log)
         if index <= node.commit_index:
             raise InvariantViolated(
@@ -201,18 +213,19 @@ class Probe(HostEvents):
         for gone in range(index, last + 1):
             del self.log[gone]
         self.machine.durable.cut(index)
-        self._marks.reach("suffix of a deposed leader cut")
 
     def _sends(self, peer: str, message: Message) -> None:
         store = self.machine.store
         if isinstance(message, VoteRequest):
+            if message.transfer:
+                self._marks.reach("stood because the leader said so")
             if not message.pre:
-                self._term_is_durable(message.term, self.machine.name)
-                self._cluster.voted(store, message.term, self.machine.name)
+                vote = self._term_is_durable(message.term, self.machine.name)
+                self._cluster.voted(store, message.term, vote, self.log)
         elif isinstance(message, VoteResponse):
             if message.result is VoteResult.ACCEPT and not message.pre:
-                self._term_is_durable(message.asked_term, peer)
-                self._cluster.voted(store, message.asked_term, peer)
+                vote = self._term_is_durable(message.asked_term, peer)
+                self._cluster.voted(store, message.asked_term, vote, self.log)
             elif message.pre and message.result is VoteResult.REJECT_ALREADY_HAS_LEADER:
                 self._marks.reach("pre-vote refused by stickiness")
         elif isinstance(message, _TELLS_TERM):
@@ -226,16 +239,16 @@ class Probe(HostEvents):
         if index >= 0:
             self._cluster.promises(self.machine.store, index, self.log, self.machine.holds(index))
 
-    def _term_is_durable(self, term: int, vote: str | None) -> None:
+    def _term_is_durable(self, term: int, candidate: str | None) -> str:
+        """The vote as the disk has it: the candidate's id, perhaps with its incarnation behind a slash."""
         # Term and vote are on the disk before anybody hears of them (Raft figure 2).
         self._cluster.count("term and vote are durable before they are told")
         state = self.machine.disk_store.hard_state()
-        if (
-            state is None
-            or state.term < term
-            or (vote is not None and (state.term, state.vote) != (term, vote))
-        ):
+        vote = "" if state is None or state.vote is None else state.vote
+        told = candidate is None or (state and state.term == term and vote.partition("/")[0] == candidate)
+        if state is None or state.term < term or not told:
             raise InvariantViolated(
-                f"{self.machine.name} tells of term {term} and vote {vote}, its disk holds {state}"
+                f"{self.machine.name} tells of term {term} and vote {candidate}, its disk holds {state}"
             )
         self._term_on_disk = state.term
+        return vote

@@ -1,17 +1,12 @@
-"""A group of pure cores: electors and replication wired by a bag of messages, over lists instead of logs.
-
-No loop, no disk, no clock: time is a number that the caller moves, a message is delivered when the caller
-says so, and an fsync ends when the caller says so (or at once). It does with effects what `dledger.node` and
-`dledger.replicator` do with them, in the same order. Scripts (tests/scripts) and random schedules
-(tests/dledger) run on it; after every step `check` looks at what Raft promises of the whole group.
-"""
+"""The members, the messages between them, and what was promised so far; see the package."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+from chaos.cores.list_log import Entry, ListLog
+from chaos.cores.mail import Envelope
 from dledger.election import elector as election
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.errors import InvariantBroken
@@ -21,13 +16,9 @@ from dledger.messages import (
     Code,
     Commit,
     Compare,
-    Heartbeat,
-    HeartbeatResponse,
     Message,
     PushResponse,
-    TimeoutNow,
     Truncate,
-    VoteRequest,
     VoteResponse,
     VoteResult,
 )
@@ -37,8 +28,6 @@ from dledger.replication.follower import FollowerReplication
 from dledger.replication.leader import LeaderReplication
 from formats.store_files import HardState
 
-ENTRY_BYTES = 100
-"""Every entry counts as much."""
 SETTINGS = ElectionSettings(heartbeat_interval_s=0.1, timeout_min_s=0.4, timeout_max_s=0.8, retry_min_s=0.02)
 
 Push = Compare | Truncate | Append | Commit
@@ -46,83 +35,6 @@ Push = Compare | Truncate | Append | Commit
 
 class PromiseBroken(AssertionError):
     """The group did what Raft says no group ever does."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One entry: its term, what it says, and the voters if it is a configuration."""
-
-    term: int
-    text: str
-    voters: tuple[str, ...] | None = None
-
-    def __str__(self) -> str:
-        return f"{self.term}:{self.text}"
-
-
-class ListLog:
-    """A log in memory. `LogView` of replication and `LogTip` of election."""
-
-    def __init__(self) -> None:
-        self.first_index = 0
-        self.durable_index = -1
-        self.changes = 0
-        """How often entries came or went."""
-        self._entries: list[Entry] = []
-
-    @property
-    def last_index(self) -> int:
-        """Of the last entry, -1 for none."""
-        return self.first_index + len(self._entries) - 1
-
-    @property
-    def last_term(self) -> int:
-        """Of the last entry, -1 for none."""
-        return self._entries[-1].term if self._entries else -1
-
-    def term_of(self, index: int) -> int | None:
-        """See `LogView`."""
-        if index == -1:
-            return -1
-        return self.entry(index).term if self.first_index <= index <= self.last_index else None
-
-    def last_of_term_at_most(self, term: int, index: int) -> int:
-        """See `LogView`."""
-        while index >= self.first_index and self.entry(index).term > term:
-            index -= 1
-        return index if index >= self.first_index else -1
-
-    def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
-        """See `LogView`."""
-        last = min(self.last_index, first + max(max_bytes // ENTRY_BYTES, 1) - 1)
-        return last, (last - first + 1) * ENTRY_BYTES
-
-    def entry(self, index: int) -> Entry:
-        """One entry that is there."""
-        return self._entries[index - self.first_index]
-
-    def entries(self, first: int, last: int) -> tuple[Entry, ...]:
-        """Entries `first..last`."""
-        return tuple(self._entries[first - self.first_index : last - self.first_index + 1])
-
-    def append(self, entries: Sequence[Entry]) -> None:
-        """At the end."""
-        self.changes += 1
-        self._entries += entries
-
-    def cut(self, index: int) -> None:
-        """Entries from `index` on are gone."""
-        self.changes += 1
-        del self._entries[index - self.first_index :]
-        self.durable_index = min(self.durable_index, index - 1)
-
-    def retire(self, first: int) -> None:
-        """Entries below `first` are gone."""
-        del self._entries[: first - self.first_index]
-        self.first_index = first
-
-    def __str__(self) -> str:
-        return " ".join(map(str, self._entries)) or "empty"
 
 
 class FixedChance:
@@ -134,19 +46,6 @@ class FixedChance:
     def uniform(self, a: float, b: float) -> float:
         """The number between a and b."""
         return a + self.share * (b - a)
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """A message on its way; the entries of an Append travel beside it."""
-
-    source: str
-    target: str
-    message: Message
-    entries: tuple[Entry, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.source} -> {self.target}  {describe(self.message)}"
 
 
 class CoreNode:
@@ -418,7 +317,7 @@ class CoreGroup:
                 self._send(node.name, effect.peer, effect.message)
             elif isinstance(effect, election.RoleChanged):
                 self._role_changed(node, effect)
-            else:
+            elif not isinstance(effect, election.RoundConfirmed):  # for read points: tests/dledger
                 self.say(f"{node.name} {effect}")
 
     def _release(self, node: CoreNode) -> None:
@@ -603,32 +502,3 @@ class CoreGroup:
             if one.entry(index).term == other.entry(index).term and not (same and equal):
                 raise PromiseBroken(f"index {index}: equal terms, but the logs differ (log matching)")
             equal = equal and same
-
-
-def describe(message: Message) -> str:
-    """One message in a few words: those fields that matter to the exchange."""
-    name = type(message).__name__
-    if isinstance(message, VoteRequest):
-        flags = " pre" * message.pre + " transfer" * message.transfer
-        return f"{name} term={message.term} last={message.last_index}/t{message.last_term}{flags}"
-    if isinstance(message, VoteResponse):
-        pre = " pre" * message.pre
-        return f"{name} term={message.term} asked={message.asked_term}{pre} {message.result.name}"
-    if isinstance(message, Heartbeat | TimeoutNow):
-        return f"{name} term={message.term}"
-    if isinstance(message, HeartbeatResponse):
-        return f"{name} term={message.term} {message.code.name}"
-    if isinstance(message, Compare | Truncate):
-        entry = f"{message.index}/t{message.entry_term}"
-        return f"{name} term={message.term} {entry} commit={message.commit_index}"
-    if isinstance(message, Append):
-        previous = f"{message.prev_index}/t{message.prev_term}"
-        run = f"{message.first}..{message.last}"
-        return f"{name} term={message.term} prev={previous} {run} commit={message.commit_index}"
-    if isinstance(message, Commit):
-        return f"{name} term={message.term} commit={message.commit_index}"
-    if isinstance(message, PushResponse):
-        hint = "" if message.hint_index < 0 else f" hint={message.hint_index}/t{message.hint_term}"
-        marks = f"stored={message.stored} durable={message.durable} end={message.end}"
-        return f"{name} term={message.term} {message.code.name} {marks}{hint}"
-    return str(message)
