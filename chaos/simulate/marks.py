@@ -11,6 +11,10 @@ LINES: tuple[tuple[str, str], ...] = (
     ("promoted node=", "node promoted"),
     ("a new one takes its place", "lost store replaced by a new one"),
     ("store is refilled", "store refilled"),
+    ("health now=STALLED", "a disk stalls"),
+    ("health now=DISK_FULL", "a disk is full"),
+    ("health now=FAULTY", "entries are faulty"),
+    ("entries repaired peer=", "entries repaired by a peer"),
 )
 """(part of a log line, mark)."""
 

@@ -143,7 +143,13 @@ class Probe(HostEvents):
     def _open(self) -> None:
         node, machine = self.node, self.machine
         last = node.log.last_index
-        machine.log = {}
+        # What rots is not read, but it is not gone either.
+        before, machine.log = machine.log, {}
+        machine.log = {
+            index: entry
+            for index, entry in before.items()
+            if machine.rotten and index <= last and node.log.term_of(index) == entry.term
+        }
         for header, _ in machine.disk_store.walk(durable=False):
             if header.index > last:
                 break

@@ -90,6 +90,8 @@ BY_ITS_DISK = "node ended by its disk"
 STICKY = "pre-vote refused by stickiness"
 ROLLED = "segment rolled while a node is down"
 ADDED, REMOVED, REPLACED = "member added", "member removed", "lost store replaced by a new one"
+STALLED, FULL, FAULTY = "a disk stalls", "a disk is full", "entries are faulty"
+REPAIRED, REFUSED = "entries repaired by a peer", "an append refused for good reason"
 TOLD_TO_STAND = "stood because the leader said so"
 REFILLED = "store refilled"
 TORN = "torn tail recovered"
@@ -146,9 +148,13 @@ PROFILES: dict[str, Profile] = {
         nodes=5,
         marks=(TAIL, OLD_LEADS, NO_CONTACT, ADMITTED, REFILLED, OLDER_TERM),
     ),
-    "disk-stall": Profile((DISK_STALL, DISK_SLOW, KILL, CUT), waits_for="hand-over of a stalled leader"),
-    "disk-full": Profile((DISK_ROOM, KILL, POWER, CUT), waits_for="refusal and hand-over at a full disk"),
-    "rot": Profile((ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT), waits_for="repair of rotten entries"),
+    "disk-stall": Profile((DISK_STALL, DISK_SLOW, KILL, CUT), marks=(STALLED, OLDER_TERM)),
+    "disk-full": Profile((DISK_ROOM, KILL, POWER, CUT), marks=(FULL, REFUSED)),
+    "rot": Profile(
+        (ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT),
+        marks=(FAULTY, REPAIRED),
+        waits_for="the blank tail of a refilled segment",
+    ),
 }  # fmt: skip
 
 

@@ -21,6 +21,8 @@ from runtime.env import Env
 
 PORT = 40911
 SEGMENT = 64 * 1024
+CHANNEL = (32, 36)
+"""Where kind and batch remainder lie in the header of an entry."""
 RESTART_NS = SECOND
 """After this an operator starts a node again that its disk has ended."""
 SETTINGS = Settings()
@@ -70,6 +72,8 @@ class Machine:
         """Its disk failed: the node may end with an error, and know less afterwards."""
         self.log: dict[int, Entry] = {}
         """The log as its node last had it, in memory or not."""
+        self.rotten: dict[int, Entry] = {}
+        """Entries that a fault damaged on this disk, until they are whole again."""
         self.node_dir = f"/store/dledger-{name}"
         self.probe: Probe | None = None
         self.host: RegisterHost | None = None
@@ -85,15 +89,29 @@ class Machine:
         self.stage.world.nodes[self.name].disk.wipe("/store")
         self.wipes += 1
         self.log = {}
+        self.rotten = {}
         self.renew_reader()
+
+    def still_rotten(self) -> bool:
+        """Whether any damaged entry is neither repaired nor cut."""
+        for index, entry in list(self.rotten.items()):
+            if self.log.get(index) != entry or self.durable.is_there(index, entry):
+                del self.rotten[index]
+        return bool(self.rotten)
+
+    def rots(self, begin: int, end: int) -> None:
+        """Bytes `begin` to `end` of the log are damaged."""
+        for index, entry in self.log.items():
+            if entry.pos < end and entry.pos + entry.size > begin:
+                self.rotten[index] = entry
 
     @property
     def has_store(self) -> bool:
         """Whether anything was ever stored here."""
         return self.disk_store.find(durable=False) is not None
 
-    def durable_byte(self, amount: int, pick: int) -> tuple[str, int] | None:
-        """(path, offset) of a byte of an entry whose index unit is durable: damage there is rot."""
+    def durable_byte(self, amount: int, pick: int) -> int | None:
+        """Place in the log of a byte of an entry whose index unit is durable: damage there is rot."""
         node = self.node
         if node is None or not self.log:
             return None
@@ -102,14 +120,19 @@ class Machine:
         if not known:
             return None
         entry = self.log[known[pick % len(known)]]
-        pos = entry.pos + amount % entry.size
-        start = pos - pos % SEGMENT
-        return f"{self.node_dir}/data/{start:020d}", pos - start
+        offset = amount % entry.size
+        if CHANNEL[0] <= offset < CHANNEL[1]:
+            offset = CHANNEL[1]  # no CRC covers these bytes (docs/guarantees.md)
+        return entry.pos + offset
 
-    def old_segment(self, pick: int) -> str | None:
-        """Path of a segment before the newest."""
+    def segment_path(self, start: int) -> str:
+        """Of the segment that starts there."""
+        return f"{self.node_dir}/data/{start:020d}"
+
+    def old_segment(self, pick: int) -> int | None:
+        """Start of a segment before the newest."""
         segments = self.disk_store.segments(durable=True)[:-1]
-        return f"{self.node_dir}/data/{segments[pick % len(segments)][0]:020d}" if segments else None
+        return segments[pick % len(segments)][0] if segments else None
 
     @property
     def store(self) -> str:
@@ -133,7 +156,7 @@ class Machine:
 
     def holds(self, index: int) -> bool:
         """Whether its own log up to `index` is durable."""
-        return self.durable.holds(self.log, min(self.log, default=0), index)
+        return self.durable.holds(self.log, min(self.log, default=0), index, self.rotten)
 
 
 class Stage:
@@ -179,6 +202,7 @@ class Stage:
             max_entry_bytes=16 * 1024,
             index_units_per_file=256,
             pool_segments=1,
+            scrub_pause_s=3.0,
             lag_probe_s=1.0,
         )
         probe = Probe(self, machine)
