@@ -536,7 +536,9 @@ class Node:
     def repaired(self) -> None:
         """Entries are whole again: whoever waited for them goes on."""
         self._fitness.look()
+        self._replicator.durable_moved()
         self._applier.durable_moved()
+        self._check_refilled()
         self._replicator.resume_paused()
 
     def _on_applied(self) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dledger.config import NodeConfig
 from dledger.links import PeerConnection
 from dledger.log.reading import check_stored
 from dledger.member_requests import MemberRequests
@@ -30,6 +31,10 @@ _REFUSALS = {
     Code.DISK_FULL: "the leader's disk is full: nothing was stored",
     Code.LEADER_PENDING_FULL: "too much is uncommitted: try later",
 }
+
+
+def _max_body(config: NodeConfig) -> int:
+    return min(MAX_BODY, config.max_entry_bytes - HEADER_SIZE - system_record_size(0))
 
 
 class ClientRequests:
@@ -83,13 +88,12 @@ class ClientRequests:
     def _append(self, connection: PeerConnection, number: int, body: bytes) -> None:
         node = self._node
         appender = node.appender
-        limit = node.config.max_entry_bytes - HEADER_SIZE - system_record_size(0)
         if appender is None:
             leader = node.leader_id
             address = node.peer_address(leader) if leader else None
             self._answer(connection, number, Code.NOT_LEADER, leader=leader, address=address)
-        elif len(body) > min(MAX_BODY, limit):
-            text = f"body of {len(body)} bytes: at most {min(MAX_BODY, limit)}"
+        elif len(body) > (limit := _max_body(node.config)):
+            text = f"body of {len(body)} bytes: at most {limit}"
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
         elif (refusal := appender.refusal) is not None:
             self._answer(connection, number, refusal, text=_REFUSALS[refusal])

@@ -66,6 +66,15 @@ class ReadableLog:
 
     @property
     def durable_index(self) -> int:
+        """Up to here everything is durable and whole: rot moves it back until it is repaired."""
+        if self.faulty:
+            bad = self.faulty.within(self._first_index, self._durable_index)
+            return self._durable_index if bad is None else bad - 1
+        return self._durable_index
+
+    @property
+    def durable_mark(self) -> int:
+        """Up to here everything was made durable, whatever became of it."""
         return self._durable_index
 
     @property

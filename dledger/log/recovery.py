@@ -105,7 +105,11 @@ def _believable_start(segments: Segments, index: IndexFiles, mark: IndexUnit) ->
 
 
 def recover(
-    segments: Segments, index: IndexFiles, *, power_lost: bool, discard_above_mark: bool = False
+    segments: Segments,
+    index: IndexFiles,
+    *,
+    power_lost: bool,
+    discard_above_mark: bool = False,
 ) -> Recovered:
     """Find the end of the log. `power_lost`: the machine was started anew since the store was last open."""
     result = Recovered()
@@ -122,7 +126,10 @@ def recover(
     result.first_index = first
     at = Place(first - 1, -1, starts[0], 0 if first == 0 else None)
     if mark is not None:
-        at = _last_whole_segment(segments, index, mark, first, result) or at
+        headless = _first_headless(segments, starts, mark)
+        upto = mark if headless is None else _unit_before(index, mark, headless)
+        if upto is not None:
+            at = _last_whole_segment(segments, index, upto, first, result) or at
     if at.index < first:
         result.terms = TermTable()
     walker = Walker(segments, index, result.mark if mark else first - 1, power_lost=power_lost)
@@ -196,6 +203,27 @@ def _last_whole_segment(
     return Place(
         index_at - 1, -1 if term is None else term, begin, chain_of(segments, index, index_at - 1, first)
     )
+
+
+def _first_headless(segments: Segments, starts: list[int], mark: IndexUnit) -> int | None:
+    """The first segment up to the mark that begins with no entry, as one that was lost and made anew."""
+    for start in starts:
+        header = unpack_header(read_bytes(segments, start, HEADER_SIZE))
+        if start <= mark.pos and (header.magic != MAGIC or header.pos != start):
+            return start
+    return None
+
+
+def _unit_before(index: IndexFiles, mark: IndexUnit, start: int) -> IndexUnit | None:
+    """The unit of the last entry that lies before a segment."""
+    last = mark.index
+    while last >= 0:
+        count = min(_UNITS, last + 1)
+        for unit in reversed(index.units(last - count + 1, count)):
+            if unit is not None and unit.pos < start:
+                return unit
+        last -= count
+    return None
 
 
 def _last_found(segments: Segments, index: IndexFiles, mark: IndexUnit, first: int) -> IndexUnit | None:

@@ -141,9 +141,9 @@ class LogStore(MendableLog):
                 await run(Lane.FLUSH, self._segments.file(start).fdatasync)
         if self._segments.starts:
             await run(Lane.FLUSH, self._env.files.sync_dir, self._segments.directory)
-        for missing in found.missing_units:
-            await self._make_index_files(missing[0], len(missing[1]) // INDEX_UNIT.size)
-            await run(Lane.FLUSH, self._index.write, *missing)
+        for first, units in found.missing_units:
+            await self._make_index_files(first, len(units) // INDEX_UNIT.size)
+            await run(Lane.FLUSH, self._index.write, first, units)
         await self.sync_index()
         for start in reversed(found.stale_segments):
             await self._retire(start)

@@ -231,14 +231,18 @@ def test_an_index_file_whose_length_was_forgotten_is_filled_again(tmp_path: Path
     assert read_all(tmp_path, power_lost=True) == bodies
 
 
-def test_a_missing_segment_is_there_again_with_all_its_entries_faulty(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_a_missing_segment_is_there_again_with_all_its_entries_faulty(tmp_path: Path, place: int) -> None:
+    """Found by simulation: of a segment before the last one nobody knew that it was empty."""
     fill(tmp_path, 1500)
     names = sorted(file.name for file in (tmp_path / "data").iterdir())
-    lost = tmp_path / "data" / names[-1]
+    lost = tmp_path / "data" / names[place]
     first = unpack_header(lost.read_bytes()).index
+    behind = names[place + 1 :] if place >= 0 else []
+    last = unpack_header((tmp_path / "data" / behind[0]).read_bytes()).index - 1 if behind else 1499
     lost.unlink()
-    assert faulty(tmp_path) == ([(first, 1499)], 1499)
-    assert faulty(tmp_path, power_lost=True) == ([(first, 1499)], 1499)
+    assert faulty(tmp_path) == ([(first, last)], 1499)
+    assert faulty(tmp_path, power_lost=True) == ([(first, last)], 1499), "and so it is at the next start"
 
 
 def test_stale_entries_of_a_recycled_segment_are_not_believed(tmp_path: Path) -> None:
