@@ -45,6 +45,7 @@ class BrokerConfig:
     dledger_group: str = ""
     peers: Mapping[str, str] = field(default_factory=dict)
     self_id: str = "n0"
+    preferred_leaders: tuple[str, ...] = ()
     sync_flush: bool = True
     segment_size: int = 1024 * 1024 * 1024
     pool_segments: int = 2
@@ -126,6 +127,7 @@ class BrokerConfig:
             segment_size=self.segment_size,
             sync_flush=self.sync_flush,
             pool_segments=self.pool_segments,
+            preferred_leaders=self.preferred_leaders,
         )
 
 
@@ -172,6 +174,10 @@ def _addresses(value: str) -> tuple[str, ...]:
     return addresses
 
 
+def _node_ids(value: str) -> tuple[str, ...]:
+    return tuple(part for part in (piece.strip() for piece in value.split(";")) if part)
+
+
 def _flush_type(value: str) -> bool:
     if value not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
         raise ValueError(f"{value!r}: expected SYNC_FLUSH or ASYNC_FLUSH")
@@ -192,6 +198,7 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "dLegerGroup": ("dledger_group", _text),
     "dLegerPeers": ("peers", parse_peers),
     "dLegerSelfId": ("self_id", _text),
+    "preferredLeaderId": ("preferred_leaders", _node_ids),
     "flushDiskType": ("sync_flush", _flush_type),
     "mapedFileSizeCommitLog": ("segment_size", _number(4096, 1 << 40)),
     "segmentPoolSize": ("pool_segments", _number(0, 1024)),  # ours

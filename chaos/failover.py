@@ -15,6 +15,7 @@ import argparse
 import json
 import random
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -154,8 +155,6 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _read_line(stream: IO[str] | None, limit_s: float) -> str:
-    import select
-
     assert stream is not None
     ready, _, _ = select.select([stream], [], [], limit_s)
     if not ready:
@@ -176,6 +175,7 @@ class Measurement:
         self.rounds: list[Round] = []
         self._acked = 0
         self._places = 0
+        self._load_acked = 0
         self._loop_lag_ms = 0.0
         self._gc_ms = 0.0
 
@@ -202,6 +202,8 @@ class Measurement:
                 probe.answer()
                 self._rounds(group, probe, load)
                 counts = probe.ask("count")
+                if load is not None:
+                    self._load_acked += load.ask("count")["acked"]
                 self._acked += counts["acked"]
                 self._places += counts["places"]
 
@@ -290,6 +292,7 @@ class Measurement:
             "histogram_ms": histogram(times),
             "acknowledged": self._acked,
             "lost": self._acked - self._places,
+            "load_acknowledged": self._load_acked,
             "loop_lag_ms_max": self._loop_lag_ms,
             "gc_ms_max": self._gc_ms,
             "slowest": [asdict(done) for done in slowest],
@@ -359,9 +362,12 @@ def describe(report: dict[str, Any], rounds: Sequence[Round]) -> Iterator[str]:
         f"p90 {report['p90_ms']:.0f} ms, p99 {report['p99_ms']:.0f} ms, max {report['max_ms']:.0f} ms; "
         f"{'within' if report['within_budget'] else 'OUTSIDE'} the budget"
     )
-    lag, pause = report["loop_lag_ms_max"], report["gc_ms_max"]
-    yield f"worst event-loop lag {lag:.1f} ms, worst collection {pause:.1f} ms"
-    yield f"acknowledged {report['acknowledged']}, lost {report['lost']}"
+    lag, collection = report["loop_lag_ms_max"], report["gc_ms_max"]
+    yield f"worst event-loop lag {lag:.1f} ms, worst collection {collection:.1f} ms"
+    yield (
+        f"acknowledged to the probe {report['acknowledged']}, lost {report['lost']}; "
+        f"acknowledged to the load {report['load_acknowledged']}"
+    )
     if "terms_max" in report:
         changes, terms = report["leader_changes_max"], report["terms_max"]
         yield f"changes of leader: at most {changes}, terms: at most {terms}"

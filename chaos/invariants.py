@@ -187,6 +187,8 @@ class Cluster:
         """Store -> highest term that it told anybody."""
         self.promised: dict[str, tuple[int, Entry]] = {}
         """Store -> the last entry that it acknowledged as durable and did not cut since."""
+        self.forgotten: dict[str, int] = {}
+        """Store that came back with less than it had acknowledged -> commit index at that time."""
         self.checks: dict[str, int] = {}
         """How often each invariant was checked."""
 
@@ -211,8 +213,24 @@ class Cluster:
                 f"{log.get(self.commit_index)} is no {wanted}"
             )
 
-    def voted(self, store: str, term: int, candidate: str) -> None:
+    def serves(self, store: str, term: int, applied_index: int, log: dict[int, Entry]) -> None:
+        """A leader begins to serve."""
+        # It serves when an entry of its own term is committed and applied (architecture rule 6): only then
+        # does it know what was committed before.
+        self.count("the term is open before it is served")
+        entry = log.get(applied_index)
+        if entry is None or entry.term != term:
+            raise InvariantViolated(f"{store} serves term {term}, but applied {applied_index}: {entry}")
+
+    def voted(self, store: str, term: int, candidate: str, log: dict[int, Entry]) -> None:
         """A vote left a node."""
+        # Who lost what it had acknowledged gives no vote before it holds what was committed then (S3).
+        index = self.forgotten.get(store)
+        if index is not None:
+            self.count("no vote of a store that forgot")
+            if index in self.committed and log.get(index) != self.committed[index]:
+                raise InvariantViolated(f"{store} votes for {candidate}, but has not got entry {index} back")
+            del self.forgotten[store]
         # One vote per term and store, also across crashes.
         self.count("one vote per term")
         other = self.votes.setdefault((store, term), candidate)
@@ -243,6 +261,7 @@ class Cluster:
                 f"{store} acknowledged entry {index} {entry} as durable and came back with {log.get(index)}"
             )
         del self.promised[store]
+        self.forgotten[store] = self.commit_index
 
     def appended(self, store: str, index: int, entry: Entry) -> None:
         """An entry joined a log."""

@@ -77,6 +77,7 @@ async def main(arguments: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     loop.add_reader(sys.stdin.fileno(), lambda: lines.put_nowait(sys.stdin.readline()))
     async with AsyncProducer("PG_pressure", arguments.namesrv, ProducerOptions(compress_over=0)) as producer:
+        await producer.queues(arguments.topic)
         pressure = Pressure(producer, arguments.topic, arguments.window, arguments.size)
         while line := await lines.get():
             if line == "on\n":

@@ -1,4 +1,4 @@
-"""`python -m dledger`: append, get, status against a running group; serve; dump of a store directory.
+"""`python -m dledger`: append, get, status, member, transfer, prefer for a group; serve; dump of a store.
 
 Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage; of serve see `dledger.access`.
 """
@@ -12,6 +12,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from dledger import member_commands
 from dledger.access import add_access, add_serve, open_client, serve
 from dledger.client import RequestFailed
 from dledger.config import ConfigError, parse_peers
@@ -42,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("store", help="storePathRootDir of a node, or its dledger-<id> directory")
     command.add_argument("--from", dest="start", type=int, default=0, help="first index (default 0)")
     command.add_argument("--count", type=int, default=0, help="how many at most (default: all)")
+    member_commands.add_parsers(commands)
     return parser
 
 
@@ -120,7 +122,7 @@ def main() -> int:
         return _dump(env, args)
     if args.command == "serve":
         return serve(env, args)
-    command = {"append": _append, "get": _get, "status": _status}[args.command]
+    command = {"append": _append, "get": _get, "status": _status}.get(args.command, member_commands.run)
     try:
         return asyncio.run(command(env, args))
     except (RequestFailed, OSError, TimeoutError) as error:

@@ -1,4 +1,4 @@
-"""Client of the DLedger protocol (DLedgerClient): append, get, metadata against a group of nodes.
+"""Client of the DLedger protocol (DLedgerClient): append, get, metadata, members, leadership transfer.
 
 ```python
 async with DLedgerClient(env, {"n0": "127.0.0.1:40911", ...}) as client:
@@ -10,7 +10,7 @@ async with DLedgerClient(env, {"n0": "127.0.0.1:40911", ...}) as client:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -24,6 +24,10 @@ from runtime.tls import PeerTls
 
 MAX_FRAME = 64 * 1024 * 1024
 RETRY_PAUSE_S = 0.02
+DIAL_S = 1.0
+"""How long a silent address keeps a client from asking the next (at most a third of its time-out)."""
+MAX_KNOWN = 128
+"""Addresses that a client remembers."""
 
 
 class RequestFailed(Exception):
@@ -81,6 +85,8 @@ class DLedgerClient:
         self._waiting: dict[int, asyncio.Future[_Answer]] = {}
         self._owners: dict[int, PeerConnection] = {}
         self._next_id = 0
+        self._place = 0
+        """Whom to ask next when no leader is known."""
 
     async def __aenter__(self) -> DLedgerClient:
         return self
@@ -129,15 +135,46 @@ class DLedgerClient:
             answer = await self._ask(address, {"op": "metadata"}, b"")
         return dict(answer.header["status"])
 
+    # Members. RequestFailed with code CONFIG_PENDING: another change is not committed yet, try again;
+    # CONFIG_REFUSED, UNKNOWN_MEMBER, UNEXPECTED_ARGUMENT: the text says why it cannot be done.
+
+    async def members(self) -> dict[str, Any]:
+        """The leader's view: `members` (a list of maps), `preferred`, `config_index`, `pending`, `term`."""
+        answer = await self._to_leader({"op": "members"}, b"")
+        return {name: value for name, value in answer.header.items() if name not in ("id", "code")}
+
+    async def add_member(self, node: str, address: str, *, stays: bool = False) -> int:
+        """Add a learner; it is promoted when it has caught up, unless it `stays` one. Index of the entry."""
+        request = {"op": "add", "node": node, "address": address, "stays": stays}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def promote_member(self, node: str) -> int:
+        """Make a learner that has caught up a voter. Index of the entry."""
+        return int((await self._to_leader({"op": "promote", "node": node}, b"")).header["index"])
+
+    async def remove_member(self, node: str, *, force: bool = False) -> int:
+        """Remove a member (a leader hands over first). `force`: also without a live majority. Index of the
+        entry."""
+        request = {"op": "remove", "node": node, "force": force}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def prefer(self, nodes: Sequence[str] | None) -> int:
+        """Who should lead, the first most; () for nobody, None for each node's own setting."""
+        request = {"op": "prefer", "nodes": None if nodes is None else list(nodes)}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def transfer(self, node: str | None = None) -> str:
+        """Hand leadership to a node, or to the most advanced one; who got it."""
+        return str((await self._to_leader({"op": "transfer", "node": node}, b"")).header["leader"])
+
     async def _to_leader(self, request: dict[str, Any], payload: bytes, *, again: bool = False) -> _Answer:
         """`again`: asking twice does no harm, so a lost answer is no end."""
         last = "nobody was asked"
+        address = ""
         try:
             async with asyncio.timeout(self._timeout_s):
-                place = 0
                 while True:
-                    address = self._leader or self._addresses[place % len(self._addresses)]
-                    place += 1
+                    address = self._leader or self._next_address()
                     try:
                         answer = await self._ask(address, request, payload)
                     except OSError as error:
@@ -160,9 +197,22 @@ class DLedgerClient:
                         self._leader = answer.header.get("address")
                     await asyncio.sleep(RETRY_PAUSE_S)
         except TimeoutError as error:
+            self._give_up(address)
             raise RequestFailed(
                 f"no answer from a leader within {self._timeout_s} s; last: {last}"
             ) from error
+
+    def _next_address(self) -> str:
+        self._place += 1
+        return self._addresses[self._place % len(self._addresses)]
+
+    def _give_up(self, address: str) -> None:
+        """Whoever stays silent is not asked again before the others, nor over that connection."""
+        if self._leader == address:
+            self._leader = None
+        connection = self._connections.get(address)
+        if connection is not None and connection not in self._owners.values():
+            connection.abort()
 
     async def _ask(self, address: str, request: dict[str, Any], payload: bytes) -> _Answer:
         connection = await self._connect(address)
@@ -182,7 +232,7 @@ class DLedgerClient:
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
-        dialler = Dialler(address, self._tls, self._timeout_s)
+        dialler = Dialler(address, self._tls, min(DIAL_S, self._timeout_s / 3))
         connection = await dialler.connect(
             lambda: PeerConnection(self._on_frame, self._on_lost, MAX_FRAME, dialled=address)
         )
@@ -197,8 +247,21 @@ class DLedgerClient:
                 future.set_result(_Answer(frame.header, bytes(frame.payload)))
         elif frame.number == ERROR:
             connection.close(str(frame.header))
-        elif frame.number != HELLO:
+        elif frame.number == HELLO:
+            self._learn(frame.header)
+        else:
             raise WireError(f"unexpected frame type {frame.number}")
+
+    def _learn(self, hello: object) -> None:
+        """Members that joined later than this client was told of."""
+        addresses = hello.get("addresses") if isinstance(hello, dict) else None
+        for address in addresses.values() if isinstance(addresses, dict) else ():
+            if (
+                isinstance(address, str)
+                and address not in self._addresses
+                and len(self._addresses) < MAX_KNOWN
+            ):
+                self._addresses.append(address)
 
     def _on_lost(self, connection: PeerConnection) -> None:
         for number in [number for number, owner in self._owners.items() if owner is connection]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dledger.election.preferred import PreferredSettings
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 
@@ -65,10 +66,26 @@ class NodeConfig:
     """Aim of one push frame; a client batch larger than this still goes whole."""
     inflight_bytes: int = 16 * 1024 * 1024
     """Unacknowledged bytes per peer before the leader waits."""
+    inflight_frames: int = 1000
+    """Unacknowledged frames per peer (maxPendingSize); beyond it frames get larger instead of more."""
     pending_bytes: int = 64 * 1024 * 1024
     """Appended but uncommitted bytes before LEADER_PENDING_FULL."""
     pending_entries: int = 200_000
     """Appended but uncommitted entries before LEADER_PENDING_FULL."""
+    throttle_lag_bytes: int = 300 * 1024 * 1024
+    """A peer that lags by more (peerPushThrottlePoint) is sent at most `throttle_bytes_per_s` from the disk,
+    so that refilling it does not take the disk and the link from the clients, unless a quorum needs it."""
+    throttle_bytes_per_s: int = 20 * 1024 * 1024
+    """peerPushQuota. Twice the rate at which the log grows if that is more: else a laggard would never catch
+    up."""
+
+    # Members.
+    promote_lag_entries: int = 1000
+    promote_lag_bytes: int = 1024 * 1024
+    """A learner that lacks no more than this is caught up: it may be promoted, or become leader."""
+    preferred_leaders: tuple[str, ...] = ()
+    """preferredLeaderId: who should lead, the first most; a replicated setting overrides it."""
+    preferred: PreferredSettings = field(default_factory=PreferredSettings)
 
     read_timeout_s: float = 1.0
     """How long a read of the client protocol waits for its read point."""
@@ -79,10 +96,27 @@ class NodeConfig:
     """Connections of the DLedger client protocol."""
     hello_timeout_s: float = 2.0
     dial_timeout_s: float = 1.0
-    redial_min_s: float = 0.02
+    redial_min_s: float = 0.005
+    """First pause after a failed dial; doubles. A dying process may still accept: the next try is refused."""
     redial_max_s: float = 1.0
 
+    # Disk. A stall limit near the latency of a busy disk would make leadership wander.
+    disk_stall_s: float = 2.0
+    """A write or fsync in flight for longer is a stall: a leader hands over or steps down."""
+    disk_full_ratio: float = 0.90
+    """Share of the file system in use from which on appends are refused with DISK_FULL."""
+    disk_check_s: float = 1.0
+    """How often free space is measured."""
+    repair_limit_s: float = 5.0
+    """How long a leader keeps leading with rotten entries that nobody could repair."""
+    scrub_bytes_per_s: int = 20 * 1024 * 1024
+    """Rate of the background scrub; 0 switches it off."""
+    scrub_pause_s: float = 3600.0
+    """Rest between two passes of the scrub."""
+
     checkpoint_interval_s: float = 1.0
+    lag_probe_s: float = 0.02
+    """How often the event loop's lag is measured. Simulations ask seldom: most of an idle node's work."""
     apply_bytes: int = 256 * 1024
     """Committed bytes handed to the host in one step, so that the loop stays responsive."""
 

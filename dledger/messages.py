@@ -55,6 +55,10 @@ class Code(IntEnum):
     UNEXPECTED_ARGUMENT = 9
     TERM_CHANGED = 10
     WAIT_QUORUM_ACK_TIMEOUT = 11
+    CONFIG_PENDING = 20
+    """Another change of the members is not committed yet."""
+    CONFIG_REFUSED = 21
+    """A change of the members, or a transfer, that cannot be made; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)

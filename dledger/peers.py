@@ -34,6 +34,12 @@ class PeerEvents(Protocol):
     def my_hello(self) -> Hello:
         """The hello to send now."""
 
+    def welcome(self, hello: Hello) -> Mapping[str, str]:
+        """Ids of those who may connect, given who asks."""
+
+    def addresses(self) -> Mapping[str, str]:
+        """Peer ports of the members, by id."""
+
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself (either direction)."""
 
@@ -82,9 +88,7 @@ class Peers:
         self._outbound: dict[str, PeerConnection] = {}
         self._inbound: dict[str, PeerConnection] = {}
         self._accepted: list[PeerConnection] = []
-        self._redial: dict[str, asyncio.Event] = {
-            peer: asyncio.Event() for peer in sorted(config.peers) if peer != config.self_id
-        }
+        self._redial: dict[str, asyncio.Event] = {}
         self.hellos: dict[str, Hello] = {}
         """Last hello of each peer that is connected in some direction."""
         self.too_new = 0
@@ -108,11 +112,11 @@ class Peers:
             await self._port.open()
         self._port.join(config.group, self)
 
-    async def dial(self, peer: str) -> None:
+    async def dial(self, peer: str, address: str) -> None:
         """Keep a connection to one peer, until cancelled."""
-        dialler = Dialler(self._config.peers[peer], self._tls, self._config.dial_timeout_s)
+        dialler = Dialler(address, self._tls, self._config.dial_timeout_s)
         pause = self._config.redial_min_s
-        again = self._redial[peer]
+        again = self._redial.setdefault(peer, asyncio.Event())
         while True:
             again.clear()
             connection: PeerConnection | None = None
@@ -128,7 +132,10 @@ class Peers:
                 self._log.debug("cannot reach peer", peer=peer, error=repr(error))
             else:
                 pause = self._config.redial_min_s
-                await connection.lost
+                try:
+                    await connection.lost
+                finally:
+                    connection.close("no longer dialled")
                 continue  # dial at once: a refusal tells that the process is gone (S17)
             if connection is not None:
                 connection.close()
@@ -191,6 +198,29 @@ class Peers:
             return
         connection.send(encode_message(message, compress=compress, version=connection.version))
 
+    def dialled_hello(self, peer: str) -> Hello | None:
+        """Who answers on the dialled connection: whose acknowledgements and votes come back on it."""
+        connection = self._outbound.get(peer)
+        return connection.hello if connection else None
+
+    def tell_clients(self, addresses: Mapping[str, str]) -> None:
+        """Clients learn whom else they can ask."""
+        for connection in self._accepted:
+            if connection.client and not connection.closed:
+                self._tell_client(connection, addresses)
+
+    def _tell_client(self, connection: PeerConnection, addresses: Mapping[str, str]) -> None:
+        hello = encode_hello(self._events.my_hello())
+        connection.send_frame(HELLO, {**hello, "addresses": dict(addresses)})
+
+    def prune(self, keeps: Callable[[Hello], bool]) -> None:
+        """Close the connections of peers that may not connect any more."""
+        for connection in [*self._outbound.values(), *self._accepted]:
+            hello = connection.hello
+            if hello is not None and not connection.closed and not keeps(hello):
+                text = f"{hello.node} is no member of the group any more"
+                self._refuse(connection, "removed", text)
+
     def refresh(self) -> None:
         """This node's identity changed: connections must say hello anew."""
         for connection in [*self._outbound.values(), *self._accepted]:
@@ -218,7 +248,7 @@ class Peers:
                 return
             connection.client = True
             connection.hand_to(self._on_client_frame, self._on_lost, limit)
-            connection.send_frame(HELLO, encode_hello(self._events.my_hello()))
+            self._tell_client(connection, self._events.addresses())
         else:
             connection.hand_to(self._on_frame, self._on_lost, limit)
             self._greet(connection, hello)
@@ -249,7 +279,7 @@ class Peers:
         """The hello of the other side if it may connect; else the connection is refused."""
         try:
             hello = decode_hello(header)
-            version = check_hello(self._events.my_hello(), hello, self._config.peers)
+            version = check_hello(self._events.my_hello(), hello, self._events.welcome(hello))
             if connection.dialled is not None and hello.node != connection.dialled:
                 raise HelloRefused(
                     f"{connection.dialled} was dialled, but {hello.node} answers: check dLegerPeers",
@@ -310,7 +340,8 @@ class Peers:
             self._inbound[hello.node] = connection
             if older is not None:
                 older.abort()
-            self._redial[hello.node].set()
+            if hello.node in self._redial:
+                self._redial[hello.node].set()
             self._guard(lambda: self._events.on_hello(hello))
         else:
             self._outbound[hello.node] = connection

@@ -33,12 +33,13 @@ class Versions:
         """A peer introduced itself."""
         self._heard[hello.node] = hello.protocol_max
 
+    def of(self, node: str) -> int:
+        """What a node last told that it knows; the oldest when it was never heard."""
+        return self._own if node == self._self_id else self._heard.get(node, PROTOCOL_MIN)
+
     def group(self, voters: Iterable[str]) -> int:
         """The version that this node and all these voters know."""
-        known = [
-            self._own if voter == self._self_id else self._heard.get(voter, PROTOCOL_MIN) for voter in voters
-        ]
-        return min([self._own, *known])
+        return min([self._own, *map(self.of, voters)])
 
     def may_write(self, kind: int, voters: Iterable[str]) -> bool:
         """Whether entries of this kind may be written now."""

@@ -45,7 +45,7 @@ class SimFile:
         """Write all parts one after another, into the page cache. ENOSPC and EIO may leave a part of it."""
         data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         inode = self._open_inode()
-        if not data or not self._files.effect(f"write {self.path} {offset}+{len(data)}"):
+        if not data or not self._files.effect("write", self.path, offset, len(data)):
             return
         if not self._files.disk.troubled:
             inode.take_room(offset, offset + len(data), None)
@@ -71,7 +71,7 @@ class SimFile:
         inode = self._open_inode()
         if size <= self.size() and inode.has_room(size):
             return
-        if self._files.effect(f"alloc {self.path} {size}"):
+        if self._files.effect("alloc", self.path, size):
             disk = self._files.disk
             disk.check("write", self.path)
             free = disk.free()
@@ -84,7 +84,7 @@ class SimFile:
     def truncate(self, size: int) -> None:
         """Set the length; new bytes read as zeros and have no room yet."""
         inode = self._open_inode()
-        if size != self.size() and self._files.effect(f"trunc {self.path} {size}"):
+        if size != self.size() and self._files.effect("trunc", self.path, size):
             self._files.disk.check("write", self.path)
             self._change(inode, (size, None))
 
@@ -99,7 +99,7 @@ class SimFile:
     def fdatasync(self) -> None:
         """Make durable what was written before; it is so when the job ends."""
         inode = self._open_inode()
-        if self._files.effect(f"fsync {self.path}", durable=True):
+        if self._files.effect("fsync", self.path, durable=True):
             mark = inode.written
             error = self._files.disk.failure("fsync", self.path) if self._files.disk.troubled else None
             if error is not None:
@@ -176,28 +176,50 @@ class SimFiles:
         """Whether the process still runs."""
         return self._process.alive
 
-    def effect(self, detail: str, durable: bool = False, ends_job: bool = True) -> bool:
+    def effect(
+        self,
+        operation: str,
+        path: str,
+        start: int | None = None,
+        length: int | None = None,
+        *,
+        durable: bool = False,
+        ends_job: bool = True,
+    ) -> bool:
         """Count and trace an operation; False when the process is dead. Checks rule 4 of simulation.md."""
+        world = self._world
+        if world.job is not None and world.job.thread is not None:
+            self._process.workers.pause()
         if not self._process.effect():
             return False
-        world = self._world
         if world.trace is not None:
+            detail = f"{operation} {path}" + ("" if start is None else f" {start}")
+            detail += "" if length is None else f"+{length}"
             world.trace.add(self._process.loop.now_ns(), self._process.name, "disk", detail)
-        job, strict = world.job, world.settings.strict_disk
+        job = world.job
         if job is None:
-            if strict and durable and world.current is not None:
-                world.fail(self._process, f"{detail}: durable work on the event loop, not in a worker", None)
+            if durable and world.current is not None:
+                self._against_the_rules(
+                    f"{operation} {path}: durable work on the event loop, not in a worker"
+                )
         else:
             job.touched = True
-            if strict and job.synced:
-                world.fail(self._process, f"{detail}: a job ends with its one durable action", None)
+            if job.synced:
+                self._against_the_rules(f"{operation} {path}: a job ends with its one durable action")
             job.synced = durable and ends_job
         return True
 
+    def _against_the_rules(self, text: str) -> None:
+        if self._world.settings.strict_disk:
+            self._world.fail(self._process, text, None)
+
     def reads(self, path: str) -> None:
         """Content is about to be read. OSError EIO."""
-        if self._world.job is not None:
-            self._world.job.touched = True
+        job = self._world.job
+        if job is not None:
+            job.touched = True
+            if job.thread is not None:
+                self._process.workers.pause()
         if self.disk.troubled:
             self.disk.check("read", path)
 
@@ -241,11 +263,15 @@ class SimFiles:
         self.disk.check("open", path)
         if create and self.disk.find(path) is None:
             self.disk.directory(self.disk.split(path)[0])
-            if self.effect(f"create {path}"):
+            if self.effect("create", path):
                 self.disk.check_room(path)
                 return SimFile(self, path, self.disk.create(path))
             return SimFile(self, path, Inode(0))
         return SimFile(self, path, self.disk.inode(path))
+
+    def open_read(self, path: str) -> SimFile:
+        """Open for reading; FileNotFoundError."""
+        return self.open(path)
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
@@ -268,7 +294,7 @@ class SimFiles:
         if self.is_dir(path):
             return
         # Harmless to repeat, so several in one job are allowed; all are durable when it ends.
-        if self.effect(f"mkdir {path}", durable=True, ends_job=False):
+        if self.effect("mkdir", path, durable=True, ends_job=False):
             self.disk.check_room(path)
             missing = path
             above: list[str] = []
@@ -287,14 +313,14 @@ class SimFiles:
 
     def rename(self, old: str, new: str) -> None:
         """Replace atomically; durable after `sync_dir` of the parent(s)."""
-        if self.effect(f"rename {old} {new}"):
+        if self.effect("rename", f"{old} {new}"):
             self.disk.rename(old, new)
 
     def unlink(self, path: str) -> None:
         """Remove a file name; no error if it is not there."""
         if self.is_dir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if self.exists(path) and self.effect(f"unlink {path}"):
+        if self.exists(path) and self.effect("unlink", path):
             self.disk.remove(path)
 
     def rmtree(self, path: str) -> None:
@@ -302,13 +328,13 @@ class SimFiles:
         if not self.exists(path):
             return
         self.disk.directory(path)
-        if self.effect(f"rmtree {path}"):
+        if self.effect("rmtree", path):
             self.disk.remove(path)
 
     def sync_dir(self, path: str) -> None:
         """Make the names in this directory durable, when the job ends."""
         directory = self.disk.directory(path)
-        if self.effect(f"syncdir {path}", durable=True):
+        if self.effect("syncdir", path, durable=True):
             error = self.disk.failure("fsync", path) if self.disk.troubled else None
             if error is not None:
                 self.sync_failed("names")

@@ -27,8 +27,7 @@ def apply_op(content: bytearray, op: FileOp) -> bytearray:
         else:
             content = bytearray(length)  # zeros that take no memory until they are touched
     if data is not None:
-        with memoryview(content) as view:
-            view[offset : offset + len(data)] = data
+        content[offset:length] = data  # as long as what it replaces: views of it stay valid
     return content
 
 

@@ -53,7 +53,8 @@ class Flow:
         if self.closed:
             return
         network, link = self._network, self.link
-        at = now + delay_ns + network.between(link.latency_ns)
+        low, high = link.latency_ns
+        at = now + delay_ns + low + int(network.random() * (high - low))
         if link.impaired:
             at += link.extra_ns(now, payload, network.random)
         if at <= self._last:
@@ -133,7 +134,8 @@ class Endpoint:
 
     def send(self, data: bytes) -> int:
         """Take up to the free window; 0 when it is full. ConnectionResetError, BrokenPipeError."""
-        self._raise_error()
+        if self._error is not None:
+            self._raise_error()
         if self.broken or self.gone or self._fin_sent:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         count = min(len(data), self.space)
@@ -143,7 +145,8 @@ class Endpoint:
         if not self.process.effect():
             return len(data)
         self.space -= count
-        self.network.trace(self, "send", f"{count}")
+        if self.network.world.trace is not None:
+            self.network.trace(self, "send", f"{count}")
         self._transmit(data if count == len(data) else data[:count])
         return count
 
@@ -234,7 +237,8 @@ class Endpoint:
             return
         self._inbox.append(data)
         self._unread += len(data)
-        self.network.trace(self, "recv", f"{len(data)}")
+        if self.network.world.trace is not None:
+            self.network.trace(self, "recv", f"{len(data)}")
         if self.transport is not None:
             self.transport.on_readable()
 

@@ -9,7 +9,7 @@
         world.restart(a, server_main)
         world.run_until(lambda: done(), limit_s=10)
 
-Order of events: (time in ns, seeded tie, sequence number). Everything random comes from streams that the
+Order of events: (time in ns, seeded tie). Everything random comes from streams that the
 seed and a name determine, one per purpose, so that a change in one part does not reshuffle the others.
 Whatever nobody handled (an exception in a callback, a program that raised, a broken rule of the disk) fails
 the run at once.
@@ -27,6 +27,7 @@ import heapq
 import random
 import sys
 import warnings
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -40,11 +41,10 @@ from chaos.sim.settings import SECOND, Settings
 from chaos.sim.trace import Trace
 
 if TYPE_CHECKING:
+    from chaos.sim.loop import SimLoop
     from chaos.sim.workers import Job
 
 _CLOSE_ATTEMPTS = 100
-_TIE_BITS = 20
-_SEQUENCE_BITS = 44
 
 
 class RunFailed(Exception):
@@ -73,13 +73,13 @@ class World(Faults):
         self.now = 0
         self.events = 0
         self.current: Process | None = None
+        self.loop: SimLoop | None = None  # the running loop of this thread: whose turn was last
         self.job: Job | None = None
         self.nodes: dict[str, Node] = {}
         self.faults: dict[str, int] = {}  # kind -> how many were injected
         self.recent_log: deque[str] = deque(maxlen=self.settings.recent_log_lines)
-        self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
-        self._sequence = 0
-        self._tie = self.stream("schedule").getrandbits
+        self._heap: list[tuple[int, float, Callable[[Any], None], Any]] = []
+        self.tie = self.stream("schedule").random  # orders events of one instant; 53 bits never meet again
         self.schedule_random = self.stream("turns").random
         self.network = Network(self)
         self._failure: tuple[str, BaseException | None] | None = None
@@ -93,26 +93,16 @@ class World(Faults):
         """A generator that depends on the seed and the name only."""
         return random.Random(f"{self.seed}/{name}")
 
-    def next_key(self) -> int:
-        """Orders events of one instant: a seeded tie, then the sequence number."""
-        self._sequence += 1
-        return self._tie(_TIE_BITS) << _SEQUENCE_BITS | self._sequence
-
     def push(self, when: int, action: Callable[[Any], None], argument: Any) -> None:
         """Have `action(argument)` called at world time `when` (ns)."""
-        self._sequence += 1
-        key = self._tie(_TIE_BITS) << _SEQUENCE_BITS | self._sequence
-        heapq.heappush(self._heap, (when, key, action, argument))
+        heapq.heappush(self._heap, (when, self.tie(), action, argument))
 
     def enter(self, process: Process) -> None:
-        """Code of a process begins to run."""
+        """Code of a process begins to run, outside of its loop."""
+        self.loop = None
+        _set_running_loop(None)
         self.current = process
         self.guard.inside = True
-
-    def leave(self) -> None:
-        """It ended."""
-        self.current = None
-        self.guard.inside = False
 
     @property
     def time(self) -> float:
@@ -192,7 +182,8 @@ class World(Faults):
                 endpoint.gone = True
         if not node.powered:
             node.listeners.clear()
-        loop.dead = True
+        loop.die()
+        process.workers.abandon()
         process.files.killed()
 
     # -- what happened -------------------------------------------------------------------------------
@@ -254,9 +245,13 @@ class World(Faults):
             self.guard.__enter__()
         collecting = gc.isenabled()
         gc.disable()
+        outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
         try:
             return self._steps(limit, predicate)
         finally:
+            self.loop = None
+            _set_running_loop(outer)
+            sys.set_asyncgen_hooks(*hooks)
             if collecting:
                 gc.enable()
             if own_guard:
@@ -265,8 +260,7 @@ class World(Faults):
     def _steps(self, limit: int, predicate: Callable[[], object] | None) -> bool:
         heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= limit:
-            when, _, action, argument = pop(heap)
-            self.now = when
+            self.now, _, action, argument = pop(heap)
             self.events += 1
             action(argument)
             if self._failure is not None:

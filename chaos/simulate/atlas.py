@@ -61,6 +61,6 @@ class Atlas:
         head = self._stage.machines[leader].node
         if head is None or not node.elector.may_vote or not node.elector.may_stand:
             return False
-        named = head._members.current.get(machine.name) == node._identity.incarnation
+        named = head.membership.counts(node.my_hello())
         settled = not head._members.pending(head.commit_index)
         return named and settled and node.log.durable_index >= damage.commit_index

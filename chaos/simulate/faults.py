@@ -10,25 +10,21 @@ from functools import partial
 
 from chaos.sim.settings import MS
 from chaos.simulate.atlas import Atlas
+from chaos.simulate.link_faults import LinkFaults
 from chaos.simulate.plan import Fault
 from chaos.simulate.stage import Stage
-
-Undo = Callable[[], None]
 
 AGAIN_MS = 700
 POWER_MODES = ("prefix", "torn", "none", "all", "torn")
 
 
-class Injector:
+class Injector(LinkFaults):
     """Applies the faults of a plan at their times, undoes them, and ends them all at `finish`."""
 
     def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
         self.injected: dict[str, int] = {}
-        self.over = False
         self.atlas = Atlas(stage)
-        self._stage = stage
-        self._world = stage.world
-        self._cuts: dict[tuple[str, str], int] = {}
         self._kinds: dict[str, Callable[[Fault], bool]] = {
             "kill": self._kill,
             "kill-all": self._kill_all,
@@ -52,13 +48,7 @@ class Injector:
             "wipe": self._wipe,
             "rot": self._rot,
             "lose-segment": self._lose_segment,
-            "cut": self._cut,
-            "one-way": self._one_way,
-            "isolate": self._isolate,
-            "deaf": self._deaf,
-            "mute": self._mute,
-            "ring": self._ring,
-            "clients-cut": self._clients_cut,
+            **self.link_kinds(),
         }
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
@@ -69,9 +59,8 @@ class Injector:
     def finish(self) -> None:
         """Undo everything: whole networks, good disks, steady clocks, running nodes."""
         self.over = True
-        self._cuts.clear()
+        self.mend_links()
         world = self._world
-        world.heal()
         for name in self._stage.names:
             machine = world.nodes[name]
             if machine.process is not None:
@@ -87,31 +76,8 @@ class Injector:
             return
         if self._kinds[fault.kind](fault):
             self.injected[fault.kind] = self.injected.get(fault.kind, 0) + 1
-            self._stage.noted_fault(fault.kind)
         else:
             self._world.push(self._world.now + AGAIN_MS * MS, self._begin, fault)
-
-    def _later(self, delay_ms: int, undo: Undo) -> None:
-        self._world.push(self._world.now + max(delay_ms, 1) * MS, self._undo, undo)
-
-    def _undo(self, undo: Undo) -> None:
-        if not self.over:
-            undo()
-
-    # Whom
-
-    def _target(self, fault: Fault) -> str | None:
-        alive = self._stage.alive()
-        leader = self._stage.leader()
-        if fault.target == "leader" and leader is not None:
-            return leader
-        if fault.target == "follower":
-            alive = [name for name in alive if name != leader]
-        return alive[fault.pick % len(alive)] if alive else None
-
-    def _other(self, fault: Fault, target: str) -> str:
-        others = [name for name in self._stage.names if name != target]
-        return others[fault.pick // 7 % len(others)]
 
     # Processes and power
 
@@ -148,7 +114,17 @@ class Injector:
         return self._end_all(fault, self._world.kill)
 
     def _power_all(self, fault: Fault) -> bool:
-        return self._end_all(fault, partial(self._world.power_cut, mode=self._mode(fault)))
+        """All lose power at one instant: now, or when the leader (or who is there) has its n-th effect."""
+        cut = partial(self._world.power_cut, mode=self._mode(fault))
+        target = self._target(fault)
+        if target is None or not fault.amount:
+            return self._end_all(fault, cut)
+        process = self._world.nodes[target].process
+        assert process is not None
+        self._world.crash_before(target, fault.amount, power=True, mode=self._mode(fault))
+        self._stage.when_ended(process, lambda: self.over or self._end_all(fault, cut))
+        self._later(fault.lasting_ms + AGAIN_MS, lambda: self._world.power_cut(target))
+        return True
 
     def _end_all(self, fault: Fault, end: Callable[[str], None]) -> bool:
         for place, name in enumerate(self._stage.names):
@@ -313,68 +289,3 @@ class Injector:
         self._world.nodes[target].disk.lose(path)
         self._start_later(fault.lasting_ms, target)
         return True
-
-    # Network
-
-    def _block(self, fault: Fault, pairs: list[tuple[str, str]]) -> bool:
-        for pair in pairs:
-            self._cuts[pair] = self._cuts.get(pair, 0) + 1
-            self._world.partition(*pair, directed=True)
-        self._later(fault.lasting_ms, lambda: self._unblock(pairs))
-        return True
-
-    def _unblock(self, pairs: list[tuple[str, str]]) -> None:
-        for source, target in pairs:
-            left = self._cuts.get((source, target), 0) - 1
-            self._cuts[source, target] = left
-            if left == 0:
-                self._world.note(source, "heal", f"{source}>{target}")
-                self._world.network.heal(source, target)
-
-    def _everybody_but(self, target: str) -> list[str]:
-        return [name for name in (*self._stage.names, *self._stage.client_names) if name != target]
-
-    def _cut(self, fault: Fault) -> bool:
-        target = self._target(fault) or self._stage.names[0]
-        other = self._other(fault, target)
-        return self._block(fault, [(target, other), (other, target)])
-
-    def _one_way(self, fault: Fault) -> bool:
-        target = self._target(fault) or self._stage.names[0]
-        other = self._other(fault, target)
-        return self._block(fault, [(target, other) if fault.pick % 2 else (other, target)])
-
-    def _isolate(self, fault: Fault) -> bool:
-        target = self._target(fault) or self._stage.names[0]
-        pairs = [(target, other) for other in self._everybody_but(target)]
-        return self._block(fault, pairs + [(other, target) for _, other in pairs])
-
-    def _deaf(self, fault: Fault) -> bool:
-        """It hears nobody."""
-        target = self._target(fault) or self._stage.names[0]
-        return self._block(fault, [(other, target) for other in self._everybody_but(target)])
-
-    def _mute(self, fault: Fault) -> bool:
-        """Nobody hears it."""
-        target = self._target(fault) or self._stage.names[0]
-        return self._block(fault, [(target, other) for other in self._everybody_but(target)])
-
-    def _ring(self, fault: Fault) -> bool:
-        """Everybody reaches only the next and the one before: with three nodes, one link is missing."""
-        names = self._stage.names
-        size = len(names)
-        shift = fault.pick % size
-        order = names[shift:] + names[:shift]
-        pairs = [
-            (order[one], order[other])
-            for one in range(size)
-            for other in range(size)
-            if one != other and (one - other) % size not in (1, size - 1)
-        ]
-        return self._block(fault, pairs or [(order[0], order[1]), (order[1], order[0])])
-
-    def _clients_cut(self, fault: Fault) -> bool:
-        """Clients do not reach a node that the others reach."""
-        target = self._target(fault) or self._stage.names[0]
-        pairs = [(target, client) for client in self._stage.client_names]
-        return self._block(fault, pairs + [(client, target) for _, client in pairs])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 LINES: tuple[tuple[str, str], ...] = (
     ("log ends with a torn tail", "torn tail recovered"),
-    ("cutting a conflicting suffix", "follower truncated"),
     ("damaged push frame dropped", "damaged frame dropped"),
     ("recording its incarnation", "node admitted after a wipe"),
     ("store is refilled", "store refilled"),

@@ -102,10 +102,11 @@ def _draw_operations(
     done = 0
     while done < profile.operations:
         at = rng.randint(500, DURATION_MS - 1500)
+        chance = rng.random()
         if rng.random() < NEAR_FAULTS:
             at = rng.choice(faults).at_ms + rng.randint(-60, 120)
+            chance = rng.uniform(0.1, 0.6)
         client = rng.randrange(CLIENTS)
-        chance = rng.random()
         if chance < 0.2:
             operations.append(Operation(at, client, "get", pick=rng.randrange(1 << 16)))
             done += 1

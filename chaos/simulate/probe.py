@@ -31,6 +31,7 @@ from dledger.messages import (
     VoteResult,
 )
 from formats.entry import EntryHeader, unpack_header
+from formats.store_files import HardState
 
 if TYPE_CHECKING:
     from chaos.simulate.stage import Machine, Stage
@@ -132,8 +133,7 @@ class Probe(HostEvents):
             self._guarded(self._role, role, term)
 
     def serving(self, term: int) -> None:
-        self._stage.served(self.machine, term)
-        self._guarded(self.check)
+        self._guarded(self._serves, term)
 
     def committed(self, index: int) -> None:
         self._guarded(self._committed, index)
@@ -160,17 +160,27 @@ class Probe(HostEvents):
         self._commits_up_to(node.commit_index)
 
     def _role(self, role: Role, term: int) -> None:
+        before = self._before
+        if before is not None and before.role is Role.LEADER and (role, before.term) == (Role.FOLLOWER, term):
+            self._marks.reach("leader stepped down without contact to a quorum")
         if role is Role.LEADER:
             self._stage.elected(self.machine, term)
             self._cluster.elected(self.machine.store, term, self.log)
         self.check()
 
+    def _serves(self, term: int) -> None:
+        self._cluster.serves(self.machine.store, term, self.node.applied_index, self.log)
+        self.check()
+
     def _committed(self, index: int) -> None:
         node, machine = self.node, self.machine
+        first = self._commit_checked + 1
         if self._commits_up_to(index) and node._replicator.leader is not None and node.role is Role.LEADER:
             voters = node.elector.voters
             durable = sum(1 for voter in voters if self._stage.machines[voter].has_durably(self.log, index))
             self._cluster.leader_commits(machine.store, node.term, index, self.log, durable, len(voters))
+            if first in self.log and self.log[first].term < node.term:
+                self._marks.reach("entries of an older term committed by a newer one")
         self.check()
 
     def _commits_up_to(self, index: int) -> bool:
@@ -188,10 +198,13 @@ class Probe(HostEvents):
         for index, size in enumerate(batch.sizes, batch.first):
             entry = self.log[index] = entry_of(unpack_header(batch.data, offset))
             self._cluster.appended(self.machine.store, index, entry)
+            self._stage.appended(self.machine, entry)
             offset += size
 
     def _cut(self, index: int) -> None:
         node = self.node
+        if index in self.log:
+            self._stage.cuts(self.machine, index, self.log[index])
         self._cluster.cut(self.machine.store, index, self.log)
         if index <= node.commit_index:
             raise InvariantViolated(
@@ -201,18 +214,19 @@ class Probe(HostEvents):
         for gone in range(index, last + 1):
             del self.log[gone]
         self.machine.durable.cut(index)
-        self._marks.reach("suffix of a deposed leader cut")
 
     def _sends(self, peer: str, message: Message) -> None:
         store = self.machine.store
         if isinstance(message, VoteRequest):
+            if message.transfer:
+                self._marks.reach("stood because the leader said so")
             if not message.pre:
                 self._term_is_durable(message.term, self.machine.name)
-                self._cluster.voted(store, message.term, self.machine.name)
+                self._cluster.voted(store, message.term, self.machine.name, self.log)
         elif isinstance(message, VoteResponse):
             if message.result is VoteResult.ACCEPT and not message.pre:
                 self._term_is_durable(message.asked_term, peer)
-                self._cluster.voted(store, message.asked_term, peer)
+                self._cluster.voted(store, message.asked_term, peer, self.log)
             elif message.pre and message.result is VoteResult.REJECT_ALREADY_HAS_LEADER:
                 self._marks.reach("pre-vote refused by stickiness")
         elif isinstance(message, _TELLS_TERM):
@@ -233,9 +247,14 @@ class Probe(HostEvents):
         if (
             state is None
             or state.term < term
-            or (vote is not None and (state.term, state.vote) != (term, vote))
+            or (vote is not None and (state.term, _candidate(state)) != (term, vote))
         ):
             raise InvariantViolated(
                 f"{self.machine.name} tells of term {term} and vote {vote}, its disk holds {state}"
             )
         self._term_on_disk = state.term
+
+
+def _candidate(state: HardState) -> str | None:
+    """Node id of a vote: the disk names the candidate's incarnation too."""
+    return None if state.vote is None else state.vote.partition("/")[0]

@@ -176,6 +176,10 @@ class Run:
         cluster.count("history of the clients")
         self._verdict = judge(self.history.calls, values)
         self.outcome.entries = len(logs[0])
+        if self._verdict.recovered:
+            self.stage.marks.reach("an append of unknown outcome is in the log")
+        if self._verdict.unknown > self._verdict.recovered:
+            self.stage.marks.reach("an append of unknown outcome is nowhere")
 
     def _sum_up(self) -> None:
         outcome, stage = self.outcome, self.stage

@@ -46,6 +46,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--replay", metavar="FILE", help="play the plan in this file instead of seeds")
     parser.add_argument("--replays", metavar="DIR", default="run/simulation", help="where failing plans go")
+    parser.add_argument("--first", action="store_true", help="end at the first violation")
     parser.add_argument("--no-shrink", action="store_true", help="show failing plans as they are")
     parser.add_argument("--check-determinism", action="store_true", help="run each seed twice and compare")
     parser.add_argument("--list", action="store_true", help="print the profiles and end")
@@ -135,6 +136,8 @@ def _run_many(args: argparse.Namespace) -> int:
         results.add(outcome)
         totals.add(outcome)
         progress.show(totals, time.monotonic() - began, resumed)
+        if args.first and totals.violations:
+            break
     progress.end()
     wall_s = time.monotonic() - began
     violations = [

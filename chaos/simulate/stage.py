@@ -15,6 +15,7 @@ from chaos.simulate.probe import Probe
 from chaos.simulate.register_host import RegisterHost
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.host import Role
 from dledger.node import Node
 from runtime.env import Env
 
@@ -30,16 +31,21 @@ class WatchedWorld(World):
 
     on_log: Callable[[str], None] | None = None
     on_end: Callable[[Process, Exit], None] | None = None
+    disposed = False
 
     def log(self, process: Process, level: str, text: str) -> None:
         super().log(process, level, text)
         if self.on_log is not None and level != "debug":
             self.on_log(text)
 
+    def dispose(self) -> None:
+        self.disposed = True
+        super().dispose()
+
     def ended(self, process: Process, how: Exit) -> None:
         first = process.exit is None
         super().ended(process, how)
-        if first and self.on_end is not None:
+        if first and self.on_end is not None and not self.disposed:
             self.on_end(process, how)
 
 
@@ -132,7 +138,7 @@ class Stage:
         self.cluster = Cluster()
         self.marks = Marks()
         self.elections = 0
-        self.serving_terms: list[int] = []
+        self._then: tuple[Process, Callable[[], object]] | None = None
         self.names = tuple(f"n{number}" for number in range(plan.nodes))
         self.client_names = tuple(f"c{number}" for number in range(CLIENTS))
         self.peers = {name: f"{name}:{PORT}" for name in self.names}
@@ -162,6 +168,7 @@ class Stage:
             max_entry_bytes=16 * 1024,
             index_units_per_file=256,
             pool_segments=1,
+            lag_probe_s=1.0,
         )
         probe = Probe(self, machine)
         machine.host = RegisterHost(probe)
@@ -172,7 +179,14 @@ class Stage:
 
     def _ended(self, process: Process, how: Exit) -> None:
         machine = self.machines.get(process.name)
-        if machine is None or how.error is None:
+        if machine is None:
+            return
+        self._ends(machine)
+        if self._then is not None and self._then[0] is process:
+            self.world.push(self.world.now, self._do_then, None)
+        if all(not self.world.nodes[name].powered for name in self.names):
+            self.marks.reach("no node has power")
+        if how.error is None:
             return
         error = how.error
         if machine.excused and isinstance(error, NodeFailed) and _by_its_disk(error):
@@ -184,6 +198,15 @@ class Stage:
     def _restart(self, name: str) -> None:
         self.start(name)
 
+    def when_ended(self, process: Process, then: Callable[[], object]) -> None:
+        """Call back at the instant at which this process ends."""
+        self._then = (process, then)
+
+    def _do_then(self, _: None) -> None:
+        then, self._then = self._then, None
+        if then is not None:
+            then[1]()
+
     def violated(self, text: str) -> None:
         """An oracle says no: the run ends after this event."""
         process = self.world.current
@@ -193,17 +216,41 @@ class Stage:
 
     # What happened
 
-    def noted_fault(self, kind: str) -> None:
-        """A fault was injected."""
-        self.marks.reach(f"fault {kind}")
-
     def elected(self, machine: Machine, term: int) -> None:
         """Somebody won an election."""
         self.elections += 1
+        others = [other.node for other in self.machines.values() if other is not machine]
+        if any(node is not None and node.role is Role.LEADER for node in others):
+            self.marks.reach("a new leader while the old one still leads")
 
-    def served(self, machine: Machine, term: int) -> None:
-        """Its term is open."""
-        self.serving_terms.append(term)
+    def appended(self, machine: Machine, entry: Entry) -> None:
+        """An entry joined a log."""
+        if entry.pos % SEGMENT == 0 and entry.pos and len(self.alive()) < len(self.names):
+            self.marks.reach("segment rolled while a node is down")
+
+    def cuts(self, machine: Machine, index: int, entry: Entry) -> None:
+        """A node cuts its log."""
+        self.marks.reach("follower truncated")
+        holders = sum(1 for other in self.machines.values() if other.log.get(index) == entry)
+        if holders * 2 > len(self.names):
+            self.marks.reach("cut what a majority held (figure 8)")
+
+    def _ends(self, machine: Machine) -> None:
+        """A process of the group is about to be no more."""
+        probe = machine.probe
+        if probe is None or not probe.opened:
+            self.marks.reach("end during recovery")
+            return
+        node = probe.node
+        if node.role is Role.LEADER and node.log.last_index > node.commit_index:
+            self.marks.reach("leader ended with an uncommitted tail")
+        if node.log.last_index > node.log.durable_index:
+            self.marks.reach("end with entries not yet durable")
+        state = machine.disk_store.hard_state()
+        if state is not None and state.term > self.cluster.announced.get(machine.store, 0):
+            self.marks.reach("end between saving a term and telling it")
+        if node._replicator._cuts:
+            self.marks.reach("end during a truncation")
 
     # Who is who
 

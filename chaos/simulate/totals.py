@@ -58,11 +58,13 @@ class Totals:
             self.thin.append(outcome.seed)
 
     def missing_marks(self) -> list[str]:
-        """Marks of the profiles that were run, which no seed reached; empty for few seeds."""
+        """Marks and faults of the profiles that were run, which no seed reached; empty for few seeds."""
         if self.seeds < MARKS_FROM_SEEDS:
             return []
         wanted = {mark: None for name in self.profiles for mark in PROFILES[name].marks}
-        return [mark for mark in wanted if mark not in self.marks]
+        missing = [mark for mark in wanted if mark not in self.marks]
+        kinds = {draw.kind: None for name in self.profiles for draw in PROFILES[name].faults}
+        return missing + [f"fault {kind}" for kind in kinds if kind not in self.faults]
 
     @property
     def failed(self) -> bool:

@@ -12,7 +12,9 @@ Heartbeats are numbered in rounds within a term. A round that a quorum of voters
 node led when the round was sent: the ground of read points (dissertation 6.4, `dledger.reads`) and, when
 the group allows it, of a lease.
 
-A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter.
+A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter. It
+answers vote requests all the same: it may have been promoted by an entry that it lacks, and only a candidate
+whose configuration names it counts its vote (see dledger/members.py).
 Time is a float in seconds from the shell's monotonic clock; chance is injected.
 """
 
@@ -138,6 +140,8 @@ class Elector:
         self.may_stand = True
         """False while this node would be a bad leader (rotten entries, a full or stalled disk): it votes, but
         does not stand."""
+        self.health = 0
+        """`Health` flags of this node, told to the leader."""
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.state = State.FOLLOWER if self_id in self._voters else State.LEARNER
@@ -146,6 +150,8 @@ class Elector:
         self._quiet_until = now + settings.timeout_min_s if settings.lease_s else now
         self._leader_heard = -1e9
         self._leader_gone = False
+        self._absent: str | None = None
+        """Whose host refused the last connection: no use in waiting for its vote."""
         self._results: dict[str, VoteResult] = {}
         self._failed_rounds = 0
         self._round = 0
@@ -155,6 +161,8 @@ class Elector:
         self._lease_from = -1e9
         self._handed_over = False
         self._contact: dict[str, float] = {}
+        self.peer_health: dict[str, int] = {}
+        """What voters last told this leader of themselves (`Health` flags)."""
         self._quorum_deadline = 0.0
         self._deadline = now + self._timeout()
         self._next_heartbeat = now
@@ -236,6 +244,7 @@ class Elector:
             raise InvariantBroken(f"two leaders in term {term}: {self.leader_id} and {leader}")
         self._leader_heard = now
         self._leader_gone = False
+        self._absent = None
         self._failed_rounds = 0
         self._deadline = now + self._timeout()
         return effects
@@ -244,6 +253,10 @@ class Elector:
         """A peer answered this leader in this term: it counts for the check-quorum."""
         if self.state is State.LEADER:
             self._contact[peer] = now
+
+    def heard(self, peer: str, since: float) -> bool:
+        """Whether this leader heard a voter after `since`."""
+        return self._contact.get(peer, -1e9) > since
 
     def leader_refused(self, peer: str, now: float) -> list[Effect]:
         """The leader's host answers that nobody listens there: its process is gone (S17).
@@ -254,6 +267,7 @@ class Elector:
         if peer != self.leader_id or self.state is not State.FOLLOWER or self._settings.lease_s:
             return []
         self._leader_gone = True
+        self._absent = peer
         self._deadline = min(self._deadline, now + self._rng.uniform(0.0, self._settings.retry_min_s))
         return []
 
@@ -263,9 +277,17 @@ class Elector:
 
     def set_members(self, voters: Iterable[str], peers: Iterable[str], now: float) -> list[Effect]:
         """The configuration changed (effective at append, S19); `peers` are all others, also learners."""
+        before = self._voters
         self._voters = tuple(sorted(voters))
         self._peers = tuple(sorted(peer for peer in peers if peer != self._self_id))
         votes = self._self_id in self._voters
+        if self.state is State.LEADER:
+            # A learner that became a voter was not counted as heard until now; who left is forgotten, as
+            # another store may come under its id.
+            self._contact = {
+                peer: self._contact.get(peer, -1e9 if peer in before else now) for peer in self._voters
+            }
+            self._answered = {peer: self._answered.get(peer, 0) for peer in self._voters}
         if self.state is State.LEARNER and votes:
             self._deadline = now + self._timeout()
             self._enter(Cause.PROMOTED, State.FOLLOWER)
@@ -310,10 +332,9 @@ class Elector:
         effects: list[Effect] = []
         if now >= self._quorum_deadline:
             recent = now - self._settings.timeout_max_s
-            alive = 1 + sum(
-                1
-                for peer in self._voters
-                if peer != self._self_id and self._contact.get(peer, -1e9) >= recent
+            # A leader that is leaving the group leads without counting itself (dissertation 4.2.2).
+            alive = sum(
+                1 for peer in self._voters if peer == self._self_id or self._contact.get(peer, -1e9) >= recent
             )
             if not self.quorum(alive):
                 return self._become_follower(Cause.NO_QUORUM, None, now)
@@ -364,7 +385,8 @@ class Elector:
             if self.state is State.PRE_CANDIDATE:
                 return self._start_vote(Cause.PRE_QUORUM, now)
             return self._become_leader(now)
-        if lost(self._results, self._voters):
+        absent = {} if self._absent is None else {self._absent: VoteResult.UNKNOWN}
+        if lost(absent | self._results, self._voters):
             # No use in waiting for the time-out of the round.
             if verdict is Verdict.WAIT_TO_REVOTE and somebody_is_ahead(self._results):
                 self._failed_rounds += 1  # stand back, so that the better log can win
@@ -378,6 +400,8 @@ class Elector:
             effects += self._follow(request.term, None, now)
         if result is None:
             result = self._compare_logs(request)
+        if result is None and request.pre:
+            result = self._give_way(request, now)
         if result is None and not request.pre and self.vote is None:
             self.vote = request.candidate
             self._deadline = now + self._timeout()
@@ -424,6 +448,21 @@ class Elector:
             return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
         return None
 
+    def _give_way(self, request: VoteRequest, now: float) -> VoteResult | None:
+        """Who grants a pre-vote stands back a little, so that the vote is not split.
+
+        Two that stand at once would win each other's pre-vote, vote for themselves and wait for a time-out.
+        So the better log goes first, then the lower id. Only in the first round: who cannot win although it
+        goes first (it reaches too few) must not keep others from winning.
+        """
+        if self.state is State.PRE_CANDIDATE:
+            better = (request.last_term, request.last_index) > (self._log.last_term, self._log.last_index)
+            if self._failed_rounds == 1 and not better and self._self_id < request.candidate:
+                return VoteResult.REJECT_ALREADY_VOTED
+            self._results = {}
+        self._deadline = max(self._deadline, now + self._settings.retry_min_s * self._rng.uniform(1.0, 2.0))
+        return None
+
     def _on_vote_response(self, peer: str, response: VoteResponse, now: float) -> list[Effect]:
         if response.term > self.term and response.result is not VoteResult.ACCEPT:
             return self._follow(response.term, None, now)
@@ -451,6 +490,7 @@ class Elector:
         self._enter(Cause.QUORUM, State.LEADER)
         self.leader_id = self._self_id
         self._failed_rounds = 0
+        self.peer_health = {}
         self._contact = {peer: now for peer in self._voters if self._results.get(peer) is VoteResult.ACCEPT}
         self._quorum_deadline = now + self._settings.timeout_max_s
         self._next_heartbeat = now
@@ -484,7 +524,8 @@ class Elector:
         if message.term < self.term:
             return [Send(peer, HeartbeatResponse(self.term, Code.EXPIRED_TERM))]
         effects = self.leader_contact(message.leader, message.term, now)
-        return [*effects, Send(peer, HeartbeatResponse(self.term, Code.SUCCESS, message.round))]
+        answer = HeartbeatResponse(self.term, Code.SUCCESS, message.round, self.health)
+        return [*effects, Send(peer, answer)]
 
     def _on_heartbeat_response(self, peer: str, message: HeartbeatResponse, now: float) -> list[Effect]:
         if message.term > self.term:
@@ -492,6 +533,7 @@ class Elector:
         if message.term != self.term or self.state is not State.LEADER:
             return []
         self.peer_active(peer, now)
+        self.peer_health[peer] = message.health
         if message.code is not Code.SUCCESS:
             return []
         self._answered[peer] = max(self._answered.get(peer, 0), min(message.round, self._round))

@@ -51,6 +51,9 @@ class Hello:
     meta: Mapping[str, str] = field(default_factory=dict)
     lease_ms: int = 0
     """How long a voter keeps to a leader that it heard, when the group allows lease reads; else 0."""
+    config_index: int = -1
+    """Index of the newest configuration entry that this node has, if that names it; else -1. Vouches for a
+    member that the other side, whose log is behind, does not know yet."""
 
 
 def encode_hello(hello: Hello) -> dict[str, Any]:
@@ -66,6 +69,7 @@ def encode_hello(hello: Hello) -> dict[str, Any]:
         "members": dict(hello.members),
         "meta": dict(hello.meta),
         "lease_ms": hello.lease_ms,
+        "configuration": hello.config_index + 1,
     }
 
 
@@ -87,6 +91,7 @@ def decode_hello(value: object) -> Hello:
             lease_ms=_number(value.get("lease_ms", 0), "lease_ms"),
             members=_texts(value.get("members", {}), "members"),
             meta=_texts(value.get("meta", {}), "meta"),
+            config_index=_number(value.get("configuration", 0), "configuration") - 1,
         )
     except (KeyError, TypeError, IndexError) as error:
         raise HelloRefused(f"hello is malformed: {error!r}") from error
@@ -120,7 +125,9 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
         raise HelloRefused(f"two nodes call themselves {mine.node}: check dLegerSelfId", "same id")
     if other.node not in configured:
         raise HelloRefused(
-            f"{other.node} is not among the configured peers {', '.join(sorted(configured))}", "unknown peer"
+            f"{other.node} is no member of group {mine.group} ({', '.join(sorted(configured))}): it was "
+            "removed, or must be added first (python -m dledger member add)",
+            "unknown peer",
         )
     if mine.cluster and other.cluster and mine.cluster != other.cluster:
         raise HelloRefused(
@@ -182,8 +189,3 @@ def form_or_join(
     members = {node: hello.incarnation for node, hello in hellos.items()}
     members[identity.node] = identity.incarnation
     return replace(identity, cluster=cluster_id(members), members=members)
-
-
-def voters_of(members: Mapping[str, str]) -> tuple[str, ...]:
-    """Voting node ids of a configuration."""
-    return tuple(sorted(members))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from dledger.messages import Code
 from formats.entry import HEADER_SIZE, unpack_header
 from formats.message_ids import decode_message_id
 from formats.properties import decode_properties
@@ -259,6 +260,19 @@ def test_too_much_pending_is_busy(tmp_path: Path) -> None:
         assert world.node.appender is not None
         world.node.appender.room = False
         assert (await world.send()).code == ResponseCode.SYSTEM_BUSY
+
+    run(test)
+
+
+def test_a_full_disk_is_not_available_and_stores_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        appender = world.node.appender
+        assert appender is not None
+        appender.room, appender.refusal = False, Code.DISK_FULL
+        answer = await world.send()
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "DISK_FULL" in (answer.remark or "")
 
     run(test)
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from chaos.sim import Trace, World
+from chaos.sim import Settings, Trace, World
 from runtime.env import Env
 from runtime.workers import Lane
 
@@ -109,7 +109,7 @@ def run(seed: int) -> list[str]:
 def run_with_faults(seed: int) -> list[str]:
     """The same under one fault of each family after the other, all of them seeded."""
     trace = Trace()
-    with World(seed, trace=trace) as world:
+    with World(seed, settings=Settings(spread_chance=0.3), trace=trace) as world:
         for name in NAMES:
             world.spawn(world.node(name), partial(main, name=name), may_raise=(ExceptionGroup,))
         chance = world.stream("faults")

@@ -55,6 +55,12 @@ class Recorder:
     def my_hello(self) -> Hello:
         return self.hello
 
+    def welcome(self, hello: Hello) -> dict[str, str]:
+        return {"n0": "", "n1": ""}
+
+    def addresses(self) -> dict[str, str]:
+        return {}
+
     def on_hello(self, hello: Hello) -> None:
         self.hellos.append(hello)
 
@@ -165,7 +171,7 @@ async def connections(ports: list[int], **settings: object) -> AsyncIterator[Ben
     server = await asyncio.start_server(accept, "127.0.0.1", ports[1])
     await peers.listen()
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(peers.dial("n1"), name="dial")
+        task = group.create_task(peers.dial("n1", config.peers["n1"]), name="dial")
         yield bench
         task.cancel()
         await peers.close()
@@ -234,7 +240,7 @@ def hello_frame(hello: Hello, **changes: object) -> bytes:
 REFUSED = [
     ("group", hello_frame(HELLO_OF_N1, group="other"), "this is group 'g'"),
     ("cluster", hello_frame(HELLO_OF_N1, cluster="d"), "belongs to cluster d"),
-    ("unknown peer", hello_frame(HELLO_OF_N1, node="n7"), "not among the configured peers"),
+    ("unknown peer", hello_frame(HELLO_OF_N1, node="n7"), "is no member of group g"),
     ("same id", hello_frame(HELLO_OF_N1, node="n0"), "two nodes call themselves n0"),
     ("version", hello_frame(HELLO_OF_N1, protocol=[7, 9]), "no common peer protocol"),
     ("version", hello_frame(HELLO_OF_N1, protocol=[0, 0]), "no common peer protocol"),
