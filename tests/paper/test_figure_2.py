@@ -32,6 +32,7 @@ from dledger.messages import (
 from dledger.replication import follower as fcore
 from dledger.replication import leader as lcore
 from dledger.replication.leader import PushState
+from formats.entry import HEADER_SIZE, Kind, encode_entry
 from formats.store_files import HardState
 
 # State
@@ -198,22 +199,21 @@ class Applied:
 
 
 class FlatLog:
-    """As much of a log store as the applier sees; entries of 10 bytes."""
+    """As much of a log store as the applier sees; empty entries."""
+
+    faulty = None
 
     def __init__(self, durable_index: int) -> None:
-        self.durable_index = durable_index
-
-    def locate(self, index: int) -> tuple[int, int]:
-        return index * 10, 10
+        self.durable_index = self.last_index = durable_index
 
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
-        return first + 2, 30
+        return first + 2, 3 * HEADER_SIZE
 
-    def end_of(self, index: int) -> int:
-        return index * 10 + 10
-
-    def view(self, pos: int, size: int) -> memoryview:
-        return memoryview(bytes(size))
+    def range_bytes(self, first: int, last: int) -> bytes:
+        return b"".join(
+            encode_entry(index, 1, index * HEADER_SIZE, b"", 0, Kind.MESSAGE)
+            for index in range(first, last + 1)
+        )
 
 
 @pytest.mark.parametrize(("committed", "durable", "last"), [(4, 9, 4), (9, 4, 4), (-1, 9, -1)])
