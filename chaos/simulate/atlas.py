@@ -36,7 +36,7 @@ class Atlas:
         """Whether this node's store may be damaged now. Counts what it refuses."""
         self.look()
         others = sum(1 for other in self.damaged if other != name)
-        fine = others + 1 <= (len(self._stage.names) - 1) // 2
+        fine = others + 1 <= (self._stage.plan.nodes - 1) // 2
         self.refused += not fine
         return fine
 

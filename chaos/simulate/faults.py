@@ -10,7 +10,7 @@ from functools import partial
 
 from chaos.sim.settings import MS
 from chaos.simulate.atlas import Atlas
-from chaos.simulate.link_faults import LinkFaults
+from chaos.simulate.member_faults import MemberFaults
 from chaos.simulate.plan import Fault
 from chaos.simulate.stage import Stage
 
@@ -18,7 +18,7 @@ AGAIN_MS = 700
 POWER_MODES = ("prefix", "torn", "none", "all", "torn")
 
 
-class Injector(LinkFaults):
+class Injector(MemberFaults):
     """Applies the faults of a plan at their times, undoes them, and ends them all at `finish`."""
 
     def __init__(self, stage: Stage) -> None:
@@ -49,6 +49,7 @@ class Injector(LinkFaults):
             "rot": self._rot,
             "lose-segment": self._lose_segment,
             **self.link_kinds(),
+            **self.member_kinds(),
         }
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:

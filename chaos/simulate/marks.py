@@ -8,7 +8,8 @@ from __future__ import annotations
 LINES: tuple[tuple[str, str], ...] = (
     ("log ends with a torn tail", "torn tail recovered"),
     ("damaged push frame dropped", "damaged frame dropped"),
-    ("recording its incarnation", "node admitted after a wipe"),
+    ("promoted node=", "node promoted"),
+    ("a new one takes its place", "lost store replaced by a new one"),
     ("store is refilled", "store refilled"),
 )
 """(part of a log line, mark)."""

@@ -107,7 +107,7 @@ class Run:
         self._judge()
 
     def _agreed(self) -> bool:
-        nodes = [machine.node for machine in self.stage.machines.values()]
+        nodes = [self.stage.machines[name].node for name in self.stage.members()]
         leader = self.stage.leader()
         if leader is None:
             return False
@@ -156,7 +156,7 @@ class Run:
 
     def _judge(self) -> None:
         """All logs are equal, byte for byte on the disks; the clients' histories fit them."""
-        names = self.stage.names
+        names = self.stage.members()
         logs = [self._durable_log(name) for name in names]
         cluster = self.stage.cluster
         cluster.same(

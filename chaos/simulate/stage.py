@@ -64,6 +64,8 @@ class Machine:
         self.name = name
         self.wipes = 0
         self.lives = 0
+        self.in_use = False
+        """A spare machine is not, until its node is to be added."""
         self.excused = False
         """Its disk failed: the node may end with an error, and know less afterwards."""
         self.log: dict[int, Entry] = {}
@@ -84,6 +86,11 @@ class Machine:
         self.wipes += 1
         self.log = {}
         self.renew_reader()
+
+    @property
+    def has_store(self) -> bool:
+        """Whether anything was ever stored here."""
+        return self.disk_store.find(durable=False) is not None
 
     def durable_byte(self, amount: int, pick: int) -> tuple[str, int] | None:
         """(path, offset) of a byte of an entry whose index unit is durable: damage there is rot."""
@@ -139,10 +146,13 @@ class Stage:
         self.marks = Marks()
         self.elections = 0
         self._then: tuple[Process, Callable[[], object]] | None = None
-        self.names = tuple(f"n{number}" for number in range(plan.nodes))
+        self.names = tuple(f"n{number}" for number in range(plan.nodes + plan.spares))
+        self.founders = self.names[: plan.nodes]
         self.client_names = tuple(f"c{number}" for number in range(CLIENTS))
         self.peers = {name: f"{name}:{PORT}" for name in self.names}
         self.machines = {name: Machine(self, name) for name in self.names}
+        for name in self.founders:
+            self.machines[name].in_use = True
         for name in self.client_names:
             self.world.node(name)
         self.world.on_log = self.marks.line
@@ -151,7 +161,7 @@ class Stage:
     def start(self, name: str) -> None:
         """Start a node on its machine, if none runs there."""
         machine = self.machines[name]
-        if machine.running:
+        if machine.running or not machine.in_use:
             return
         machine.lives += 1
         machine.probe = machine.host = None
@@ -159,10 +169,11 @@ class Stage:
         self.world.restart(name, main, may_raise=(NodeFailed,))
 
     async def _main(self, env: Env, machine: Machine) -> None:
+        known = (*self.founders, *(() if machine.name in self.founders else (machine.name,)))
         config = NodeConfig(
             group="g0",
             self_id=machine.name,
-            peers=self.peers,
+            peers={name: self.peers[name] for name in known},
             store_dir="/store",
             segment_size=SEGMENT,
             max_entry_bytes=16 * 1024,
@@ -184,7 +195,7 @@ class Stage:
         self._ends(machine)
         if self._then is not None and self._then[0] is process:
             self.world.push(self.world.now, self._do_then, None)
-        if all(not self.world.nodes[name].powered for name in self.names):
+        if all(not self.world.nodes[name].powered for name in self.founders):
             self.marks.reach("no node has power")
         if how.error is None:
             return
@@ -225,14 +236,14 @@ class Stage:
 
     def appended(self, machine: Machine, entry: Entry) -> None:
         """An entry joined a log."""
-        if entry.pos % SEGMENT == 0 and entry.pos and len(self.alive()) < len(self.names):
+        if entry.pos % SEGMENT == 0 and entry.pos and len(self.alive()) < len(self.founders):
             self.marks.reach("segment rolled while a node is down")
 
     def cuts(self, machine: Machine, index: int, entry: Entry) -> None:
         """A node cuts its log."""
         self.marks.reach("follower truncated")
         holders = sum(1 for other in self.machines.values() if other.log.get(index) == entry)
-        if holders * 2 > len(self.names):
+        if holders * 2 > len(self.founders):
             self.marks.reach("cut what a majority held (figure 8)")
 
     def _ends(self, machine: Machine) -> None:
@@ -262,6 +273,12 @@ class Stage:
             if node is not None and node.serving and (best is None or node.term > best[0]):
                 best = (node.term, name)
         return None if best is None else best[1]
+
+    def members(self) -> list[str]:
+        """Members of the leader's configuration, voters and learners; the founders while nobody leads."""
+        leader = self.leader()
+        node = None if leader is None else self.machines[leader].node
+        return list(self.founders) if node is None else sorted(node._members.current.members)
 
     def alive(self) -> list[str]:
         """Nodes whose process runs."""

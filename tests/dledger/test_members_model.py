@@ -1,4 +1,4 @@
-"""Configurations against a list: whatever is appended and cut, the last one left in the log is in force (S19)."""
+"""Configurations against a list: whatever is appended and cut, the last one in the log is in force (S19)."""
 
 from __future__ import annotations
 
