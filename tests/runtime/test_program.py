@@ -1,4 +1,4 @@
-"""What a program's shell does with the interpreter: pauses of the collector are recorded, its heap is frozen."""
+"""What a program's shell does with the interpreter: the collector's pauses are noted, its heap is frozen."""
 
 from __future__ import annotations
 
