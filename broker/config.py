@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dledger.config import NodeConfig, parse_peers
+from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from formats.message_ids import pack_ipv4_host
 from formats.record import MAX_TOPIC_V1
 from runtime.tls import TlsFiles
@@ -49,6 +50,8 @@ class BrokerConfig:
     sync_flush: bool = True
     segment_size: int = 1024 * 1024 * 1024
     pool_segments: int = 2
+    lease_reads: bool = False
+    protocol_max: int = PROTOCOL_MAX
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8
@@ -127,6 +130,8 @@ class BrokerConfig:
             segment_size=self.segment_size,
             sync_flush=self.sync_flush,
             pool_segments=self.pool_segments,
+            lease_reads=self.lease_reads,
+            protocol_max=self.protocol_max,
             preferred_leaders=self.preferred_leaders,
         )
 
@@ -202,6 +207,8 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "flushDiskType": ("sync_flush", _flush_type),
     "mapedFileSizeCommitLog": ("segment_size", _number(4096, 1 << 40)),
     "segmentPoolSize": ("pool_segments", _number(0, 1024)),  # ours
+    "leaseReads": ("lease_reads", _flag),  # ours
+    "peerProtocolMax": ("protocol_max", _number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
     "autoCreateTopicEnable": ("auto_create_topic", _flag),
     "autoCreateSubscriptionGroup": ("auto_create_group", _flag),
     "defaultTopicQueueNums": ("default_topic_queues", _number(1, 1024)),

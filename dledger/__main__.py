@@ -1,4 +1,4 @@
-"""`python -m dledger`: append, get, status, member, transfer, prefer for a group; serve; dump of a store.
+"""`python -m dledger`: commands for a running group, for a stand-alone node, and for a store directory.
 
 Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage; of serve see `dledger.access`.
 """
@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from dledger import member_commands
+from dledger import backup, member_commands, recover
 from dledger.access import add_access, add_serve, open_client, serve
 from dledger.client import RequestFailed
 from dledger.config import ConfigError, parse_peers
@@ -43,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("store", help="storePathRootDir of a node, or its dledger-<id> directory")
     command.add_argument("--from", dest="start", type=int, default=0, help="first index (default 0)")
     command.add_argument("--count", type=int, default=0, help="how many at most (default: all)")
+    recover.add_parser(commands)
+    backup.add_parser(commands)
     member_commands.add_parsers(commands)
     return parser
 
@@ -122,7 +124,13 @@ def main() -> int:
         return _dump(env, args)
     if args.command == "serve":
         return serve(env, args)
-    command = {"append": _append, "get": _get, "status": _status}.get(args.command, member_commands.run)
+    command = {
+        "append": _append,
+        "get": _get,
+        "status": _status,
+        "recover": recover.command,
+        "backup": backup.command,
+    }.get(args.command, member_commands.run)
     try:
         return asyncio.run(command(env, args))
     except (RequestFailed, OSError, TimeoutError) as error:

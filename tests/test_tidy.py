@@ -75,6 +75,7 @@ OUTSIDE: dict[str, str] = {
     "chaos/wire.py": "speaks to real processes",
     "chaos/stores.py": "reads the files of real processes",
     "chaos/failover.py": "drives real processes",
+    "chaos/replacement.py": "drives real processes",
     "chaos/probe.py": "a process of its own, with blocking sockets: the clock of failovers",
     "bench/core.py": "measures pure code with the machine's clock",
     "bench/idle.py": "measures real processes",

@@ -103,7 +103,7 @@ class SimFile:
             mark = inode.written
             error = self._files.disk.failure("fsync", self.path) if self._files.disk.troubled else None
             if error is not None:
-                self._files.sync_failed(inode.fail_commit(mark, self._files.disk.rng))
+                self._files.sync_failed(inode.fail_commit(self._files.disk.rng))
                 raise error
             self._files.commit(lambda: inode.commit(min(mark, inode.written)))
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from chaos.simulate.stage import Machine, Stage
 
 
+ROT = ("rot", "lose-segment")
+"""Damage that is repaired while the node runs."""
+
+
 @dataclass(frozen=True)
 class Damage:
     """What happened to a store, and up to where the log was committed then."""
@@ -36,7 +40,7 @@ class Atlas:
         """Whether this node's store may be damaged now. Counts what it refuses."""
         self.look()
         others = sum(1 for other in self.damaged if other != name)
-        fine = others + 1 <= (len(self._stage.names) - 1) // 2
+        fine = others + 1 <= (self._stage.plan.nodes - 1) // 2
         self.refused += not fine
         return fine
 
@@ -44,7 +48,6 @@ class Atlas:
         """It is damaged."""
         machine = self._stage.machines[name]
         machine.excused = True
-        machine.rotten = machine.rotten or kind in ("rot", "lose-segment")
         self.damaged[name] = Damage(kind, self._stage.cluster.commit_index, machine.lives)
 
     def look(self) -> None:
@@ -52,20 +55,19 @@ class Atlas:
         for name in list(self.damaged):
             if self._whole(self._stage.machines[name], self.damaged[name]):
                 del self.damaged[name]
-                self._stage.machines[name].excused = self._stage.machines[name].rotten = False
+                self._stage.machines[name].excused = False
 
     def _whole(self, machine: Machine, damage: Damage) -> bool:
         leader = self._stage.leader()
         node = machine.node
-        restarted = machine.lives != damage.life or damage.kind == "rot"  # which a scrub finds, too
-        if leader is None or node is None or not restarted:
+        rot = damage.kind in ROT
+        if leader is None or node is None or (machine.lives == damage.life and not rot):
+            return False
+        if machine.still_rotten():
             return False
         head = self._stage.machines[leader].node
         if head is None or not node.elector.may_vote or not node.elector.may_stand:
             return False
         named = head.membership.counts(node.my_hello())
         settled = not head._members.pending(head.commit_index)
-        if not named or not settled or node.log.durable_index < damage.commit_index:
-            return False
-        machine.durable.cut(0)  # rot that nobody found yet: what counts is what lies on the disk now
-        return machine.holds(damage.commit_index)
+        return named and settled and node.log.durable_index >= damage.commit_index

@@ -31,7 +31,6 @@ from dledger.messages import (
     VoteResult,
 )
 from formats.entry import EntryHeader, unpack_header
-from formats.store_files import HardState
 
 if TYPE_CHECKING:
     from chaos.simulate.stage import Machine, Stage
@@ -101,7 +100,7 @@ class Probe(HostEvents):
             log.first_index,
             log.last_index,
             log.last_term,
-            log.durable_mark,
+            log.durable_index,
             node.commit_index,
             node.applied_index,
         )
@@ -144,21 +143,18 @@ class Probe(HostEvents):
     def _open(self) -> None:
         node, machine = self.node, self.machine
         last = node.log.last_index
+        # What rots is not read, but it is not gone either.
         before, machine.log = machine.log, {}
+        machine.log = {
+            index: entry
+            for index, entry in before.items()
+            if machine.rotten and index <= last and node.log.term_of(index) == entry.term
+        }
         for header, _ in machine.disk_store.walk(durable=False):
             if header.index > last:
                 break
             self.log[header.index] = entry_of(header)
             self._cluster.appended(machine.store, header.index, self.log[header.index])
-        if machine.excused:
-            # The walk ended at rot. What is rotten, and what lies behind it, is still what it was.
-            for index in range(node.log.first_index, last + 1):
-                if (
-                    index not in self.log
-                    and index in before
-                    and before[index].term == node.log.term_of(index)
-                ):
-                    self.log[index] = before[index]
         if last >= node.log.first_index and last not in self.log:
             raise InvariantViolated(f"{machine.name} says its log ends at {last}, its disk ends before")
         hard_state = node._hard_state.loaded
@@ -230,12 +226,12 @@ class Probe(HostEvents):
             if message.transfer:
                 self._marks.reach("stood because the leader said so")
             if not message.pre:
-                self._term_is_durable(message.term, self.machine.name)
-                self._cluster.voted(store, message.term, self.machine.name, self.log)
+                vote = self._term_is_durable(message.term, self.machine.name)
+                self._cluster.voted(store, message.term, vote, self.log)
         elif isinstance(message, VoteResponse):
             if message.result is VoteResult.ACCEPT and not message.pre:
-                self._term_is_durable(message.asked_term, peer)
-                self._cluster.voted(store, message.asked_term, peer, self.log)
+                vote = self._term_is_durable(message.asked_term, peer)
+                self._cluster.voted(store, message.asked_term, vote, self.log)
             elif message.pre and message.result is VoteResult.REJECT_ALREADY_HAS_LEADER:
                 self._marks.reach("pre-vote refused by stickiness")
         elif isinstance(message, _TELLS_TERM):
@@ -246,24 +242,19 @@ class Probe(HostEvents):
                 self._promises(message.durable)
 
     def _promises(self, index: int) -> None:
-        if index >= 0 and not self.machine.rotten:
+        if index >= 0:
             self._cluster.promises(self.machine.store, index, self.log, self.machine.holds(index))
 
-    def _term_is_durable(self, term: int, vote: str | None) -> None:
+    def _term_is_durable(self, term: int, candidate: str | None) -> str:
+        """The vote as the disk has it: the candidate's id, perhaps with its incarnation behind a slash."""
         # Term and vote are on the disk before anybody hears of them (Raft figure 2).
         self._cluster.count("term and vote are durable before they are told")
         state = self.machine.disk_store.hard_state()
-        if (
-            state is None
-            or state.term < term
-            or (vote is not None and (state.term, _candidate(state)) != (term, vote))
-        ):
+        vote = "" if state is None or state.vote is None else state.vote
+        told = candidate is None or (state and state.term == term and vote.partition("/")[0] == candidate)
+        if state is None or state.term < term or not told:
             raise InvariantViolated(
-                f"{self.machine.name} tells of term {term} and vote {vote}, its disk holds {state}"
+                f"{self.machine.name} tells of term {term} and vote {candidate}, its disk holds {state}"
             )
         self._term_on_disk = state.term
-
-
-def _candidate(state: HardState) -> str | None:
-    """Node id of a vote: the disk names the candidate's incarnation too."""
-    return None if state.vote is None else state.vote.partition("/")[0]
+        return vote

@@ -465,3 +465,15 @@ def test_a_vote_is_for_a_store_and_not_for_an_id() -> None:
             process.loop.call_soon(ask, incarnation)
             world.run_for(0.05)
         assert answers == [VoteResult.ACCEPT, VoteResult.REJECT_ALREADY_VOTED, VoteResult.ACCEPT]
+
+
+def test_a_removal_right_after_a_power_loss_is_refused() -> None:
+    with World(13) as world:
+        group = MemberGroup(world)
+        leader = group.await_leader()
+        world.run_for(0.5)
+        dead, other = (name for name in group.founders if name != leader)
+        world.power_cut(dead)  # nobody is told: the leader heard it a moment ago
+        with pytest.raises(RequestFailed, match="no majority"):
+            group.command(lambda client: client.remove_member(other))
+        group.settle(group.founders)

@@ -42,6 +42,7 @@ class VotingGroup:
             self.start(name)
 
     def start(self, name: str) -> None:
+        self.nodes.pop(name, None)  # what is seen until it is up again must not be its former life
         self.world.restart(name, partial(self._main, name=name))
 
     def config(self, name: str) -> NodeConfig:
