@@ -107,8 +107,9 @@ class MendableLog(ReadableLog):
         """Decide anew which of these entries are faulty."""
         async with self._io:
             wanted, last = last, min(last, self._written_index(), self._durable_index)
+            self.suspects.remove(max(first, last + 1), wanted)
+            self.faulty.remove(max(first, last + 1), wanted)  # in memory: nothing was read of the disk
             if last < first:
-                self.suspects.remove(first, wanted)
                 return
             run = self._env.workers.run
             found: Examined = await run(

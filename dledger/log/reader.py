@@ -78,6 +78,11 @@ class ReadableLog:
         return self._durable_index
 
     @property
+    def indexed_mark(self) -> int:
+        """Up to here entries are durable and have their index units (which follow the fsync)."""
+        return min(self._durable_index, self._last_indexed())
+
+    @property
     def durable_pos(self) -> int:
         """Offset behind the last durable entry."""
         return self._durable_pos
@@ -246,7 +251,7 @@ class ReadableLog:
 
     def note_damage(self, first: int, last: int, *, certain: bool = False) -> None:
         """Entries that were read are not what was written (or may not be): they are faulty until examined."""
-        last = min(last, self._written_index())
+        last = min(last, self._last_indexed())  # the rest is still in memory
         first = max(first, self._first_index)
         if first <= last and not certain:
             self.suspects.add(first, last)

@@ -288,8 +288,12 @@ class _Walk:
         self._discard = discard
         self._batch: tuple[int, int] | None = None
         """(first index, entries still to come) of a client batch that is not complete yet."""
-        self._pending: list[tuple[int, int, list[tuple[int, int]]]] = []
-        """Faulty ranges whose terms wait for the next entry that can be believed."""
+        self._pending: list[tuple[int, int]] = []
+        """Faulty ranges whose terms wait for the next entry that can be believed, ..."""
+        self._claims: list[tuple[int, int]] = []
+        """... what their index units say: (index, term), and ..."""
+        self._before_pending: Place | None = None
+        """... the place before the first of them."""
         self._term = -1
         self._units: list[bytes] = []
         self._units_first = -1
@@ -360,38 +364,66 @@ class _Walk:
         start = self._segments.start_of(rot.place.pos - 1)
         if start not in self._result.scanned:
             self._result.scanned.append(start)
-        if rot.place.chain is None:
-            self._pending.append((at.index + 1, last, rot.terms))
+        if not rot.certain:
+            self._before_pending = self._before_pending or at
+            self._pending.append((at.index + 1, last))
+            self._claims += rot.terms
             return
-        self._resolve(at.index, rot.place.term)  # the chain vouches for the header
-        if rot.place.term > self._term or last == self._result.first_index:
-            self._result.terms.add(last, rot.place.term)
-            self._term = rot.place.term
+        term = rot.terms[0][1]
+        self._resolve(at.index, term)
+        if term > self._term or last == self._result.first_index:
+            self._result.terms.add(last, term)
+            self._term = term
 
-    def _resolve(self, index: int, term: int | None) -> None:
+    def _resolve(self, index: int, term: int) -> None:
         """Entry `index + 1`, of `term`, can be believed: so much for the terms of faulty ones before it."""
         if not self._pending or index < self._pending[-1][1]:
             return
-        for first, last, claims in self._pending:
-            known, expected = self._term, first
-            for claimed, of_term in claims:
-                if of_term < known or (term is not None and of_term > term):
-                    continue
-                if of_term > known:
-                    if claimed > expected:
-                        raise StoreDamaged(
-                            f"entries {expected}..{claimed} are lost, and so is where term {of_term} begins: "
-                            f"{_ADVICE}"
-                        )
-                    self._result.terms.add(claimed, of_term)
-                    known = of_term
-                expected = claimed + 1
-            self._term = known
-            if expected <= last and term is not None and term != known:
+        claims = self._agreeing(term)
+        expected = self._pending[0][0]
+        for claimed, of_term in [*claims, (self._pending[-1][1] + 1, term)]:
+            if of_term > self._term and claimed > expected:
                 raise StoreDamaged(
-                    f"entries {expected}..{last} are lost, and so is where term {term} begins: {_ADVICE}"
+                    f"entries {expected}..{claimed - 1} are lost, "
+                    f"and so is where term {of_term} begins: {_ADVICE}"
                 )
-        self._pending = []
+            if of_term > self._term and claimed <= self._pending[-1][1]:
+                self._result.terms.add(claimed, of_term)
+                self._term = of_term
+            expected = claimed + 1
+        self._pending, self._claims, self._before_pending = [], [], None
+
+    def _agreeing(self, bound: int | None) -> list[tuple[int, int]]:
+        """Claims of the units that are not contradicted by those around them: one of them may be rotten."""
+        kept = []
+        before = self._term
+        for place, (index, term) in enumerate(self._claims):
+            after = self._claims[place + 1][1] if place + 1 < len(self._claims) else bound
+            if before <= term and (after is None or term <= after or term == before):
+                kept.append((index, term))
+                before = term
+        return kept
+
+    def _resolve_at_end(self, at: Place) -> Place:
+        """The log ends with faulty entries: where it ends when the term of the last one is not certain."""
+        if not self._pending:
+            return at
+        last = self._pending[-1][1]
+        claims = self._agreeing(None)
+        terms = [term for index, term in claims if index >= last - 1]
+        sure = (
+            bool(claims) and claims[-1][0] == last and (terms[-1] == self._term or terms.count(terms[-1]) > 1)
+        )
+        if sure:
+            self._resolve(last, claims[-1][1])
+            return at
+        place = self._before_pending
+        assert place is not None
+        self._result.doubt = self._result.doubt or f"the term of entry {last} is not certain"
+        self._result.cut = self._result.cut or self._result.doubt
+        self._result.faulty = [(first, end) for first, end in self._result.faulty if first <= place.index]
+        self._pending, self._claims, self._before_pending = [], [], None
+        return place
 
     def _finish(self, begin: Place, at: Place) -> None:
         result = self._result
@@ -404,10 +436,7 @@ class _Walk:
             again = Walker(self._segments, self._walker.index, self._walker.mark, power_lost=False)
             nobody = _ignore
             at = begin if whole <= begin.index else again.run(begin, whole, _EVERYTHING, nobody, nobody)
-        unknown = [last for _, last, claims in self._pending if not claims or claims[-1][0] < last]
-        self._resolve(at.index, None)
-        if unknown:
-            result.doubt = result.doubt or f"the term of entry {unknown[0]} is lost"
+        at = self._resolve_at_end(at)
         self._flush_units()
         result.missing_units = [
             (first, packed[: (at.index + 1 - first) * INDEX_UNIT_SIZE])

@@ -88,7 +88,7 @@ class Scrubber:
         log = self._log
         loop = asyncio.get_running_loop()
         place = log.first_place()
-        mark = log.durable_mark
+        mark = log.indexed_mark
         while place.index < mark:
             cuts, began = log.cuts, loop.time()
             piece = await log.look(scrub_piece, place, mark)

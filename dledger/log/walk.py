@@ -71,6 +71,8 @@ class Rot:
     terms: list[tuple[int, int]]
     """(first index, term) as far as header or units say, for the faulty entries."""
     reason: str
+    certain: bool = False
+    """The chain vouches for the header of a single entry, or its header and its unit tell the same term."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ class Walker:
             return self._above_the_mark(at, header, reason)
         if header is not None and self._chain_fits(header, at, following):
             place = Place(wanted, header.term, at.pos + header.size, header.chain_crc)
-            return Rot(place, [(wanted, header.term)], reason)
+            return Rot(place, [(wanted, header.term)], reason, certain=True)
         if unit is not None and unit.pos == at.pos:
             chain: int | None = None
             told = (unit.size, wanted, unit.term, at.pos)
@@ -206,7 +208,8 @@ class Walker:
                 # Only the chain field is rotten: what it was follows from the rest.
                 chain = crc32(CHAIN.pack(wanted, unit.term, header.body_crc), at.chain)
             place = Place(wanted, at.term if chain is None else unit.term, at.pos + unit.size, chain)
-            return Rot(place, [(wanted, unit.term)], reason)
+            agree = header is not None and header.term == unit.term
+            return Rot(place, [(wanted, unit.term)], reason, certain=agree)
         if segments.has(following) and self._entry_at(following, wanted, at) is not None:
             return Roll(at._replace(pos=following), False)
         found = self._next_entry(at) or self._next_units(at)
@@ -226,7 +229,8 @@ class Walker:
             header = unpack_header(self.peek(place.pos, HEADER_SIZE))
             place = Place(header.index, header.term, place.pos + header.size, header.chain_crc)
             terms.append((header.index, header.term))
-        return Rot(place, terms, f"client batch of entry {at.index + 1} does not continue")
+        reason = f"client batch of entry {at.index + 1} does not continue"
+        return Rot(place, terms, reason, certain=True)
 
     def _above_the_mark(self, at: Place, header: EntryHeader | None, reason: str) -> Rot | End:
         """A torn tail, what was cut, or rot: an entry behind it that continues the chain proves rot."""
@@ -243,7 +247,7 @@ class Walker:
             chain = crc32(CHAIN.pack(wanted, header.term, header.body_crc), at.chain)
             behind = Place(wanted, header.term, at.pos + header.size, chain)
             if header.term >= at.term and self._entry_at(behind.pos, wanted + 1, behind) is not None:
-                return Rot(behind, [(wanted, header.term)], reason)
+                return Rot(behind, [(wanted, header.term)], reason, certain=True)
             if self._self_consistent(at.pos, header):
                 return End("")  # cut, and not yet overwritten (S1)
         return End(reason, doubt=True)
