@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from disk_group import NAMES, DiskGroup
 from node_group import SETTINGS
@@ -62,6 +64,10 @@ def test_a_follower_without_room_pauses_and_catches_up() -> None:
             group.await_applied((leader, other), last)
         assert group.applied(full) < last
         assert group.alive(full)
+        peers: Any = group.nodes[leader].status()["peers"]
+        assert peers[full]["state"] == "PAUSED"
+        log = group.nodes[full].log
+        assert len(log._unwritten) < 12, "entries without a place are not piled up in memory"
         world.run_for(5)
         assert group.await_leader() == leader
         group.disk(full).room(None)

@@ -15,7 +15,7 @@ from test_log_store import SEGMENT, Session, fill, forget_units, overwrite, posi
 from dledger.log.mending import Unfitting
 from dledger.log.recovery import StoreDamaged
 from dledger.log.scrub import Scrubber
-from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
+from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE, Kind, encode_entry, unpack_header
 
 COUNT = 900
 TERM_EVERY = 97
@@ -218,8 +218,19 @@ def test_a_copy_that_does_not_fit_is_refused(tmp_path: Path, pristine: Path, ent
         assert list(log.faulty) == [(500, 500)]
         other = bytearray(entries[500])
         other[HEADER_SIZE + 2] ^= 1
-        for copy in (bytes(other), entries[501], entries[500][:-1], b""):
-            with pytest.raises(Unfitting):
+        header = unpack_header(entries[500])
+        body, before = entries[500][HEADER_SIZE:], unpack_header(entries[499]).chain_crc
+        wrong_term = encode_entry(500, header.term + 1, header.pos, body, before, Kind.MESSAGE)
+        wrong_chain = encode_entry(500, header.term, header.pos, body[::-1], before ^ 1, Kind.MESSAGE)
+        for copy, why in (
+            (bytes(other), "body CRC"),
+            (entries[501], "does not continue"),
+            (entries[500][:-1], "does not continue"),
+            (b"", "not in this log"),
+            (wrong_term, "term"),
+            (wrong_chain, "chain of entry 499"),
+        ):
+            with pytest.raises(Unfitting, match=why):
                 await log.mend(500, 500, copy)
         with pytest.raises(Unfitting, match="not faulty"):
             await log.mend(501, 501, entries[501])
@@ -241,6 +252,7 @@ def test_rot_is_never_handed_out(tmp_path: Path, pristine: Path) -> None:
         with pytest.raises(Exception, match="entries 300"):
             await log.read_range(295, 305)
         assert list(log.faulty) == [(300, 300)]
+        assert log.durable_index == 299, "what is not there is not acknowledged"
         pos, size = log.locate(300)
         assert log.view(pos, size) is None
         with pytest.raises(Exception, match="rotten"):
