@@ -229,7 +229,7 @@ def _list_segments(files: Files, directory: str, name: str, problems: list[Findi
 
 def peek_first_index(files: Files, path: str, start: int) -> int | None:
     """Index of the entry that begins a segment; None when there is none. OSError when unreadable."""
-    file = files.open(path)
+    file = files.open_read(path)
     try:
         data = file.pread(HEADER_SIZE, 0)
     finally:

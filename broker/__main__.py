@@ -30,6 +30,7 @@ from remoting.shell import (
     set_up_logging,
 )
 from runtime.env import Env, production_env
+from runtime.program import settle
 from runtime.tls import PeerTls
 
 
@@ -67,6 +68,7 @@ def run(env: Env, config: BrokerConfig) -> int:
         importlib.import_module("broker.http")  # aiohttp takes long to load: not on the loop
 
     def ready(broker: Broker) -> None:
+        settle()
         servers = f" and name server is {';'.join(config.namesrv_addr)}" if config.namesrv_addr else ""
         name = f"{config.broker_name}, {config.client_addr}"
         announce(f"The broker[{name}] boot success. serializeType=JSON{servers}")

@@ -1,4 +1,5 @@
-"""`python -m chaos <command>`: `sim` (simulated groups), `mutants` (who catches them?), `failover`."""
+"""`python -m chaos <command>`: `sim` (simulated groups), `mutants` (who catches them?), and with real
+processes `failover` and `replace`."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ COMMANDS = {
     "sim": "chaos.simulate.shell",
     "mutants": "chaos.mutants.command",
     "failover": "chaos.failover",
+    "replace": "chaos.replacement",
 }
 """Each module offers `add_parser(subparsers)` and `run(args) -> exit code`."""
 

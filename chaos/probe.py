@@ -8,6 +8,7 @@ acknowledgement it waits 5 ms. Commands on standard input, one line each:
 
 * `since T`: T is a time of the monotonic clock. Answers with one JSON line as soon as a message that was
   first sent after T is acknowledged: `sent_at`, `acked_at`, `tries` since T, `address`.
+* `gap T`: the longest time without an acknowledgement between T and now, in seconds: `gap`.
 * `count`: acknowledged messages and distinct places in the queue so far (equal, or something is lost).
 
 Ends when standard input is closed.
@@ -15,6 +16,7 @@ Ends when standard input is closed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import selectors
@@ -214,6 +216,11 @@ class Probe:
             if word == "since":
                 self._since = float(value)
                 self._tell()
+            elif word == "gap":
+                since = float(value)
+                marks = [since, *(at for _, at, _ in self._recent if at > since), time.monotonic()]
+                gaps = [after - before for before, after in itertools.pairwise(marks)]
+                self._say({"gap": max(gaps)})
             elif word == "count":
                 self._say({"acked": self._acked, "places": len(self._offsets)})
 

@@ -16,7 +16,7 @@ from dledger.errors import NodeFailed
 from dledger.node import Node
 from dledger.standalone import PROPERTIES, load, main
 from runtime import Env
-from runtime.program import run_until_signal
+from runtime.program import run_until_signal, settle
 from runtime.publish import read_file
 from runtime.tls import PeerTls, TlsFiles
 
@@ -80,6 +80,7 @@ def serve(env: Env, args: argparse.Namespace) -> int:
     failures: list[NodeFailed] = []
 
     def ready(nodes: list[Node]) -> None:
+        settle()
         names = ", ".join(node.config.group for node in nodes)
         print(f"dledger ready: {config.self_id} of {names} at {config.peers[config.self_id]}", flush=True)
 

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 from dledger.host import Chunk, Host
+from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
+from formats.entry import unpack_header
 
 
 class Applier:
-    """`applied_index` follows the commit index, never beyond what is durable here."""
+    """`applied_index` follows the commit index, never beyond what is durable and whole here."""
 
     def __init__(
         self, log: LogStore, host: Host, applied_index: int, step_bytes: int, on_applied: Callable[[], None]
@@ -29,7 +31,7 @@ class Applier:
         self._wake.set()
 
     def durable_moved(self) -> None:
-        """More entries are durable here."""
+        """More entries are durable here, or whole again."""
         if self._commit_index > self.applied_index:
             self._wake.set()
 
@@ -41,16 +43,25 @@ class Applier:
             self._wake.clear()
             while (limit := min(self._commit_index, log.durable_index)) > self.applied_index:
                 first = self.applied_index + 1
-                pos, _ = log.locate(first)
-                last, size = log.range_end(first, self._step_bytes)
-                if last > limit:
-                    last = limit
-                    size = log.end_of(last) - pos
-                view = log.view(pos, size)
-                if view is None:
-                    view = memoryview(await log.read(pos, size))
+                last = min(log.range_end(first, self._step_bytes)[0], limit)
+                if log.faulty and (bad := log.faulty.within(first, last)) is not None:
+                    if bad == first:
+                        break  # `durable_moved` comes when it is repaired
+                    last = bad - 1
+                data = log.range_bytes(first, last)
+                if data is None:
+                    try:
+                        data, end = await log.read_range(first, last)
+                    except Rotten:
+                        continue
+                    if end > last:
+                        continue_at = log.end_of(last) - unpack_header(data).pos
+                        data = data[:continue_at]
+                view = memoryview(data)
+                pos = unpack_header(view).pos
                 self._host.apply(Chunk(first, last - first + 1, pos, view))
                 view.release()
+                data = None  # the last reference to a mapped segment
                 self.applied_index = last
                 self._on_applied()
                 await asyncio.sleep(0)  # one step a turn: responses and heartbeats go in between

@@ -70,8 +70,8 @@ class ColdPushes:
     def __init__(
         self,
         throttle: Throttle,
-        read: Callable[[SendAppend], Awaitable[bytes]],
-        send: Callable[[LeaderReplication, Push, bytes], None],
+        read: Callable[[LeaderReplication, SendAppend], Awaitable[tuple[bytes, int] | None]],
+        send: Callable[[LeaderReplication, Push, bytes, int], None],
         live: Callable[[LeaderReplication, str], bool],
     ) -> None:
         self._throttle = throttle
@@ -129,8 +129,12 @@ class ColdPushes:
         return min(held.values()) - loop.time() if held else None
 
     async def _push(self, leader: LeaderReplication, push: Push, throttled: bool) -> None:
-        data = await self._read(push) if isinstance(push, SendAppend) else b""
+        """What cannot be read is not sent: the peer is paused then. A read ends with a client batch."""
+        read = await self._read(leader, push) if isinstance(push, SendAppend) else (b"", -1)
+        if read is None:
+            return
+        data, last = read
         if self._live(leader, push.peer):
-            self._send(leader, push, data)
+            self._send(leader, push, data, last)
         if throttled:
             self._throttle.sent(push.peer, len(data), asyncio.get_running_loop().time())

@@ -100,7 +100,23 @@ class NodeConfig:
     """First pause after a failed dial; doubles. A dying process may still accept: the next try is refused."""
     redial_max_s: float = 1.0
 
+    # Disk. A stall limit near the latency of a busy disk would make leadership wander.
+    disk_stall_s: float = 2.0
+    """A write or fsync in flight for longer is a stall: a leader hands over or steps down."""
+    disk_full_ratio: float = 0.90
+    """Share of the file system in use from which on appends are refused with DISK_FULL."""
+    disk_check_s: float = 1.0
+    """How often free space is measured."""
+    repair_limit_s: float = 5.0
+    """How long a leader keeps leading with rotten entries that nobody could repair."""
+    scrub_bytes_per_s: int = 20 * 1024 * 1024
+    """Rate of the background scrub; 0 switches it off."""
+    scrub_pause_s: float = 3600.0
+    """Rest between two passes of the scrub."""
+
     checkpoint_interval_s: float = 1.0
+    lag_probe_s: float = 0.02
+    """How often the event loop's lag is measured. Simulations ask seldom: most of an idle node's work."""
     apply_bytes: int = 256 * 1024
     """Committed bytes handed to the host in one step, so that the loop stays responsive."""
 

@@ -12,10 +12,12 @@ class NodeFailed(Exception):
     caught (an invariant broke), 78 wrong configuration (do not restart).
     """
 
-    def __init__(self, reason: str, exit_code: int = 70) -> None:
+    def __init__(self, reason: str, exit_code: int = 70, *, poisons: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.exit_code = exit_code
+        self.poisons = poisons
+        """Leave a marker: the next start trusts nothing above the durable mark (S3)."""
 
 
 EXIT_STORE = 70

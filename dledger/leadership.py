@@ -100,6 +100,7 @@ class Leadership:
             pending_bytes=config.pending_bytes,
             pending_entries=config.pending_entries,
             schedule_pump=self._schedule_pump,
+            max_entry_bytes=config.max_entry_bytes,
         )
         self._leading = appender
         leader = LeaderReplication(
@@ -146,6 +147,11 @@ class Leadership:
             self.appender = self._leading
             self._say.info("serving", term=leader.term, opening=leader.opening_index)
             self._host.on_serving(leader.term)
+
+    def disk_full(self, full: bool) -> None:
+        """Whether clients are to be refused with DISK_FULL."""
+        if self._leading is not None:
+            self._leading.disk_full = full
 
     def committed(self, index: int) -> None:
         """The commit index moved."""
@@ -232,6 +238,8 @@ class Leadership:
         self.serving = False
         self.appender = None
         self._handing_over = True
+        if self._leading is not None:
+            self._leading.paused = True
         self._say.info("handing leadership over", to=chosen)
         try:
             async with asyncio.timeout(timeout_s):
@@ -245,6 +253,8 @@ class Leadership:
         finally:
             self._handing_over = False
             if self._replicator.leader is leader:
+                if self._leading is not None:
+                    self._leading.paused = False
                 self.applied()
         return self._replicator.leader is not leader
 

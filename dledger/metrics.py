@@ -6,9 +6,6 @@ import asyncio
 
 from runtime.pauses import Pauses
 
-LAG_PROBE_S = 0.02
-"""How often the event loop's lag is measured."""
-
 
 class NodeMetrics:
     """Flush, event-loop and collector figures since start."""
@@ -31,13 +28,13 @@ class NodeMetrics:
         self.flush_seconds += seconds
         self.flush_seconds_max = max(self.flush_seconds_max, seconds)
 
-    async def watch_loop(self) -> None:
+    async def watch_loop(self, every_s: float) -> None:
         """Measure how late the loop wakes up, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            await asyncio.sleep(LAG_PROBE_S)
-            self.loop_lag_s = max(0.0, loop.time() - began - LAG_PROBE_S)
+            await asyncio.sleep(every_s)
+            self.loop_lag_s = max(0.0, loop.time() - began - every_s)
             self.loop_lag_max_s = max(self.loop_lag_max_s, self.loop_lag_s)
 
     def snapshot(self) -> dict[str, object]:

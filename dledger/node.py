@@ -21,11 +21,14 @@ from dledger.election import elector as election
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.membership import Hello, form_or_join
 from dledger.errors import EXIT_BUG, EXIT_STORE, InvariantBroken, NodeFailed
+from dledger.fitness import Fitness
 from dledger.host import Host, Role
-from dledger.identity import Opened, StoreFiles
+from dledger.identity import DISK_IS_FULL, Opened, StoreFiles
 from dledger.leadership import Leadership
 from dledger.links import PeerConnection
 from dledger.log.appender import Appender
+from dledger.log.poison import leave_marker
+from dledger.log.scrub import Scrubber
 from dledger.log.store import FlushStats, LogStore
 from dledger.members import Members, decode_config, unreadable_config
 from dledger.membership import Membership
@@ -39,6 +42,8 @@ from dledger.messages import (
     PushResponse,
     ReadIndexRequest,
     ReadIndexResponse,
+    RepairRequest,
+    RepairResponse,
     TimeoutNow,
     Truncate,
     VoteRequest,
@@ -46,10 +51,13 @@ from dledger.messages import (
 from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
 from dledger.ports import PeerPort
+from dledger.powerloss import META_KEY, Verdict, encode_end, judge
 from dledger.reads import ReadPoints
+from dledger.repair import Repairer
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
 from dledger.versions import Versions
+from dledger.watch import WatchedWorkers
 from dledger.wire import PROTOCOL_MIN, Frame
 from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
@@ -61,6 +69,11 @@ _FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_RE
 """Handled whoever sends them: a leader or candidate may be a voter by an entry that this node lacks (see
 dledger/members.py), and a learner's answers move its window. Other answers count only from a named voter."""
 REMOVED = "this node was removed from the group: stop it, or add it again"
+ALL_LOST_POWER = (
+    "all voters lost power under ASYNC_FLUSH: acknowledged entries may be gone, the longest log wins"
+)
+MAX_HELD = 10_000
+"""Peer messages held back while term and vote are saved; more are dropped, as the network may drop them."""
 
 
 class Node:
@@ -76,6 +89,8 @@ class Node:
         tls: PeerTls | None = None,
     ) -> None:
         self.config = config
+        self._watch = WatchedWorkers(env.workers)
+        env = replace(env, workers=self._watch)
         self.log = LogStore(
             env,
             config.node_dir,
@@ -87,7 +102,9 @@ class Node:
         self.commit_index = -1
         self.metrics = NodeMetrics(env.pauses)
         self.reasons: list[str] = []
-        """Why this node is not healthy, for /health."""
+        """Why this node is not healthy, for /health (see also `Fitness.reasons`)."""
+        self.statements: list[str] = []
+        """What an operator must know although it is over."""
         self._env = env
         self._host = host
         self._say = env.log.child(f"node.{config.self_id}")
@@ -128,6 +145,16 @@ class Node:
             self,
         )
         self._applier = Applier(self.log, host, -1, config.apply_bytes, self._on_applied)
+        self._repairer = Repairer(env, self.log, self._peers, self, answer_bytes=config.push_bytes)
+        self._scrubber = Scrubber(
+            self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s
+        )
+        self._fitness = Fitness(
+            env, config, self.log, self._watch, self._leadership, self._replicator, self, self._reconsider
+        )
+        self._lost_power = False
+        self._yield_until = 0.0
+        self._closed = False
         self._held: deque[tuple[PeerConnection | None, str, Message]] = deque()
         self._holds = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -159,9 +186,13 @@ class Node:
             ("cuts", self._replicator.run_cuts()),
             ("checkpoint", self._run_checkpoints()),
             ("identity", self._run_identity()),
-            ("loop-lag", self.metrics.watch_loop()),
+            ("loop-lag", self.metrics.watch_loop(self.config.lag_probe_s)),
             ("dials", self.membership.dials.run()),
             ("changes", self.changes.run()),
+            ("repair", self._repairer.run()),
+            ("repair-answers", self._repairer.run_answers()),
+            ("scrub", self._scrubber.run()),
+            ("fitness", self._fitness.run()),
         ):
             group.create_task(work, name=f"{self.config.self_id}-{name}")
 
@@ -187,6 +218,11 @@ class Node:
         self.membership.connect()
         if not opened.may_vote:
             self.reasons.append(opened.reason)
+        self._lost_power = opened.lost_power
+        self._replicator.trusted = opened.may_vote
+        self.log.on_damage = self._on_damage
+        self._fitness.look()
+        self._repairer.damage()
         self._applier.commit_to(self.commit_index)
         await self._peers.listen()
         self._host.on_role(self.elector.role, self.elector.term, None)
@@ -214,20 +250,26 @@ class Node:
         )
 
     async def _close(self) -> None:
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._reads.close()
         await self._peers.close()
+        clean = False
         try:
-            await self.log.close()
-        except OSError as error:
+            clean = await self.log.close()
+        except (OSError, TimeoutError) as error:
             self._say.error("log not closed in order", error=repr(error))
-        await self._store.close(
-            Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
-        )
+        checkpoint = Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
+        await self._store.close(checkpoint, clean=clean)
 
     async def _watch_failure(self) -> None:
-        await self._failure
+        try:
+            await self._failure
+        except NodeFailed as failure:
+            if failure.poisons:
+                await leave_marker(self._env, self.config.node_dir, failure.reason)
+            raise
 
     def _fail(self, error: BaseException) -> None:
         self._say.error("node ends", error=repr(error))
@@ -237,7 +279,7 @@ class Node:
     async def _run_checkpoints(self) -> None:
         while True:
             await asyncio.sleep(self.config.checkpoint_interval_s)
-            await self.log.sync_index()
+            await self.log.keep_index()
             await self._store.save_checkpoint(
                 Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
             )
@@ -339,12 +381,20 @@ class Node:
             "reads_by_lease": self._reads.by_lease,
             "refused": self._peers.refused(),
             "messages_too_new": self._peers.too_new,
-            "reasons": list(self.reasons),
+            "used_ratio": round(self._fitness.used_ratio, 4),
+            "short_of_space": self.log.short_of_space,
+            "health": int(self._fitness.flags),
+            "reasons": [*self.reasons, *self._fitness.reasons()],
+            "statements": list(self.statements),
+            **self._repairer.status(),
+            **self._scrubber.status(),
         } | self.metrics.snapshot()
 
     # Election: timers, effects, the order of things
 
     def _schedule_tick(self) -> None:
+        if self._closed:
+            return
         when = self.elector.deadline
         if self._timer is not None:
             if self._timer.when() <= when and not self._timer.cancelled():
@@ -355,8 +405,7 @@ class Node:
     def _tick(self) -> None:
         self._timer = None
         if self._holds:
-            self._timer = self._loop.call_later(0.001, self._tick)
-            return
+            return  # whoever holds schedules it again
         try:
             self.perform(self.elector.tick(self._loop.time()))
         except Exception as error:
@@ -385,7 +434,7 @@ class Node:
             if future.cancelled():
                 return
             if error is not None:
-                self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE))
+                self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE, poisons=True))
                 return
             try:
                 self.perform(then)
@@ -455,9 +504,42 @@ class Node:
         agreed = min(follower.matched, self.log.durable_index)
         if agreed >= mark and self.log.term_of(mark) == follower.term:
             self._say.info("store is refilled: this node votes again", index=self.log.durable_index)
-            self.elector.may_vote = True
-            self.reasons.clear()
-            self._identity_wake.set()
+            self._trust()
+
+    def _trust(self) -> None:
+        self.elector.may_vote = self._replicator.trusted = True
+        if self._replicator.follower is not None:
+            self._replicator.follower.trusted = True
+        self._lost_power = False
+        self.reasons.clear()
+        self._identity_wake.set()
+
+    def _reconsider(self, now: float) -> bool:
+        """After a loss of power under ASYNC_FLUSH (S9): must this node leave standing to others?"""
+        if self._lost_power:
+            own = (self.log.last_term, self.log.last_index)
+            verdict = judge(self.config.self_id, own, self.membership.voters, self._peers.hellos)
+            if verdict is not Verdict.WAIT:
+                self._say.error(ALL_LOST_POWER, stands=verdict is Verdict.STAND, end=self.log.last_index)
+                self.statements.append(ALL_LOST_POWER)
+                self._trust()
+                if verdict is Verdict.VOTE:
+                    self._yield_until = now + 10 * self.config.election_timeout_max_s
+        if self.elector.leader_id is not None:
+            self._yield_until = 0.0
+        return now < self._yield_until
+
+    def _on_damage(self) -> None:
+        self._fitness.look()
+        self._repairer.damage()
+
+    def repaired(self) -> None:
+        """Entries are whole again: whoever waited for them goes on."""
+        self._fitness.look()
+        self._replicator.durable_moved()
+        self._applier.durable_moved()
+        self._check_refilled()
+        self._replicator.resume_paused()
 
     def _on_applied(self) -> None:
         self._leadership.applied()
@@ -513,7 +595,7 @@ class Node:
             self.config.segment_size,
             self.config.sync_flush,
             self.identity.members,
-            dict(self.config.meta),
+            self._meta(),
             self.config.lease_promise_ms,
             self.membership.config_index(),
         )
@@ -526,6 +608,12 @@ class Node:
         """Peer ports of the members, this node included."""
         return self._members.addresses(self.commit_index)
 
+    def _meta(self) -> dict[str, str]:
+        meta = dict(self.config.meta)
+        if self._lost_power:
+            meta[META_KEY] = encode_end(self.log.last_term, self.log.last_index)
+        return meta
+
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself."""
         self._versions.heard(hello)
@@ -533,6 +621,7 @@ class Node:
 
     def on_peer_up(self, peer: str) -> None:
         """Requests reach the peer."""
+        self._repairer.damage()
         if self._replicator.leader is not None:
             counts = self.membership.acknowledges(peer)
             self._replicator.perform(self._replicator.leader.peer_up(peer, counts))
@@ -562,13 +651,17 @@ class Node:
             if connection.dialled is None:
                 return
             self.changes.heard(peer, self._loop.time())
+        if isinstance(message, (RepairRequest, RepairResponse)):
+            self._repairer.receive(peer, message)  # needs no role, no term and no vote
+            return
         if not isinstance(message, _FROM_ANYONE) and not self.membership.counts(connection.hello):
             return  # votes and answers count only from a recorded incarnation
         if isinstance(message, VoteRequest) and connection.hello is not None:
             # A vote is for a store: two stores with one id must not both get it (S18).
             message = replace(message, candidate=f"{peer}/{connection.hello.incarnation}")
         if self._holds:
-            self._held.append((connection, peer, message))
+            if len(self._held) < MAX_HELD:
+                self._held.append((connection, peer, message))
         else:
             self._handle(peer, message)
         self._schedule_tick()
@@ -613,12 +706,19 @@ class Node:
         while True:
             await self._identity_wake.wait()
             self._identity_wake.clear()
-            formed = form_or_join(self.identity, self.config.peers, self._peers.hellos)
-            if formed is not None:
-                await self._become(formed)
-            await self._store.save_configs(self._members.indexes)
-            if self.elector.may_vote:
-                await self._store.clear_poison()
+            try:
+                formed = form_or_join(self.identity, self.config.peers, self._peers.hellos)
+                if formed is not None:
+                    await self._become(formed)
+                await self._store.save_configs(self._members.indexes)
+                if self.elector.may_vote:
+                    await self._store.clear_poison()
+            except OSError as error:
+                if error.errno not in DISK_IS_FULL:
+                    raise
+                self._say.warning("disk full: identity or members not saved, trying again", error=error)
+                await asyncio.sleep(self.config.disk_check_s)
+                self._identity_wake.set()
 
     async def _become(self, identity: Identity) -> None:
         await self._store.save_identity(identity)
@@ -635,6 +735,8 @@ def _reason(group: BaseExceptionGroup[BaseException]) -> NodeFailed:
         error = error.exceptions[0]
     if isinstance(error, NodeFailed):
         return error
+    if isinstance(error, OSError):
+        return NodeFailed(f"the disk failed: {error}", EXIT_STORE)
     if isinstance(error, InvariantBroken):
         return NodeFailed(f"invariant broken: {error}", EXIT_BUG)
     return NodeFailed(f"unexpected {error!r}", EXIT_BUG)

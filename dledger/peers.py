@@ -119,26 +119,22 @@ class Peers:
         again = self._redial.setdefault(peer, asyncio.Event())
         while True:
             again.clear()
-            connection: PeerConnection | None = None
             try:
                 connection = await dialler.connect(lambda: self._dialled(peer))
-                async with asyncio.timeout(self._config.hello_timeout_s):
-                    await connection.ready
+                try:
+                    async with asyncio.timeout(self._config.hello_timeout_s):
+                        await connection.ready
+                    pause = self._config.redial_min_s
+                    await connection.lost
+                finally:
+                    connection.close("no longer dialled")
+                continue  # dial at once: a refusal tells that the process is gone (S17)
             except ConnectionRefusedError:
                 self._guard(lambda: self._events.on_refused(peer))
             except TlsError as error:
                 self._refusals.note("tls", peer, str(error))
             except (OSError, TimeoutError) as error:
                 self._log.debug("cannot reach peer", peer=peer, error=repr(error))
-            else:
-                pause = self._config.redial_min_s
-                try:
-                    await connection.lost
-                finally:
-                    connection.close("no longer dialled")
-                continue  # dial at once: a refusal tells that the process is gone (S17)
-            if connection is not None:
-                connection.close()
             try:
                 async with asyncio.timeout(pause):
                     await again.wait()

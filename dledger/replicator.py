@@ -15,14 +15,15 @@ from dledger.cold_pushes import ColdPushes, Throttle
 from dledger.config import NodeConfig
 from dledger.errors import InvariantBroken
 from dledger.log.incoming import Run, check_run
+from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
 from dledger.messages import Append, Code, Commit, Compare, Message, PushResponse, Truncate
 from dledger.peers import Peers
 from dledger.replication import follower as follower_core
 from dledger.replication import leader as leader_core
 from dledger.replication.follower import FollowerReplication, Push
-from dledger.replication.leader import LeaderReplication
-from formats.entry import CorruptEntry
+from dledger.replication.leader import LeaderReplication, PushState
+from formats.entry import CorruptEntry, unpack_header
 from runtime import Env
 
 NEAR_ENTRIES = 64
@@ -67,6 +68,8 @@ class Replicator:
         self._cuts: deque[tuple[str, Push, int, Callable[[], None]]] = deque()
         self._cut_wake = asyncio.Event()
         self.corrupt_frames = 0
+        self.trusted = True
+        """False while this store must be refilled before it counts (S9)."""
         self._chain_struck = -1
         self._chain_strikes = 0
         self.snapshot_needed: dict[str, int] = {}
@@ -121,35 +124,55 @@ class Replicator:
         self._push(leader, effect, data)
 
     def _push(
-        self, leader: LeaderReplication, effect: leader_core.SendAppend, data: bytes | memoryview
+        self,
+        leader: LeaderReplication,
+        effect: leader_core.SendAppend,
+        data: bytes | memoryview,
+        last: int | None = None,
     ) -> None:
-        pos, _ = self._log.locate(effect.first)
         message = Append(
             leader.term,
             leader.self_id,
             effect.first - 1,
             effect.prev_term,
             effect.first,
-            effect.last,
-            pos,
+            effect.last if last is None else last,
+            unpack_header(data).pos,
             leader.commit_index,
             data,
         )
         self._peers.send(effect.peer, message)
 
-    async def _read_cold(self, effect: leader_core.SendAppend) -> bytes:
-        return await self._log.read_range(effect.first, effect.last)
+    async def _read_cold(
+        self, leader: LeaderReplication, effect: leader_core.SendAppend
+    ) -> tuple[bytes, int] | None:
+        try:
+            return await self._log.read_range(effect.first, effect.last)
+        except Rotten:
+            leader.pause(effect.peer)  # never send rot: go on when it is repaired
+            return None
 
     def _push_cold(
-        self, leader: LeaderReplication, effect: leader_core.SendAppend | leader_core.SendCommit, data: bytes
+        self,
+        leader: LeaderReplication,
+        effect: leader_core.SendAppend | leader_core.SendCommit,
+        data: bytes,
+        last: int,
     ) -> None:
         if isinstance(effect, leader_core.SendAppend):
-            self._push(leader, effect, data)
+            self._push(leader, effect, data, last)
         else:
             self._peers.send(effect.peer, Commit(leader.term, leader.self_id, leader.commit_index))
 
     def _is_live(self, leader: LeaderReplication, peer: str) -> bool:
-        return self.leader is leader and self._peers.connected(peer)
+        progress = leader.progress.get(peer)
+        paused = progress is not None and progress.state is PushState.PAUSED
+        return self.leader is leader and self._peers.connected(peer) and not paused
+
+    def resume_paused(self) -> None:
+        """Try peers whose disk was full, or that wait for what was rotten here."""
+        if self.leader is not None:
+            self.perform(self.leader.resume_paused())
 
     # Follower
 
@@ -158,6 +181,7 @@ class Replicator:
         follower = self.follower
         if follower is None or follower.term != push.term or follower.leader != push.leader:
             follower = FollowerReplication(push.term, push.leader, self._log)
+            follower.trusted = self.trusted
             self.follower = follower
         self._perform_follower(peer, push, follower.receive(push, commit_index), commit_index)
 
@@ -215,6 +239,12 @@ class Replicator:
                 peer, PushResponse(push.term, Code.INCONSISTENT_STATE, follower.matched, -1, log.last_index)
             )
             return
+        if not log.can_store(run.pos):
+            durable = min(follower.matched, log.durable_index)
+            self._peers.send(
+                peer, PushResponse(push.term, Code.DISK_FULL, follower.matched, durable, log.last_index)
+            )
+            return
         if continues:
             self._append_run(run, push.first)
             self._perform_follower(peer, push, follower.stored(push.last), commit_index)
@@ -237,12 +267,17 @@ class Replicator:
         for effect in effects:
             if isinstance(effect, follower_core.StoreEntries):
                 before = effect.first - 1
-                if before >= run.first and run.chains[before - run.first] != self._log.last_chain:
+                own = self._log.last_chain
+                if before >= run.first and own is not None and run.chains[before - run.first] != own:
                     raise InvariantBroken(f"entry {before} has the leader's term but another content")
                 self._append_run(run, effect.first)
             else:
                 self._perform_follower(peer, push, [effect], commit_index)
                 return
+        if not effects:
+            own = self._log.vouched_chain(run.last)
+            if own is not None and own != run.chains[-1]:
+                raise InvariantBroken(f"entry {run.last} has the leader's term but another content")
         self._perform_follower(peer, push, follower.stored(push.last), commit_index)
         self.durable_moved()
 

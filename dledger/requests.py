@@ -12,19 +12,29 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dledger.config import NodeConfig
 from dledger.links import PeerConnection
+from dledger.log.reading import check_stored
 from dledger.member_requests import MemberRequests
 from dledger.messages import Code
 from dledger.reads import ReadPoints, ReadRefused
 from dledger.wire import CLIENT_RESPONSE, Frame, WireError, encode_frame
-from formats.entry import HEADER_SIZE, Kind, unpack_header
-from formats.record import CorruptRecord, decode_record
+from formats.entry import HEADER_SIZE, CorruptEntry, Kind, unpack_header
+from formats.record import CorruptRecord, decode_record, system_record_size
 
 if TYPE_CHECKING:
     from dledger.node import Node
 
 MAX_BODY = 4 * 1024 * 1024
 """Bytes of one appended body."""
+_REFUSALS = {
+    Code.DISK_FULL: "the leader's disk is full: nothing was stored",
+    Code.LEADER_PENDING_FULL: "too much is uncommitted: try later",
+}
+
+
+def _max_body(config: NodeConfig) -> int:
+    return min(MAX_BODY, config.max_entry_bytes - HEADER_SIZE - system_record_size(0))
 
 
 class ClientRequests:
@@ -82,13 +92,11 @@ class ClientRequests:
             leader = node.leader_id
             address = node.peer_address(leader) if leader else None
             self._answer(connection, number, Code.NOT_LEADER, leader=leader, address=address)
-        elif len(body) > MAX_BODY:
-            text = f"body of {len(body)} bytes: at most {MAX_BODY}"
+        elif len(body) > (limit := _max_body(node.config)):
+            text = f"body of {len(body)} bytes: at most {limit}"
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
-        elif not appender.room:
-            self._answer(
-                connection, number, Code.LEADER_PENDING_FULL, text="too much is uncommitted: try later"
-            )
+        elif (refusal := appender.refusal) is not None:
+            self._answer(connection, number, refusal, text=_REFUSALS[refusal])
         else:
             index = appender.add_system(body, node.wall_ms(), Kind.RAW)
             self._await_commit(index, connection, number)
@@ -121,28 +129,48 @@ class ClientRequests:
             text = f"committed entries are {node.log.first_index}..{node.commit_index}"
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
             return
-        pos, size = node.log.locate(index)
-        view = node.log.view(pos, size)
+        log = node.log
+        try:
+            pos, size = log.locate(index)
+        except KeyError:
+            log.note_damage(index, index)
+        if index in log.faulty:
+            self._answer_rotten(connection, number, index)
+            return
+        view = log.view(pos, size)
         if view is not None:
-            self._answer_entry(connection, number, bytes(view))
+            self._answer_entry(connection, number, index, bytes(view))
             return
         connection.hold()
-        node.log.read_later(pos, size).add_done_callback(
-            lambda read: self._answer_read(connection, number, read)
+        log.read_later(pos, size).add_done_callback(
+            lambda read: self._answer_read(connection, number, index, read)
         )
 
-    def _answer_read(self, connection: PeerConnection, number: int, read: asyncio.Future[bytes]) -> None:
+    def _answer_rotten(self, connection: PeerConnection, number: int, index: int) -> None:
+        text = f"entry {index} is rotten here and waits for repair: try later"
+        self._answer(connection, number, Code.INCONSISTENT_STATE, text=text)
+
+    def _answer_read(
+        self, connection: PeerConnection, number: int, index: int, read: asyncio.Future[bytes]
+    ) -> None:
         connection.release()
         if read.cancelled():
             return
         error = read.exception()
         if error is None:
-            self._answer_entry(connection, number, read.result())
+            self._answer_entry(connection, number, index, read.result())
         else:
-            self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=f"cannot read: {error}")
+            self._node.log.note_damage(index, index)
+            self._answer_rotten(connection, number, index)
 
-    def _answer_entry(self, connection: PeerConnection, number: int, entry: bytes) -> None:
+    def _answer_entry(self, connection: PeerConnection, number: int, index: int, entry: bytes) -> None:
         header = unpack_header(entry)
+        try:
+            check_stored(entry, index, index, header.pos)
+        except CorruptEntry:
+            self._node.log.note_damage(index, index)
+            self._answer_rotten(connection, number, index)
+            return
         body = entry[HEADER_SIZE:]
         if header.kind == Kind.RAW:
             try:

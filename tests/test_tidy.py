@@ -75,6 +75,7 @@ OUTSIDE: dict[str, str] = {
     "chaos/wire.py": "speaks to real processes",
     "chaos/stores.py": "reads the files of real processes",
     "chaos/failover.py": "drives real processes",
+    "chaos/replacement.py": "drives real processes",
     "chaos/probe.py": "a process of its own, with blocking sockets: the clock of failovers",
     "bench/core.py": "measures pure code with the machine's clock",
     "bench/idle.py": "measures real processes",
@@ -91,6 +92,7 @@ BLANKET_EXCEPT: dict[str, str] = {
     "broker/gate.py": "the boundary of one held request: answered with code 1, as in the server (S29)",
     "dledger/leadership.py": "the pump is a loop callback: the same",
     "dledger/peers.py": "the same for the callbacks of peer connections",
+    "runtime/workers.py": "what a job raises is the result of its future, as in concurrent.futures",
     "remoting/client.py": "the boundary of one request: a failed callback must not take others with it",
     "remoting/server.py": "the boundary of one request: answered with code 1 and counted (safety.md S29)",
 }

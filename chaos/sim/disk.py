@@ -213,7 +213,6 @@ class Disk(DiskFaults):
         for op in kept:
             op.apply_durably()
         self._name_ops = []
-        self.forget_waiting()
         self.open_inodes.clear()
         lost = 0
         seen: dict[int, None] = {}

@@ -131,10 +131,6 @@ class DiskFaults:
         """Have `action(argument)` called by `resume`."""
         self._waiting.append((action, argument))
 
-    def forget_waiting(self) -> None:
-        """Power cut."""
-        self._waiting.clear()
-
     @property
     def capacity(self) -> int:
         """Bytes in all."""

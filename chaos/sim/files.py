@@ -103,7 +103,7 @@ class SimFile:
             mark = inode.written
             error = self._files.disk.failure("fsync", self.path) if self._files.disk.troubled else None
             if error is not None:
-                self._files.sync_failed(inode.fail_commit(mark, self._files.disk.rng))
+                self._files.sync_failed(inode.fail_commit(self._files.disk.rng))
                 raise error
             self._files.commit(lambda: inode.commit(min(mark, inode.written)))
 
@@ -268,6 +268,10 @@ class SimFiles:
                 return SimFile(self, path, self.disk.create(path))
             return SimFile(self, path, Inode(0))
         return SimFile(self, path, self.disk.inode(path))
+
+    def open_read(self, path: str) -> SimFile:
+        """Open for reading; FileNotFoundError."""
+        return self.open(path)
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""

@@ -136,15 +136,15 @@ class Inode:
         for _ in range(count):
             self.durable = apply_op(self.durable, self.pending.popleft())
 
-    def fail_commit(self, mark: int, rng: random.Random) -> str:
+    def fail_commit(self, rng: random.Random) -> str:
         """An fsync that failed: some of it is not on the device, and nobody will try again.
 
         As Linux does: the pages count as clean, so the next fsync succeeds. Either they still show what
         was written ("kept"), or what the device holds ("dropped").
         """
-        count = len(self.pending) - (self.written - mark)
-        ops = [self.pending.popleft() for _ in range(count)]
-        unlucky = rng.randrange(count) if ops else 0
+        ops = list(self.pending)
+        self.pending.clear()
+        unlucky = rng.randrange(len(ops)) if ops else 0
         missed = [op for number, op in enumerate(ops) if number == unlucky or rng.random() < 0.5]
         for op in ops:
             if not any(op is other for other in missed):
@@ -156,8 +156,6 @@ class Inode:
                 end = min(offset + len(data), len(self.content))
                 if end > offset:
                     self.content[offset:end] = self.durable[offset:end].ljust(end - offset, b"\0")
-        for op in self.pending:
-            self.content = apply_op(self.content, op)
         return "dropped"
 
     def lose(self, mode: str, rng: random.Random) -> int:

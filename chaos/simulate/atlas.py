@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from chaos.simulate.stage import Machine, Stage
 
 
+ROT = ("rot", "lose-segment")
+"""Damage that is repaired while the node runs."""
+
+
 @dataclass(frozen=True)
 class Damage:
     """What happened to a store, and up to where the log was committed then."""
@@ -36,7 +40,7 @@ class Atlas:
         """Whether this node's store may be damaged now. Counts what it refuses."""
         self.look()
         others = sum(1 for other in self.damaged if other != name)
-        fine = others + 1 <= (len(self._stage.names) - 1) // 2
+        fine = others + 1 <= (self._stage.plan.nodes - 1) // 2
         self.refused += not fine
         return fine
 
@@ -56,7 +60,10 @@ class Atlas:
     def _whole(self, machine: Machine, damage: Damage) -> bool:
         leader = self._stage.leader()
         node = machine.node
-        if leader is None or node is None or machine.lives == damage.life:
+        rot = damage.kind in ROT
+        if leader is None or node is None or (machine.lives == damage.life and not rot):
+            return False
+        if machine.still_rotten():
             return False
         head = self._stage.machines[leader].node
         if head is None or not node.elector.may_vote or not node.elector.may_stand:

@@ -50,6 +50,8 @@ class Client:
     async def _perform(self, client: DLedgerClient, operation: Operation) -> None:
         if operation.kind == "get":
             await self._get(client, operation.pick)
+        elif operation.kind == "read":
+            await self._read_point(client, operation.pick)
         elif operation.kind == "burst":
             async with asyncio.TaskGroup() as group:
                 for number in range(operation.count):
@@ -90,6 +92,18 @@ class Client:
             if entry.index != index:
                 self._stage.violated(f"{self.name} asked for entry {index} and got {entry.index}")
         except RequestFailed as error:
+            call.outcome = UNKNOWN
+            call.text = str(error)
+        call.end = self._now()
+
+    async def _read_point(self, client: DLedgerClient, pick: int) -> None:
+        """What a linearizable read that starts now must see, asked of the leader or of any node."""
+        places = [None, *self._stage.peers.values()]
+        call = self._history.begin(Call(self.name, "read", self._now()))
+        try:
+            call.index = await client.read_index(places[pick % len(places)])
+            call.outcome = ACKNOWLEDGED
+        except (RequestFailed, OSError) as error:
             call.outcome = UNKNOWN
             call.text = str(error)
         call.end = self._now()

@@ -140,21 +140,26 @@ class DurableMark:
         self._segment_size = segment_size
         self.index = -1
 
-    def holds(self, log: dict[int, Entry], first: int, index: int) -> bool:
-        """Whether everything from `first` up to `index` of this log is durable."""
+    def holds(
+        self, log: dict[int, Entry], first: int, index: int, rotten: dict[int, Entry] | None = None
+    ) -> bool:
+        """Whether everything from `first` up to `index` of this log is durable, but for what rots."""
         self.index = max(self.index, first - 1)
         while self.index < index:
-            entry = log.get(self.index + 1)
-            if entry is None or not self._is_there(self.index + 1, entry):
+            wanted = self.index + 1
+            entry = log.get(wanted)
+            rots = rotten is not None and entry is not None and rotten.get(wanted) == entry
+            if entry is None or not (rots or self.is_there(wanted, entry)):
                 return False
-            self.index += 1
+            self.index = wanted
         return True
 
     def cut(self, index: int) -> None:
         """Entries from `index` on are gone, or are to be read anew."""
         self.index = min(self.index, index - 1)
 
-    def _is_there(self, index: int, entry: Entry) -> bool:
+    def is_there(self, index: int, entry: Entry) -> bool:
+        """Whether the disk durably holds this very entry, whole."""
         data = self._store.read(entry.pos, entry.size, self._segment_size, durable=True)
         if len(data) < HEADER_SIZE:
             return False

@@ -10,15 +10,15 @@ from functools import partial
 
 from chaos.sim.settings import MS
 from chaos.simulate.atlas import Atlas
-from chaos.simulate.link_faults import LinkFaults
+from chaos.simulate.member_faults import MemberFaults
 from chaos.simulate.plan import Fault
-from chaos.simulate.stage import Stage
+from chaos.simulate.stage import SEGMENT, Stage
 
 AGAIN_MS = 700
 POWER_MODES = ("prefix", "torn", "none", "all", "torn")
 
 
-class Injector(LinkFaults):
+class Injector(MemberFaults):
     """Applies the faults of a plan at their times, undoes them, and ends them all at `finish`."""
 
     def __init__(self, stage: Stage) -> None:
@@ -49,6 +49,7 @@ class Injector(LinkFaults):
             "rot": self._rot,
             "lose-segment": self._lose_segment,
             **self.link_kinds(),
+            **self.member_kinds(),
         }
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
@@ -270,7 +271,10 @@ class Injector(LinkFaults):
         if place is None or not self.atlas.allows(target):
             return False
         self.atlas.damage(target, fault.kind)
-        self._world.nodes[target].disk.flip(*place, fault.pick % 8)
+        machine = self._stage.machines[target]
+        start = place - place % SEGMENT
+        machine.rots(place, place + 1)
+        self._world.nodes[target].disk.flip(machine.segment_path(start), place - start, fault.pick % 8)
         if fault.pick % 3:
             self._world.kill(target)
             self._start_later(fault.lasting_ms, target)
@@ -281,11 +285,13 @@ class Injector(LinkFaults):
         target = self._target(fault)
         if target is None:
             return False
-        path = self._stage.machines[target].old_segment(fault.pick)
-        if path is None or not self.atlas.allows(target):
+        machine = self._stage.machines[target]
+        start = machine.old_segment(fault.pick)
+        if start is None or not self.atlas.allows(target):
             return False
         self.atlas.damage(target, fault.kind)
         self._world.kill(target)
-        self._world.nodes[target].disk.lose(path)
+        machine.rots(start, start + SEGMENT)
+        self._world.nodes[target].disk.lose(machine.segment_path(start))
         self._start_later(fault.lasting_ms, target)
         return True

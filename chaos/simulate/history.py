@@ -40,6 +40,7 @@ class Verdict:
     """Unknown ones that are in the log."""
     reads: int = 0
     failed_reads: int = 0
+    read_points: int = 0
 
 
 @dataclass
@@ -72,12 +73,14 @@ def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
         if call.kind == "append":
             sent[call.value] = None
             _judge_append(call, places.get(call.value), verdict)
+        elif call.kind == "read":
+            verdict.read_points += call.outcome == ACKNOWLEDGED
         else:
             _judge_read(call, log, verdict)
     for value, index in places.items():
         if value not in sent:
             raise InvariantViolated(f"unexpected: {_name(value)} at {index} was never sent")
-    _judge_order([call for call in calls if call.kind == "append"])
+    _judge_order([call for call in calls if call.kind in ("append", "read")])
     return verdict
 
 
@@ -110,21 +113,29 @@ def _judge_read(call: Call, log: Mapping[int, bytes], verdict: Verdict) -> None:
         )
 
 
-def _judge_order(appends: list[Call]) -> None:
-    """What was acknowledged before another append began lies before it (real-time order)."""
-    done = sorted((call for call in appends if call.outcome == ACKNOWLEDGED), key=lambda call: call.end)
+def _judge_order(calls: list[Call]) -> None:
+    """Real-time order: what was acknowledged before another append began lies before it, and every read
+    point includes it; read points never go back, whoever is asked. With unique values at known indexes,
+    this is linearizability."""
+    done = sorted((call for call in calls if call.outcome == ACKNOWLEDGED), key=lambda call: call.end)
     highest: Call | None = None
     place = 0
-    for call in sorted(appends, key=lambda one: one.begin):
+    for call in sorted(calls, key=lambda one: one.begin):
         while place < len(done) and done[place].end < call.begin:
             if highest is None or done[place].index > highest.index:
                 highest = done[place]
             place += 1
-        if highest is not None and call.outcome == ACKNOWLEDGED and call.index <= highest.index:
-            raise InvariantViolated(
-                f"{_name(call.value)} is at {call.index}, but began after {_name(highest.value)} was "
-                f"acknowledged at {highest.index}"
-            )
+        if highest is None or call.outcome != ACKNOWLEDGED:
+            continue
+        seen = f"{_what(highest)} was told {highest.index}"
+        if call.kind == "read" and call.index < highest.index:
+            raise InvariantViolated(f"stale read point {call.index} of {call.client}, begun after {seen}")
+        if call.kind == "append" and call.index <= highest.index:
+            raise InvariantViolated(f"{_what(call)} is at {call.index}, but began after {seen}")
+
+
+def _what(call: Call) -> str:
+    return f"a read of {call.client}" if call.kind == "read" else _name(call.value)
 
 
 def _name(value: bytes) -> str:

@@ -8,8 +8,13 @@ from __future__ import annotations
 LINES: tuple[tuple[str, str], ...] = (
     ("log ends with a torn tail", "torn tail recovered"),
     ("damaged push frame dropped", "damaged frame dropped"),
-    ("recording its incarnation", "node admitted after a wipe"),
+    ("promoted node=", "node promoted"),
+    ("a new one takes its place", "lost store replaced by a new one"),
     ("store is refilled", "store refilled"),
+    ("health now=STALLED", "a disk stalls"),
+    ("health now=DISK_FULL", "a disk is full"),
+    ("health now=FAULTY", "entries are faulty"),
+    ("entries repaired peer=", "entries repaired by a peer"),
 )
 """(part of a log line, mark)."""
 

@@ -28,7 +28,8 @@ class Operation:
     """What a client does: not before `at_ms`, and after what it did before.
 
     `kind`: "append" (`size` bytes), "burst" (`count` appends of `size` bytes at once), "get" (an entry that
-    somebody may have: `pick` chooses which).
+    somebody may have: `pick` chooses which), "read" (a read point, of the leader or of a node that `pick`
+    chooses).
     """
 
     at_ms: int
@@ -62,6 +63,7 @@ class Plan:
     seed: int
     profile: str
     nodes: int
+    spares: int
     duration_ms: int
     operations: tuple[Operation, ...] = field(default=())
     faults: tuple[Fault, ...] = field(default=())
@@ -92,7 +94,7 @@ def draw_plan(seed: int, profile: str | None = None) -> Plan:
     rng = random.Random(f"{seed}/plan/{name}")
     faults = _draw_faults(rng, chosen)
     operations = _draw_operations(rng, chosen, faults)
-    return Plan(seed, name, chosen.nodes, DURATION_MS, operations, faults)
+    return Plan(seed, name, chosen.nodes, chosen.spares, DURATION_MS, operations, faults)
 
 
 def _draw_operations(
@@ -108,7 +110,8 @@ def _draw_operations(
             chance = rng.uniform(0.1, 0.6)
         client = rng.randrange(CLIENTS)
         if chance < 0.2:
-            operations.append(Operation(at, client, "get", pick=rng.randrange(1 << 16)))
+            kind = "get" if chance < 0.1 else "read"
+            operations.append(Operation(at, client, kind, pick=rng.randrange(1 << 16)))
             done += 1
         elif chance < 0.3:
             count = rng.randint(3, 12)

@@ -143,7 +143,13 @@ class Probe(HostEvents):
     def _open(self) -> None:
         node, machine = self.node, self.machine
         last = node.log.last_index
-        machine.log = {}
+        # What rots is not read, but it is not gone either.
+        before, machine.log = machine.log, {}
+        machine.log = {
+            index: entry
+            for index, entry in before.items()
+            if machine.rotten and index <= last and node.log.term_of(index) == entry.term
+        }
         for header, _ in machine.disk_store.walk(durable=False):
             if header.index > last:
                 break
@@ -220,12 +226,12 @@ class Probe(HostEvents):
             if message.transfer:
                 self._marks.reach("stood because the leader said so")
             if not message.pre:
-                self._term_is_durable(message.term, self.machine.name)
-                self._cluster.voted(store, message.term, self.machine.name, self.log)
+                vote = self._term_is_durable(message.term, self.machine.name)
+                self._cluster.voted(store, message.term, vote, self.log)
         elif isinstance(message, VoteResponse):
             if message.result is VoteResult.ACCEPT and not message.pre:
-                self._term_is_durable(message.asked_term, peer)
-                self._cluster.voted(store, message.asked_term, peer, self.log)
+                vote = self._term_is_durable(message.asked_term, peer)
+                self._cluster.voted(store, message.asked_term, vote, self.log)
             elif message.pre and message.result is VoteResult.REJECT_ALREADY_HAS_LEADER:
                 self._marks.reach("pre-vote refused by stickiness")
         elif isinstance(message, _TELLS_TERM):
@@ -239,16 +245,16 @@ class Probe(HostEvents):
         if index >= 0:
             self._cluster.promises(self.machine.store, index, self.log, self.machine.holds(index))
 
-    def _term_is_durable(self, term: int, vote: str | None) -> None:
+    def _term_is_durable(self, term: int, candidate: str | None) -> str:
+        """The vote as the disk has it: the candidate's id, perhaps with its incarnation behind a slash."""
         # Term and vote are on the disk before anybody hears of them (Raft figure 2).
         self._cluster.count("term and vote are durable before they are told")
         state = self.machine.disk_store.hard_state()
-        if (
-            state is None
-            or state.term < term
-            or (vote is not None and (state.term, state.vote) != (term, vote))
-        ):
+        vote = "" if state is None or state.vote is None else state.vote
+        told = candidate is None or (state and state.term == term and vote.partition("/")[0] == candidate)
+        if state is None or state.term < term or not told:
             raise InvariantViolated(
-                f"{self.machine.name} tells of term {term} and vote {vote}, its disk holds {state}"
+                f"{self.machine.name} tells of term {term} and vote {candidate}, its disk holds {state}"
             )
         self._term_on_disk = state.term
+        return vote

@@ -25,6 +25,8 @@ class Profile:
 
     faults: tuple[Draw, ...]
     nodes: int = 3
+    spares: int = 0
+    """Further machines, for members that are added while the group runs."""
     operations: int = 330
     marks: tuple[str, ...] = ()
     waits_for: str = ""
@@ -54,6 +56,9 @@ DISK_STALL = Draw("disk-hang", targets=LEADERS, lasting_ms=(500, 8_000))
 DISK_ROOM = Draw("disk-room", targets=ANY, lasting_ms=(2_000, 10_000), amount=(0, 100_000))
 ROT = Draw("rot", targets=ANY, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
 LOSE_SEGMENT = Draw("lose-segment", targets=ANY, lasting_ms=(50, 3_000))
+GROW = Draw("grow", weight=3)
+SHRINK = Draw("shrink", weight=2)
+PREFER = Draw("prefer")
 CUT = Draw("cut", targets=ANY, lasting_ms=(100, 6_000))
 ONE_WAY = Draw("one-way", targets=ANY, lasting_ms=(100, 6_000))
 ISOLATE = Draw("isolate", targets=LEADERS, lasting_ms=(100, 8_000))
@@ -80,10 +85,13 @@ TRUNCATED = "follower truncated"
 TAIL = "leader ended with an uncommitted tail"
 NO_CONTACT = "leader stepped down without contact to a quorum"
 ALL_DARK = "no node has power"
-ADMITTED = "node admitted after a wipe"
+ADMITTED = "node promoted"
 BY_ITS_DISK = "node ended by its disk"
 STICKY = "pre-vote refused by stickiness"
 ROLLED = "segment rolled while a node is down"
+ADDED, REMOVED, REPLACED = "member added", "member removed", "lost store replaced by a new one"
+STALLED, FULL, FAULTY = "a disk stalls", "a disk is full", "entries are faulty"
+REPAIRED, REFUSED = "entries repaired by a peer", "an append refused for good reason"
 TOLD_TO_STAND = "stood because the leader said so"
 REFILLED = "store refilled"
 TORN = "torn tail recovered"
@@ -120,6 +128,11 @@ PROFILES: dict[str, Profile] = {
     "wipes": Profile(
         (Draw("wipe", 2, ANY, (50, 4_000)), KILL, POWER, CUT, ISOLATE), marks=(ADMITTED, ROLLED)
     ),
+    "membership": Profile(
+        (GROW, SHRINK, PREFER, WIPE, KILL, CUT, ISOLATE, POWER_CRASH),
+        spares=2,
+        marks=(ADDED, REMOVED, REPLACED),
+    ),
     "operators": Profile((TRANSFER, TERMINATE, KILL, CUT, STALL), marks=(TOLD_TO_STAND, STICKY)),
     "mixed": Profile(
         (
@@ -135,9 +148,13 @@ PROFILES: dict[str, Profile] = {
         nodes=5,
         marks=(TAIL, OLD_LEADS, NO_CONTACT, ADMITTED, REFILLED, OLDER_TERM),
     ),
-    "disk-stall": Profile((DISK_STALL, DISK_SLOW, KILL, CUT), waits_for="hand-over of a stalled leader"),
-    "disk-full": Profile((DISK_ROOM, KILL, POWER, CUT), waits_for="refusal and hand-over at a full disk"),
-    "rot": Profile((ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT), waits_for="repair of rotten entries"),
+    "disk-stall": Profile((DISK_STALL, DISK_SLOW, KILL, CUT), marks=(STALLED, OLDER_TERM)),
+    "disk-full": Profile((DISK_ROOM, KILL, POWER, CUT), marks=(FULL, REFUSED)),
+    "rot": Profile(
+        (ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT),
+        marks=(FAULTY, REPAIRED),
+        waits_for="the blank tail of a refilled segment",
+    ),
 }  # fmt: skip
 
 

@@ -107,7 +107,10 @@ class Run:
         self._judge()
 
     def _agreed(self) -> bool:
-        nodes = [machine.node for machine in self.stage.machines.values()]
+        members = self.stage.members()
+        if any(self.stage.machines[name].still_rotten() for name in members):
+            return False
+        nodes = [self.stage.machines[name].node for name in members]
         leader = self.stage.leader()
         if leader is None:
             return False
@@ -127,6 +130,8 @@ class Run:
             if machine.node is None or probe is None or host is None or not probe.opened:
                 continue
             probe.check()
+            if machine.still_rotten():
+                continue  # its log cannot be read from the start now
             rebuilt = self._rebuild(name, host.state.index)
             self.stage.cluster.same(
                 "state equals a rebuild from the log",
@@ -156,7 +161,7 @@ class Run:
 
     def _judge(self) -> None:
         """All logs are equal, byte for byte on the disks; the clients' histories fit them."""
-        names = self.stage.names
+        names = self.stage.members()
         logs = [self._durable_log(name) for name in names]
         cluster = self.stage.cluster
         cluster.same(
@@ -176,6 +181,8 @@ class Run:
         cluster.count("history of the clients")
         self._verdict = judge(self.history.calls, values)
         self.outcome.entries = len(logs[0])
+        if self._verdict.refused:
+            self.stage.marks.reach("an append refused for good reason")
         if self._verdict.recovered:
             self.stage.marks.reach("an append of unknown outcome is in the log")
         if self._verdict.unknown > self._verdict.recovered:

@@ -21,6 +21,8 @@ from runtime.env import Env
 
 PORT = 40911
 SEGMENT = 64 * 1024
+CHANNEL = (32, 36)
+"""Where kind and batch remainder lie in the header of an entry."""
 RESTART_NS = SECOND
 """After this an operator starts a node again that its disk has ended."""
 SETTINGS = Settings()
@@ -64,10 +66,14 @@ class Machine:
         self.name = name
         self.wipes = 0
         self.lives = 0
+        self.in_use = False
+        """A spare machine is not, until its node is to be added."""
         self.excused = False
         """Its disk failed: the node may end with an error, and know less afterwards."""
         self.log: dict[int, Entry] = {}
         """The log as its node last had it, in memory or not."""
+        self.rotten: dict[int, Entry] = {}
+        """Entries that a fault damaged on this disk, until they are whole again."""
         self.node_dir = f"/store/dledger-{name}"
         self.probe: Probe | None = None
         self.host: RegisterHost | None = None
@@ -83,10 +89,29 @@ class Machine:
         self.stage.world.nodes[self.name].disk.wipe("/store")
         self.wipes += 1
         self.log = {}
+        self.rotten = {}
         self.renew_reader()
 
-    def durable_byte(self, amount: int, pick: int) -> tuple[str, int] | None:
-        """(path, offset) of a byte of an entry whose index unit is durable: damage there is rot."""
+    def still_rotten(self) -> bool:
+        """Whether any damaged entry is neither repaired nor cut."""
+        for index, entry in list(self.rotten.items()):
+            if self.log.get(index) != entry or self.durable.is_there(index, entry):
+                del self.rotten[index]
+        return bool(self.rotten)
+
+    def rots(self, begin: int, end: int) -> None:
+        """Bytes `begin` to `end` of the log are damaged."""
+        for index, entry in self.log.items():
+            if entry.pos < end and entry.pos + entry.size > begin:
+                self.rotten[index] = entry
+
+    @property
+    def has_store(self) -> bool:
+        """Whether anything was ever stored here."""
+        return self.disk_store.find(durable=False) is not None
+
+    def durable_byte(self, amount: int, pick: int) -> int | None:
+        """Place in the log of a byte of an entry whose index unit is durable: damage there is rot."""
         node = self.node
         if node is None or not self.log:
             return None
@@ -95,14 +120,19 @@ class Machine:
         if not known:
             return None
         entry = self.log[known[pick % len(known)]]
-        pos = entry.pos + amount % entry.size
-        start = pos - pos % SEGMENT
-        return f"{self.node_dir}/data/{start:020d}", pos - start
+        offset = amount % entry.size
+        if CHANNEL[0] <= offset < CHANNEL[1]:
+            offset = CHANNEL[1]  # no CRC covers these bytes (docs/guarantees.md)
+        return entry.pos + offset
 
-    def old_segment(self, pick: int) -> str | None:
-        """Path of a segment before the newest."""
+    def segment_path(self, start: int) -> str:
+        """Of the segment that starts there."""
+        return f"{self.node_dir}/data/{start:020d}"
+
+    def old_segment(self, pick: int) -> int | None:
+        """Start of a segment before the newest."""
         segments = self.disk_store.segments(durable=True)[:-1]
-        return f"{self.node_dir}/data/{segments[pick % len(segments)][0]:020d}" if segments else None
+        return segments[pick % len(segments)][0] if segments else None
 
     @property
     def store(self) -> str:
@@ -126,7 +156,7 @@ class Machine:
 
     def holds(self, index: int) -> bool:
         """Whether its own log up to `index` is durable."""
-        return self.durable.holds(self.log, min(self.log, default=0), index)
+        return self.durable.holds(self.log, min(self.log, default=0), index, self.rotten)
 
 
 class Stage:
@@ -139,10 +169,13 @@ class Stage:
         self.marks = Marks()
         self.elections = 0
         self._then: tuple[Process, Callable[[], object]] | None = None
-        self.names = tuple(f"n{number}" for number in range(plan.nodes))
+        self.names = tuple(f"n{number}" for number in range(plan.nodes + plan.spares))
+        self.founders = self.names[: plan.nodes]
         self.client_names = tuple(f"c{number}" for number in range(CLIENTS))
         self.peers = {name: f"{name}:{PORT}" for name in self.names}
         self.machines = {name: Machine(self, name) for name in self.names}
+        for name in self.founders:
+            self.machines[name].in_use = True
         for name in self.client_names:
             self.world.node(name)
         self.world.on_log = self.marks.line
@@ -151,7 +184,7 @@ class Stage:
     def start(self, name: str) -> None:
         """Start a node on its machine, if none runs there."""
         machine = self.machines[name]
-        if machine.running:
+        if machine.running or not machine.in_use:
             return
         machine.lives += 1
         machine.probe = machine.host = None
@@ -159,15 +192,18 @@ class Stage:
         self.world.restart(name, main, may_raise=(NodeFailed,))
 
     async def _main(self, env: Env, machine: Machine) -> None:
+        known = (*self.founders, *(() if machine.name in self.founders else (machine.name,)))
         config = NodeConfig(
             group="g0",
             self_id=machine.name,
-            peers=self.peers,
+            peers={name: self.peers[name] for name in known},
             store_dir="/store",
             segment_size=SEGMENT,
             max_entry_bytes=16 * 1024,
             index_units_per_file=256,
             pool_segments=1,
+            scrub_pause_s=3.0,
+            lag_probe_s=1.0,
         )
         probe = Probe(self, machine)
         machine.host = RegisterHost(probe)
@@ -183,7 +219,7 @@ class Stage:
         self._ends(machine)
         if self._then is not None and self._then[0] is process:
             self.world.push(self.world.now, self._do_then, None)
-        if all(not self.world.nodes[name].powered for name in self.names):
+        if all(not self.world.nodes[name].powered for name in self.founders):
             self.marks.reach("no node has power")
         if how.error is None:
             return
@@ -224,14 +260,14 @@ class Stage:
 
     def appended(self, machine: Machine, entry: Entry) -> None:
         """An entry joined a log."""
-        if entry.pos % SEGMENT == 0 and entry.pos and len(self.alive()) < len(self.names):
+        if entry.pos % SEGMENT == 0 and entry.pos and len(self.alive()) < len(self.founders):
             self.marks.reach("segment rolled while a node is down")
 
     def cuts(self, machine: Machine, index: int, entry: Entry) -> None:
         """A node cuts its log."""
         self.marks.reach("follower truncated")
         holders = sum(1 for other in self.machines.values() if other.log.get(index) == entry)
-        if holders * 2 > len(self.names):
+        if holders * 2 > len(self.founders):
             self.marks.reach("cut what a majority held (figure 8)")
 
     def _ends(self, machine: Machine) -> None:
@@ -261,6 +297,12 @@ class Stage:
             if node is not None and node.serving and (best is None or node.term > best[0]):
                 best = (node.term, name)
         return None if best is None else best[1]
+
+    def members(self) -> list[str]:
+        """Members of the leader's configuration, voters and learners; the founders while nobody leads."""
+        leader = self.leader()
+        node = None if leader is None else self.machines[leader].node
+        return list(self.founders) if node is None else sorted(node._members.current.members)
 
     def alive(self) -> list[str]:
         """Nodes whose process runs."""

@@ -140,6 +140,8 @@ class Elector:
         self.may_stand = True
         """False while this node would be a bad leader (rotten entries, a full or stalled disk): it votes, but
         does not stand."""
+        self.health = 0
+        """`Health` flags of this node, told to the leader."""
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.state = State.FOLLOWER if self_id in self._voters else State.LEARNER
@@ -488,6 +490,7 @@ class Elector:
         self._enter(Cause.QUORUM, State.LEADER)
         self.leader_id = self._self_id
         self._failed_rounds = 0
+        self.peer_health = {}
         self._contact = {peer: now for peer in self._voters if self._results.get(peer) is VoteResult.ACCEPT}
         self._quorum_deadline = now + self._settings.timeout_max_s
         self._next_heartbeat = now
@@ -521,7 +524,8 @@ class Elector:
         if message.term < self.term:
             return [Send(peer, HeartbeatResponse(self.term, Code.EXPIRED_TERM))]
         effects = self.leader_contact(message.leader, message.term, now)
-        return [*effects, Send(peer, HeartbeatResponse(self.term, Code.SUCCESS, message.round))]
+        answer = HeartbeatResponse(self.term, Code.SUCCESS, message.round, self.health)
+        return [*effects, Send(peer, answer)]
 
     def _on_heartbeat_response(self, peer: str, message: HeartbeatResponse, now: float) -> list[Effect]:
         if message.term > self.term:

@@ -31,6 +31,8 @@ class PushState(Enum):
     COMPARE = "COMPARE"
     TRUNCATE = "TRUNCATE"
     APPEND = "APPEND"
+    PAUSED = "PAUSED"
+    """Nothing is sent for a while: its disk is full, or what it needs is rotten here."""
 
 
 @dataclass(slots=True)
@@ -199,8 +201,8 @@ class LeaderReplication:
         if progress is None or progress.state is PushState.DOWN or message.term != self.term:
             return []
         if message.code is Code.INCONSISTENT_STATE:
-            return self._disagreed(peer, progress, message)
-        if message.code is not Code.SUCCESS:
+            return [] if progress.state is PushState.PAUSED else self._disagreed(peer, progress, message)
+        if message.code not in (Code.SUCCESS, Code.DISK_FULL):
             return []
         if message.stored > self._log.last_index:
             raise InvariantBroken(
@@ -209,7 +211,9 @@ class LeaderReplication:
         progress.stored = max(progress.stored, message.stored)
         progress.durable = max(progress.durable, message.durable)
         effects: list[Effect] = []
-        if progress.state is PushState.COMPARE:
+        if message.code is Code.DISK_FULL:
+            self.pause(peer)
+        elif progress.state is PushState.COMPARE:
             self._agreed(peer, progress, message, effects)
         elif progress.state is PushState.TRUNCATE:
             self._start_append(progress)  # frames stay in order: the cut is done before an Append is read
@@ -220,6 +224,22 @@ class LeaderReplication:
             self._fill(peer, progress, effects)
             self._tell_commit(peer, progress, effects)
         return effects
+
+    def pause(self, peer: str) -> None:
+        """Send the peer no entries until `resume_paused`; what it acknowledges still counts."""
+        progress = self.progress.get(peer)
+        if progress is not None and progress.state is not PushState.DOWN:
+            progress.state = PushState.PAUSED
+            self._clear_window(progress)
+
+    def resume_paused(self) -> list[Effect]:
+        """Try the paused peers again."""
+        return [
+            effect
+            for peer, progress in self.progress.items()
+            if progress.state is PushState.PAUSED
+            for effect in self._compare(peer, progress, self._log.last_index)
+        ]
 
     @property
     def voters(self) -> tuple[str, ...]:

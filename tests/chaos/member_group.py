@@ -159,13 +159,20 @@ class MemberGroup:
         self.world.run_until(replaced, 20)
 
     def begin(
-        self, work: Callable[[DLedgerClient], Awaitable[Any]], timeout_s: float = 5.0
+        self,
+        work: Callable[[DLedgerClient], Awaitable[Any]],
+        timeout_s: float = 5.0,
+        ask: Iterable[str] | None = None,
     ) -> list[tuple[Any, RequestFailed | None]]:
-        """Start an operator's command; the list gets (result, None) or (None, error) when it ends."""
+        """Start an operator's command; the list gets (result, None) or (None, error) when it ends.
+
+        `ask`: the nodes that the operator knows; all by default.
+        """
         outcome: list[tuple[Any, RequestFailed | None]] = []
 
         async def main(env: Env) -> None:
-            seeds = {name: self.address(name) for name in sorted({*self.seeds, *self.nodes})}
+            known = ask or sorted({*self.seeds, *self.nodes})
+            seeds = {name: self.address(name) for name in known}
             async with DLedgerClient(env, seeds, timeout_s) as client:
                 try:
                     outcome.append((await work(client), None))

@@ -76,6 +76,7 @@ class Group:
             segment_size=SEGMENT,
             index_units_per_file=1000,
             pool_segments=1,
+            lag_probe_s=1.0,
         )
         self.hosts[name] = ListHost()
         self.nodes[name] = Node(env, config, self.hosts[name])

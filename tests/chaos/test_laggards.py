@@ -59,7 +59,7 @@ def test_appends_are_not_refused_for_one_slow_follower() -> None:
         assert group.nodes[far].log.last_index < 50
         # Without a quorum it is refused, by name, before it is sealed.
         world.kill(near)
-        outcomes = [group.begin(lambda client: client.append(BODY * 20), timeout_s=0.5) for _ in range(5)]
+        outcomes = [group.begin(lambda client: client.append(BODY * 5), timeout_s=0.5) for _ in range(12)]
         world.run_for(0.6)
         codes = [error.code for outcome in outcomes for _, error in outcome if error is not None]
         assert Code.LEADER_PENDING_FULL in codes

@@ -189,6 +189,26 @@ def test_cancelled_timers_never_run_and_do_not_pile_up() -> None:
     run(main, limit_s=2000)
 
 
+def test_a_wake_up_at_the_time_of_a_forgotten_one_is_not_lost() -> None:
+    seen: list[str] = []
+
+    async def main(env: Env) -> None:
+        await asyncio.Event().wait()
+
+    world = World(1)
+    loop = world.spawn(world.node("n0"), main).loop
+    world.run_for(0.1)
+    timer = loop.call_later(1, pytest.fail, "ran")
+    due = loop._timers[0][0]
+    world.run_for(0.1)
+    loop.call_soon(timer.cancel)
+    world.run_for((due - world.now) / 1e9)
+    assert world.now == due
+    loop.call_soon(seen.append, "ran")
+    world.run_for(0.1)
+    assert seen == ["ran"]
+
+
 def test_a_task_group_aborts_its_children_in_order_of_creation() -> None:
     ended: list[str] = []
 

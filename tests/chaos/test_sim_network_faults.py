@@ -93,6 +93,11 @@ def test_a_narrow_link_takes_its_time_for_all_connections_together() -> None:
     scene.world.network.bandwidth("client", "server", 100_000)
     assert arrival_s(scene, bytes(50_000)) == pytest.approx(0.5, abs=0.01)
     assert arrival_s(scene) < 0.001
+    before, sent = scene.world.time, len(scene.accepted[0].data) + 100_000
+    for _ in range(10):
+        scene.send(bytes(10_000))
+    scene.world.run_until(lambda: len(scene.accepted[0].data) == sent, 10)
+    assert scene.world.time - before == pytest.approx(1.0, abs=0.01)
     other = Scene(settings=FIXED)
     other.world.network.bandwidth("client", "server", 100_000)
     assert arrival_s(other, bytes(400_000)) == pytest.approx(4, abs=0.1)  # more than the window
@@ -219,9 +224,9 @@ def test_one_way_cuts_end_the_side_that_waits_for_an_answer() -> None:
         scene = Scene()
         watch(scene)
         scene.world.partition(source, "server" if source == "client" else "client", directed=True)
-        scene.world.run_for(2)
+        scene.world.run_for(0.5)
         scene.send(b"x")
-        scene.world.run_for(3)
+        scene.world.run_for(3.6)
         assert scene.client.end == "TimeoutError"
         assert scene.accepted[0].data == (b"" if source == "client" else b"x")
         scene.world.run_for(4)
@@ -272,19 +277,16 @@ def test_what_a_stalled_step_reads_makes_room_for_the_peer_only_afterwards() -> 
     scene = Scene(settings=Settings(window=10_000, split_chance=0.0))
     world = scene.world
     scene.inside("server", lambda: scene.accepted[0].transport.pause_reading())
-    scene.send(bytes(20_000))
+    scene.send(bytes(10_000))
     world.run_for(1)
-
-    def stall_and_read() -> None:
-        process = world.nodes["server"].process
-        assert process is not None
-        process.loop.stall(2_000_000_000)
-        scene.accepted[0].transport.resume_reading()
-
-    scene.inside("server", stall_and_read)
-    world.run_for(1.9)
-    assert scene.client.transport.get_write_buffer_size() == 10_000
-    world.run_for(0.2)
+    process = world.nodes["server"].process
+    assert process is not None
+    process.loop.call_soon(process.loop.stall, 2_000_000_000)
+    scene.accepted[0].transport.resume_reading()  # in the same turn
+    world.run_for(1)
+    scene.send(bytes(5_000))
+    assert scene.client.transport.get_write_buffer_size() == 5_000
+    world.run_for(1.1)
     assert scene.client.transport.get_write_buffer_size() == 0
 
 

@@ -189,4 +189,4 @@ def test_a_run_fails_on_thin_seeds_and_on_marks_that_nobody_reached() -> None:
 
 def test_a_fault_is_one_value() -> None:
     fault = Fault(1, "kill", "any", 5)
-    assert decode_plan(Plan(1, "kills", 3, 1000, (), (fault,)).encode()).faults == (fault,)
+    assert decode_plan(Plan(1, "kills", 3, 0, 1000, (), (fault,)).encode()).faults == (fault,)

@@ -512,6 +512,7 @@ class FakeNode:
 
     class config:
         peers: dict[str, str] = {}  # noqa: RUF012
+        max_entry_bytes = 4096
 
     def status(self) -> dict[str, object]:
         return {}

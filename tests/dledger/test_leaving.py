@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from test_elector import elector
 from test_replication import ListLog, leader_of
 
+from dledger.host import Role
 from dledger.messages import Code, PushResponse
 from dledger.replication import leader as lcore
 
@@ -87,3 +89,28 @@ def test_frames_in_flight_are_bounded_in_number() -> None:
     assert len(sent) == 4
     sent += appends(leader.response("n1", stored(4)), "n1")
     assert len(sent) == 8 and sent[4][1] - sent[4][0] == 2, "they got larger instead"
+
+
+def test_a_voter_that_joins_is_not_taken_for_lost() -> None:
+    node = elector(voters=("n0",))
+    node.tick(1.0)
+    assert node.role is Role.LEADER
+    for now in (1.1, 1.8, 1.9, 2.0):
+        node.tick(now)
+    node.set_members(("n0", "n1"), ("n0", "n1"), 2.0)
+    for now in (2.1, 2.2, 2.3, 2.4):
+        node.tick(now)
+        assert node.role is Role.LEADER
+    node.tick(3.5)
+    assert node.role is Role.FOLLOWER, "now it is"
+
+
+def test_a_leader_that_leaves_needs_a_majority_of_those_who_stay() -> None:
+    node = elector(voters=("n0", "n1", "n2"))
+    node.set_members(("n0",), ("n0",), 0.0)
+    node.tick(1.0)
+    node.set_members(("n1", "n2"), ("n1", "n2"), 1.0)
+    for now in (1.5, 2.0, 2.5, 3.0):
+        node.peer_active("n1", now)
+        node.tick(now)
+    assert node.role is Role.LEARNER, "n1 and n0 are no majority of n1 and n2"

@@ -16,6 +16,7 @@ from chaos.cores import Entry, FixedChance
 from dledger.applier import Applier
 from dledger.election.elector import RoleChanged, SaveHardState
 from dledger.host import Chunk, Role
+from dledger.log.faulty import FaultyEntries
 from dledger.messages import (
     Append,
     Code,
@@ -32,6 +33,7 @@ from dledger.messages import (
 from dledger.replication import follower as fcore
 from dledger.replication import leader as lcore
 from dledger.replication.leader import PushState
+from formats.entry import HEADER_SIZE, Kind, encode_entry
 from formats.store_files import HardState
 
 # State
@@ -198,22 +200,19 @@ class Applied:
 
 
 class FlatLog:
-    """As much of a log store as the applier sees; entries of 10 bytes."""
+    """As much of a log store as the applier sees; entries are a header."""
 
     def __init__(self, durable_index: int) -> None:
         self.durable_index = durable_index
-
-    def locate(self, index: int) -> tuple[int, int]:
-        return index * 10, 10
+        self.faulty = FaultyEntries()
 
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
-        return first + 2, 30
+        return first + 2, 3 * HEADER_SIZE
 
-    def end_of(self, index: int) -> int:
-        return index * 10 + 10
-
-    def view(self, pos: int, size: int) -> memoryview:
-        return memoryview(bytes(size))
+    def range_bytes(self, first: int, last: int) -> bytes:
+        return b"".join(
+            encode_entry(index, 1, index * HEADER_SIZE, b"", 0, Kind.RAW) for index in range(first, last + 1)
+        )
 
 
 @pytest.mark.parametrize(("committed", "durable", "last"), [(4, 9, 4), (9, 4, 4), (-1, 9, -1)])

@@ -1,0 +1,36 @@
+"""The settings tls.peer.*: all or none, usable files, and no password in what is printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.__main__ import shell
+from broker.config import ConfigError, effective_properties, load_config
+
+BASE = {"dLegerPeers": "n0-127.0.0.1:40911", "dLegerSelfId": "n0"}
+TLS = {"tls.peer.certPath": "c", "tls.peer.keyPath": "k", "tls.peer.trustCertPath": "a"}
+
+
+def test_all_three_files_or_none() -> None:
+    assert load_config(BASE)[0].peer_tls is None
+    config, _ = load_config(BASE | TLS)
+    assert config.peer_tls is not None and config.peer_tls.authority == "a"
+    for name in TLS:
+        with pytest.raises(ConfigError, match="all or none"):
+            load_config(BASE | {key: value for key, value in TLS.items() if key != name})
+
+
+def test_the_password_is_not_printed() -> None:
+    config, _ = load_config(BASE | TLS | {"tls.peer.keyPassword": "secret"})
+    assert config.peer_tls is not None and config.peer_tls.password == "secret"
+    assert "secret" not in str(effective_properties(config))
+
+
+def test_files_that_cannot_be_used_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "broker.conf"
+    settings = BASE | {"storePathRootDir": str(tmp_path)} | dict.fromkeys(TLS, str(tmp_path / "nowhere.pem"))
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    assert shell(["-c", str(path)]) == 2
+    assert "tls.peer files cannot be used" in capsys.readouterr().err
