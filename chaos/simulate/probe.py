@@ -100,7 +100,7 @@ class Probe(HostEvents):
             log.first_index,
             log.last_index,
             log.last_term,
-            log.durable_index,
+            log.durable_mark,
             node.commit_index,
             node.applied_index,
         )
