@@ -54,6 +54,7 @@ from formats.store_files import (
     LOCK_FILE,
     MEMBERS_FILE,
     POISONED_FILE,
+    REFILL_FILE,
     Checkpoint,
     HardState,
     Identity,
@@ -68,7 +69,7 @@ from runtime.publish import publish, read_file
 TERM_JUMP = 1000
 """How far the new term lies above every term known here, so that whoever compares terms (NameServers, S23)
 prefers this group to remains of the old one."""
-MARKERS = (POISONED_FILE, "refill")
+MARKERS = (POISONED_FILE, REFILL_FILE)
 """Files that keep a node from voting."""
 _BOOT_SIZE = 64
 

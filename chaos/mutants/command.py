@@ -23,7 +23,7 @@ from chaos.mutants.suites import FAST, SIM, SUITES, Suite
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_COPIED = (
-    ".git", ".venv", "run", "docs", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache",
+    ".git", ".venv", "run", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache",
     ".pytest_cache", ".hypothesis", "*.egg-info",
 )  # fmt: skip
 _TAIL_LINES = 40
@@ -71,7 +71,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", metavar="NAME", action="append", default=[], help="this mutant (repeatable)"
     )
-    parser.add_argument("--suite", choices=(FAST, SIM), help="only suites of this kind")
+    names = [suite.name for suite in SUITES]
+    parser.add_argument("--suite", choices=(FAST, SIM, *names), help="only suites of this kind or name")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--rotate", type=int, metavar="DAY", help="a part that changes with the day")
     parser.add_argument("--count", type=int, default=6, help="size of that part")
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if misfits:
         print("\n".join(misfits), file=sys.stderr)
         return 1
-    suites = [suite for suite in SUITES if args.suite in (None, suite.kind)]
+    suites = [suite for suite in SUITES if args.suite in (None, suite.kind, suite.name)]
     if not args.no_baseline:
         failed = baseline(suites)
         if failed:

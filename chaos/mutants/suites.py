@@ -53,11 +53,11 @@ SUITES: tuple[Suite, ...] = (
     Suite("store-model", FAST, 180, ("tests/dledger/test_log_store_model.py",), packages=CORE),
     Suite("codecs", FAST, 120, ("tests/dledger/test_codec_fuzz.py",), packages=CORE),
     Suite("broker", FAST, 300, ("tests/broker",), packages=("broker",)),
-    Suite("sim", SIM, 600, seeds=36, packages=CORE),
+    Suite("seeds", SIM, 900, seeds=36, packages=CORE),
     Suite(
-        "sim-scenarios",
+        "scenarios",
         SIM,
-        600,
+        1800,
         (
             "tests/chaos/test_three_nodes.py",
             "tests/chaos/test_election_faults.py",

@@ -112,7 +112,7 @@ class StoreOnDisk:
                     if header.magic != MAGIC or header.pos != start + offset or header.size < HEADER_SIZE:
                         break
                     body = bytes(view[offset + HEADER_SIZE : offset + header.size])
-                    if crc32(body) != header.body_crc or (before and not _continues(before, header)):
+                    if crc32(body) != header.body_crc or not _continues(before, header):
                         return
                     before = header
                     yield header, body
@@ -122,7 +122,10 @@ class StoreOnDisk:
                 return
 
 
-def _continues(before: EntryHeader, header: EntryHeader) -> bool:
+def _continues(before: EntryHeader | None, header: EntryHeader) -> bool:
+    if before is None:
+        chain = chain_crc(0, 0, header.term, header.body_crc)
+        return header.index > 0 or chain == header.chain_crc
     chain = chain_crc(before.chain_crc, header.index, header.term, header.body_crc)
     return header.index == before.index + 1 and chain == header.chain_crc
 

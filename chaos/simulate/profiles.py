@@ -150,11 +150,7 @@ PROFILES: dict[str, Profile] = {
     ),
     "disk-stall": Profile((DISK_STALL, DISK_SLOW, KILL, CUT), marks=(STALLED, OLDER_TERM)),
     "disk-full": Profile((DISK_ROOM, KILL, POWER, CUT), marks=(FULL, REFUSED)),
-    "rot": Profile(
-        (ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT),
-        marks=(FAULTY, REPAIRED),
-        waits_for="the blank tail of a refilled segment",
-    ),
+    "rot": Profile((ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT), marks=(FAULTY, REPAIRED)),
 }  # fmt: skip
 
 

@@ -293,3 +293,22 @@ def test_garbage_on_the_peer_port_closes_only_that_connection(tmp_path: Path, po
             assert await group.agree(1) == [b"still here"]
 
     asyncio.run(scenario())
+
+
+def test_every_node_gives_a_read_point_to_clients(tmp_path: Path, ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with group_of_three(tmp_path, ports) as group:
+            await group.elected()
+            async with DLedgerClient(production_env("client"), group.peers) as client:
+                index = await client.append(b"hello")
+                assert await client.read_index() >= index
+                for name, address in group.peers.items():
+                    assert index <= await client.read_index(address) <= group.nodes[name].applied_index
+            for name in list(group.peers)[1:]:
+                await group.stop(name)
+            async with DLedgerClient(production_env("client"), group.peers, 1.5) as client:
+                assert (await client.get(index)).body == b"hello", "what is committed never changes"
+                with pytest.raises(RequestFailed, match="no read point in time"):
+                    await client.read_index(group.peers["n0"])
+
+    asyncio.run(scenario())
