@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check
 from chaos.mutants.suites import FAST, SIM, SUITES, Suite
@@ -78,6 +79,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=6, help="size of that part")
     parser.add_argument("--no-baseline", action="store_true", help="do not run the unchanged tree first")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument(
+        "--table",
+        nargs="+",
+        metavar="FILE",
+        help="print a Markdown table of the JSON of earlier runs; run nothing",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,6 +93,9 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         for mutant in mutants:
             print(f"{mutant.name:<40} {mutant.rule:<24} {mutant.about}")
+        return 0
+    if args.table:
+        print("\n".join(table(mutants, [Path(path).read_text() for path in args.table])))
         return 0
     misfits = misfitting(mutants)
     if misfits:
@@ -198,7 +208,7 @@ def _run_tests(suite: Suite, tree: Path) -> Outcome:
     done = _python(arguments, tree, suite.limit_s)
     if done.returncode == 0:
         return Outcome("")
-    failed = [text for text in done.stdout.splitlines() if text.startswith(("FAILED ", "ERROR "))]
+    failed = [text for text in done.stdout.splitlines() if text.startswith(("FAILED tests/", "ERROR tests/"))]
     what = failed[0].split(" ", 1)[1].split(" - ")[0] if failed else f"exit code {done.returncode}"
     return Outcome(f"{suite.name}: {what}", output=_tail(done.stdout))
 
@@ -244,6 +254,30 @@ def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.Comp
 
 def _tail(output: str) -> str:
     return "\n".join(output.splitlines()[-_TAIL_LINES:])
+
+
+def table(mutants: Sequence[Mutant], outputs: Sequence[str]) -> list[str]:
+    """Rows for docs/testing.md: one mutant each, one column for each run."""
+    runs = []
+    for output in outputs:
+        said = json.loads(output.splitlines()[-1])
+        runs.append({row["name"]: row for row in said["mutants"]})
+    lines = ["| mutant | breaks | rule |" + " caught by |" * len(runs), "|---|---|---|" + "---|" * len(runs)]
+    for mutant in mutants:
+        cells = [_cell(found.get(mutant.name)) for found in runs]
+        lines.append(f"| {mutant.name} | {mutant.about} | {mutant.rule} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    if not row["caught"]:
+        return "-"
+    suite, _, what = str(row["by"]).partition(": ")
+    seeds = row["cost"]["seeds"]
+    place = what.split("::")[-1] if "::" in what else f"{seeds} seed{'s' * (seeds > 1)}" if seeds else what
+    return f"{suite}: {place}, {row['cost']['seconds']:.0f} s"
 
 
 def line(result: Result) -> str:
