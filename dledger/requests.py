@@ -166,7 +166,7 @@ class ClientRequests:
     def _answer_entry(self, connection: PeerConnection, number: int, index: int, entry: bytes) -> None:
         header = unpack_header(entry)
         try:
-            check_stored(entry, index, index, header.pos)
+            check_stored(entry, index, index, header.pos, None)
         except CorruptEntry:
             self._node.log.note_damage(index, index)
             self._answer_rotten(connection, number, index)

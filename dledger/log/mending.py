@@ -162,7 +162,7 @@ class MendableLog(ReadableLog):
             raise Unfitting(f"entries {first}..{last} are not in this log")
         pos = unpack_header(data).pos
         try:
-            check_stored(data, first, last, pos)
+            check_stored(data, first, last, pos, None)
         except CorruptEntry as error:
             raise Unfitting(str(error)) from error
         start = self._segments.start_of(pos)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from dledger.log.faulty import FaultyEntries
 from dledger.log.index_files import IndexFiles
-from dledger.log.reading import BATCH_BROKEN, Rotten, check_stored
+from dledger.log.reading import BATCH_BROKEN, CHAIN_BROKEN, Rotten, check_stored
 from dledger.log.segments import Segments
 from dledger.log.tail import Batch, cut_batch
 from dledger.log.terms import TermTable
@@ -203,8 +203,11 @@ class ReadableLog:
         view = self.view(unit.pos, self.end_of(last) - unit.pos)
         if view is None:
             return None
+        before = self._header_before(first)
+        if before is None:
+            return None
         try:
-            header = check_stored(view, first, last, unit.pos)
+            header = check_stored(view, first, last, unit.pos, self._chain_in(first, before))
         except CorruptEntry:
             return None  # `read_range` finds out what is wrong
         return None if header.batch_remaining else view
@@ -221,7 +224,8 @@ class ReadableLog:
             if unit is None:
                 raise CorruptEntry("the index unit is lost", first, -1)
             data = await self._read_unchecked(first, unit.pos, self.end_of(last) - unit.pos)
-            header = check_stored(data, first, last, unit.pos)
+            chain = await self._read_chain_before(first)
+            header = check_stored(data, first, last, unit.pos, chain)
             rest = last + header.batch_remaining
             if rest > last:
                 end = unit.pos + len(data)
@@ -229,17 +233,41 @@ class ReadableLog:
                 if rest > self._last_index or self.end_of(rest) > start + self._segments.size:
                     raise CorruptEntry(BATCH_BROKEN, last, end)
                 data += await self._read_unchecked(last + 1, end, self.end_of(rest) - end)
-                check_stored(data, first, rest, unit.pos)
+                check_stored(data, first, rest, unit.pos, chain)
                 last = rest
         except CorruptEntry as error:
             broken = error.reason == BATCH_BROKEN
             first, last = error.index, error.index + broken
+            if error.reason == CHAIN_BROKEN and first > self._first_index:
+                first -= 1  # examined before it is repaired: one of the two is as it was
             self.note_damage(first, last, certain=broken)
             raise Rotten(first, last, str(error)) from error
         except OSError as error:
             self.note_damage(first, last)
             raise Rotten(first, last, str(error)) from error
         return data, last
+
+    def _header_before(self, first: int) -> memoryview | None:
+        """Header of entry `first - 1`, empty when nobody can vouch for `first`; None when it is cold."""
+        if first == self._first_index or (self.faulty and first - 1 in self.faulty):
+            return memoryview(b"")
+        unit = self._index.unit(first - 1)
+        return memoryview(b"") if unit is None else self.view(unit.pos, HEADER_SIZE)
+
+    def _chain_in(self, first: int, header: memoryview | bytes) -> int | None:
+        if not header:
+            return 0 if first == 0 else None
+        return unpack_header(header).chain_crc
+
+    async def _read_chain_before(self, first: int) -> int | None:
+        """Chain value of entry `first - 1` as it is stored; None when nobody can vouch for `first`."""
+        header: memoryview | bytes | None = self._header_before(first)
+        if header is None:
+            unit = self._index.unit(first - 1)
+            if unit is None:
+                return None
+            header = await self._read_unchecked(first - 1, unit.pos, HEADER_SIZE)
+        return self._chain_in(first, header)
 
     async def _read_unchecked(self, first: int, pos: int, size: int) -> bytes:
         if size <= 0:
