@@ -36,8 +36,8 @@ it, so either of the two may be rotten."""
 
 
 CHAIN_BROKEN = "chain CRC differs"
-"""Reason of a CorruptEntry whose chain value does not continue that of the entry before: either of the two may
-be rotten."""
+"""Reason of a CorruptEntry whose chain value does not continue that of the entry before: either of the two
+may be rotten."""
 
 
 class Rotten(Exception):
