@@ -13,9 +13,18 @@ class Applier:
     """`applied_index` follows the commit index, never beyond what is durable here."""
 
     def __init__(
-        self, log: LogStore, host: Host, applied_index: int, step_bytes: int, on_applied: Callable[[], None]
+        self,
+        log: LogStore,
+        host: Host,
+        applied_index: int,
+        step_bytes: int,
+        on_applied: Callable[[], None],
+        on_boundary: Callable[[int, int], None],
     ) -> None:
         self.applied_index = applied_index
+        self.busy = asyncio.Lock()
+        """Held during each step; whoever replaces the host's state takes it."""
+        self._on_boundary = on_boundary
         self._log = log
         self._host = host
         self._step_bytes = step_bytes
@@ -33,24 +42,41 @@ class Applier:
         if self._commit_index > self.applied_index:
             self._wake.set()
 
+    def restored(self, index: int) -> None:
+        """The host was given the state after entry `index` (with `busy` held)."""
+        self.applied_index = index
+        self._on_applied()
+
     async def run(self) -> None:
         """Apply until cancelled."""
-        log = self._log
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while (limit := min(self._commit_index, log.durable_index)) > self.applied_index:
-                first = self.applied_index + 1
-                pos, _ = log.locate(first)
-                last, size = log.range_end(first, self._step_bytes)
-                if last > limit:
-                    last = limit
-                    size = log.end_of(last) - pos
-                view = log.view(pos, size)
-                if view is None:
-                    view = memoryview(await log.read(pos, size))
-                self._host.apply(Chunk(first, last - first + 1, pos, view))
-                view.release()
-                self.applied_index = last
-                self._on_applied()
+            while self._limit() > self.applied_index:
+                async with self.busy:
+                    await self._step()
                 await asyncio.sleep(0)  # one step a turn: responses and heartbeats go in between
+
+    def _limit(self) -> int:
+        return min(self._commit_index, self._log.durable_index)
+
+    async def _step(self) -> None:
+        log = self._log
+        limit = self._limit()
+        first = self.applied_index + 1
+        if first > limit:
+            return  # an install came in between
+        pos, _ = log.locate(first)
+        if pos % log.segment_size == 0:
+            self._on_boundary(first - 1, pos)
+        last, size = log.range_end(first, self._step_bytes)
+        if last > limit:
+            last = limit
+            size = log.end_of(last) - pos
+        view = log.view(pos, size)
+        if view is None:
+            view = memoryview(await log.read(pos, size))
+        self._host.apply(Chunk(first, last - first + 1, pos, view))
+        view.release()
+        self.applied_index = last
+        self._on_applied()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dledger.log.retention import RetentionSettings
 from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 
 
@@ -69,6 +70,8 @@ class NodeConfig:
     checkpoint_interval_s: float = 1.0
     apply_bytes: int = 256 * 1024
     """Committed bytes handed to the host in one step, so that the loop stays responsive."""
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    """How long entries are kept."""
 
     def __post_init__(self) -> None:
         if self.self_id not in self.peers:

@@ -11,6 +11,7 @@ from dledger.log.recovery import StoreDamaged
 from dledger.log.segments import SegmentError
 from dledger.log.store import LogStore
 from dledger.members import decode_config
+from dledger.snapshots.service import Snapshots
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 from formats.store_files import (
     CHECKPOINT_FILE,
@@ -60,7 +61,7 @@ class StoreFiles:
         self._saved_configs: list[int] = []
         self._poisoned = False
 
-    async def open(self, log: LogStore) -> Opened:
+    async def open(self, log: LogStore, snapshots: Snapshots) -> Opened:
         """Open or make the store and recover its log. NodeFailed says what is wrong and what to do."""
         run = self._env.workers.run
         try:
@@ -73,7 +74,13 @@ class StoreFiles:
             self._hard_state = hard_state
             poison = await run(Lane.DISK, self._read, POISONED_FILE)
             self._poisoned = poison is not None
-            found = await log.open(power_lost=power_lost, discard_above_mark=self._poisoned)
+            await snapshots.open()
+            found = await log.open(
+                power_lost=power_lost,
+                discard_above_mark=self._poisoned,
+                bases=snapshots.bases,
+                replace=snapshots.replace,
+            )
             if hard_state.loaded is None:
                 if not new and (identity.cluster or log.last_index >= 0):
                     # Both slots unreadable: this store has forgotten its votes (S7).

@@ -113,6 +113,7 @@ class Leadership:
             self._log.last_index + 1,
             push_bytes=config.push_bytes,
             inflight_bytes=config.inflight_bytes,
+            offer=self._replicator.offer,
         )
         self._replicator.leader = leader
         body = self._members.opening_body(term, config.self_id)

@@ -49,6 +49,18 @@ class Members:
             return voters_of(current)
         return tuple(node for node in voters_of(current) if node != identity.node)
 
+    def config_at(self, index: int) -> tuple[int, bytes] | None:
+        """Place and body of the configuration entry in force at `index`; None for the founding members."""
+        for at, members in reversed(self._entries):
+            if at <= index:
+                return at, self.encode(members)
+        return None
+
+    def rebase(self, index: int, config: tuple[int, bytes] | None) -> None:
+        """The log begins behind entry `index` now, with this configuration in force there."""
+        later = [entry for entry in self._entries if entry[0] > index]
+        self._entries = [*base_entries(config), *later]
+
     @property
     def indexes(self) -> list[int]:
         """Indexes of the configuration entries in the log."""
@@ -91,8 +103,22 @@ class Members:
 def decode_config(record: bytes | memoryview) -> dict[str, str] | None:
     """Members from the body of a configuration entry (a CommitLog record); None when it is none."""
     try:
-        value = msgpack.unpackb(decode_record(record).body, raw=False)
-    except (CorruptRecord, ValueError, msgpack.UnpackException):
+        return decode_members(decode_record(record).body)
+    except CorruptRecord:
+        return None
+
+
+def base_entries(config: tuple[int, bytes] | None) -> list[tuple[int, dict[str, str]]]:
+    """A snapshot's configuration as `Members.open` takes it."""
+    members = None if config is None else decode_members(config[1])
+    return [] if config is None or members is None else [(config[0], members)]
+
+
+def decode_members(body: bytes) -> dict[str, str] | None:
+    """Inverse of `Members.encode`; None when it is none."""
+    try:
+        value = msgpack.unpackb(body, raw=False)
+    except (ValueError, msgpack.UnpackException):
         return None
     members = value.get("members") if isinstance(value, dict) else None
     if not isinstance(members, dict) or not 0 < len(members) <= MAX_MEMBERS:

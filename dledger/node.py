@@ -25,13 +25,15 @@ from dledger.leadership import Leadership
 from dledger.links import PeerConnection
 from dledger.log.appender import Appender
 from dledger.log.store import FlushStats, LogStore
-from dledger.members import Members, decode_config
+from dledger.members import Members, base_entries, decode_config
 from dledger.messages import (
     REPLIES,
     Append,
     Commit,
     Compare,
     Heartbeat,
+    InstallResponse,
+    InstallSnapshot,
     Message,
     PushResponse,
     Truncate,
@@ -40,12 +42,14 @@ from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
+from dledger.snapshots.service import Snapshots
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, Frame
+from formats.snapshot import Manifest
 from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
 
 _PUSHES = (Compare, Truncate, Append, Commit)
-_FROM_LEADER = (*_PUSHES, Heartbeat, PushResponse)
+_FROM_LEADER = (*_PUSHES, Heartbeat, PushResponse, InstallSnapshot, InstallResponse)
 
 
 class Node:
@@ -72,6 +76,7 @@ class Node:
         self._members = Members(config)
         self._peers = Peers(env, config, self, self._fail)
         self._replicator = Replicator(env, self.log, self._peers, self)
+        self.snapshots = Snapshots(env, config, self.log, host, self._peers, self._replicator, self)
         self._requests = ClientRequests(self)
         # Until the store is open this node is an empty learner, so that it can be asked at any time.
         self._identity = Identity(config.group, config.self_id, "", config.segment_size)
@@ -88,7 +93,7 @@ class Node:
             self,
             self._fail,
         )
-        self._applier = Applier(self.log, host, -1, config.apply_bytes, self._on_applied)
+        self.applier = self._new_applier(-1)
         self._held: deque[tuple[str, Message]] = deque()
         self._holds = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -100,7 +105,7 @@ class Node:
         """Open the store, join the group, serve until cancelled. NodeFailed says why it had to end."""
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
-        opened = await self._store.open(self.log)
+        opened = await self._store.open(self.log, self.snapshots)
         try:
             await self._start(opened)
             async with asyncio.TaskGroup() as group:
@@ -115,12 +120,13 @@ class Node:
             ("failure", self._watch_failure()),
             ("flusher", self.log.run_flusher()),
             ("pool", self.log.run_pool()),
-            ("applier", self._applier.run()),
+            ("applier", self.applier.run()),
             ("cold-reads", self._replicator.run_cold_reads()),
             ("cuts", self._replicator.run_cuts()),
             ("checkpoint", self._run_checkpoints()),
             ("identity", self._run_identity()),
             ("loop-lag", self.metrics.watch_loop()),
+            *self.snapshots.tasks(),
         ):
             group.create_task(work, name=f"{self.config.self_id}-{name}")
         for peer in sorted(self.config.peers):
@@ -132,27 +138,31 @@ class Node:
         self._identity = opened.identity
         self._hard_state = opened.hard_state
         self.commit_index = min(opened.checkpoint.committed_index, self.log.last_index)
-        self._members.open(opened.identity, opened.configs)
+        self._members.open(opened.identity, [*base_entries(self.snapshots.base_config()), *opened.configs])
         self.log.on_durable = self._on_durable
         self.log.on_flush = self._on_flush
-        applied = await self._host.open(self.log)
+        applied = await self.snapshots.start_host(await self._host.open(self.log))
         if applied > self.log.last_index:
             raise NodeFailed(
                 f"derived state is at index {applied}, the log ends at {self.log.last_index}: "
                 "remove the directory state/ and consumequeue/ to rebuild them",
                 EXIT_STORE,
             )
-        self._applier = Applier(self.log, self._host, applied, self.config.apply_bytes, self._on_applied)
+        self.applier = self._new_applier(applied)
         self.commit_index = max(self.commit_index, applied)
         self.elector = self._new_elector(opened.hard_state.loaded or HardState(), opened.may_vote, now)
         self.elector.set_members(self._voters(), self.config.peers, now)
         if not opened.may_vote:
             self.reasons.append(opened.reason)
-        self._applier.commit_to(self.commit_index)
+        self.applier.commit_to(self.commit_index)
         await self._peers.listen()
         self._host.on_role(self.elector.role, self.elector.term, None)
         self._schedule_tick()
         self._identity_wake.set()
+
+    def _new_applier(self, applied: int) -> Applier:
+        reached = self.snapshots.boundary.reached
+        return Applier(self.log, self._host, applied, self.config.apply_bytes, self._on_applied, reached)
 
     def _new_elector(self, state: HardState, may_vote: bool, now: float) -> Elector:
         config = self.config
@@ -235,7 +245,7 @@ class Node:
     @property
     def applied_index(self) -> int:
         """Last entry that the host applied."""
-        return self._applier.applied_index
+        return self.applier.applied_index
 
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
         """What a peer told of itself in its hello (empty while it is not connected)."""
@@ -277,6 +287,7 @@ class Node:
             "segments_cold": self.log.pool.cold_taken,
             "peers": peers,
             "reasons": list(self.reasons),
+            **self.snapshots.status(),
         } | self.metrics.snapshot()
 
     # Election: timers, effects, the order of things
@@ -371,7 +382,7 @@ class Node:
         self._leadership.committed(index)
         self._host.on_commit(index)
         self._requests.committed(index)
-        self._applier.commit_to(index)
+        self.applier.commit_to(index)
         self._check_refilled()
 
     def _check_refilled(self) -> None:
@@ -393,7 +404,7 @@ class Node:
 
     def _on_durable(self) -> None:
         self._replicator.durable_moved()
-        self._applier.durable_moved()
+        self.applier.durable_moved()
         self._check_refilled()
 
     def _on_flush(self, stats: FlushStats) -> None:
@@ -413,6 +424,25 @@ class Node:
     def config_adopted(self, index: int, members: dict[str, str]) -> None:
         """A configuration entry is in the log: in force from now on."""
         self._members.add(index, members)
+        self._members_changed()
+
+    def config_at(self, index: int) -> tuple[int, bytes] | None:
+        """The configuration in force at an entry, for a snapshot (S19)."""
+        return self._members.config_at(index)
+
+    def install_begins(self) -> None:
+        """A snapshot is about to replace the log: no vote until it was refilled (S20)."""
+        self.elector.may_vote = False
+        self.reasons.append("a snapshot is being installed")
+
+    def installed(self, leader: str, manifest: Manifest) -> None:
+        """Log and host are those of a snapshot."""
+        self.applier.restored(manifest.index)
+        self.commit_index = max(self.commit_index, manifest.index)
+        follower = self._replicator.follower
+        if follower is not None and follower.leader == leader:
+            follower.installed(manifest.index)
+        self._members.rebase(manifest.index, self.snapshots.base_config())
         self._members_changed()
 
     def _voters(self) -> tuple[str, ...]:
@@ -504,14 +534,21 @@ class Node:
         elector = self.elector
         if isinstance(message, PushResponse):
             self._on_push_response(peer, message, now)
-        elif isinstance(message, _PUSHES):
+        elif isinstance(message, InstallResponse):
+            if message.term > elector.term:
+                self.perform(elector.higher_term(message.term, now))
+            elif message.term == elector.term:
+                self.snapshots.receive(peer, message)
+        elif isinstance(message, (*_PUSHES, InstallSnapshot)):
             if message.term < elector.term:
                 self._replicator.refuse(peer, elector.term)
                 return
             self.perform(elector.leader_contact(message.leader, message.term, now))
             if self._holds:
                 self._held.appendleft((peer, message))  # the new term goes to disk first
-            else:
+            elif isinstance(message, InstallSnapshot):
+                self.snapshots.receive(peer, message)
+            elif not self.snapshots.defers(peer, message):
                 self._replicator.receive(peer, message, self.commit_index)
         else:
             self.perform(elector.receive(peer, message, now))

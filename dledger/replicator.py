@@ -19,6 +19,7 @@ from dledger.peers import Peers
 from dledger.replication import follower as follower_core
 from dledger.replication import leader as leader_core
 from dledger.replication.follower import FollowerReplication, Push
+from dledger.replication.install import Offer
 from dledger.replication.leader import LeaderReplication
 from formats.entry import CorruptEntry
 from runtime import Env
@@ -46,6 +47,19 @@ class ReplicatorEvents(Protocol):
         """Handle a message once more, before everything held back."""
 
 
+class Installs(Protocol):
+    """What the node does for peers behind its log (`dledger.snapshots`)."""
+
+    def offer(self) -> Offer | None:
+        """The snapshot that a peer behind this log gets."""
+
+    def send_install(self, leader: LeaderReplication, effect: leader_core.SendInstall) -> None:
+        """Send a piece of it."""
+
+    def no_snapshot(self, peer: str) -> None:
+        """A peer needs one, and there is none that would help it."""
+
+
 class Replicator:
     """One per node. `leader` is set during a leadership, `follower` towards a known leader."""
 
@@ -66,9 +80,13 @@ class Replicator:
         self.corrupt_frames = 0
         self._chain_struck = -1
         self._chain_strikes = 0
-        self.snapshot_needed: dict[str, int] = {}
+        self.installs: Installs | None = None
 
     # Leader
+
+    def offer(self) -> Offer | None:
+        """The snapshot that a peer behind this log gets."""
+        return None if self.installs is None else self.installs.offer()
 
     def perform(self, effects: list[leader_core.Effect]) -> None:
         """Effects of the leader core."""
@@ -99,12 +117,12 @@ class Replicator:
                         leader.term, leader.self_id, effect.index, effect.entry_term, leader.commit_index
                     ),
                 )
+            elif self.installs is None:
+                continue
+            elif isinstance(effect, leader_core.SendInstall):
+                self.installs.send_install(leader, effect)
             else:
-                # Retention that outruns a follower needs snapshots; until then this log keeps everything.
-                self.snapshot_needed[effect.peer] = self._log.first_index
-                self._env.log.error(
-                    "peer is behind the first entry", peer=effect.peer, first=self._log.first_index
-                )
+                self.installs.no_snapshot(effect.peer)
 
     def _send_append(self, leader: LeaderReplication, effect: leader_core.SendAppend) -> None:
         if effect.peer in self._cold_peers:
@@ -149,14 +167,27 @@ class Replicator:
                 peer, leader, effect = self._cold.popleft()
                 live = self.leader is leader and self._peers.connected(peer)
                 if live and isinstance(effect, leader_core.SendAppend):
-                    data = await self._log.read_range(effect.first, effect.last)
-                    if self.leader is leader:
+                    data = await self._read_cold(effect)
+                    if self.leader is leader and data is not None:
                         self._push(leader, effect, data)
+                    elif self.leader is leader and (progress := leader.progress.get(peer)) is not None:
+                        # Retention was faster: find out anew where the peer is, and what it needs.
+                        self.perform(leader.peer_up(peer, progress.counts))
                 elif live:
                     self._peers.send(peer, Commit(leader.term, leader.self_id, leader.commit_index))
                 self._cold_peers[peer] -= 1
                 if not self._cold_peers[peer]:
                     del self._cold_peers[peer]
+
+    async def _read_cold(self, effect: leader_core.SendAppend) -> bytes | None:
+        """Entries for a peer; None when retention has removed them."""
+        try:
+            data = await self._log.read_range(effect.first, effect.last)
+        except (KeyError, ValueError):
+            if effect.first >= self._log.first_index:
+                raise
+            return None
+        return data if effect.first >= self._log.first_index else None
 
     # Follower
 

@@ -44,6 +44,9 @@ class ClientRequests:
             self._get(connection, number, header.get("index"))
         elif operation == "metadata":
             self._answer(connection, number, Code.SUCCESS, status=self._node.status())
+        elif operation == "delete_before" and isinstance(header.get("index"), int):
+            self._node.snapshots.retainer.delete_before(header["index"])
+            self._answer(connection, number, Code.SUCCESS, first=self._node.log.first_index)
         else:
             self._answer(
                 connection,
@@ -88,7 +91,11 @@ class ClientRequests:
             text = f"committed entries are {node.log.first_index}..{node.commit_index}"
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
             return
-        pos, size = node.log.locate(index)
+        try:
+            pos, size = node.log.locate(index)
+        except KeyError:  # an install is replacing the log
+            self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=f"entry {index} is not here")
+            return
         view = node.log.view(pos, size)
         if view is not None:
             self._answer_entry(connection, number, bytes(view))

@@ -20,6 +20,11 @@ class IndexFiles:
         self._size = units_per_file * INDEX_UNIT_SIZE
         self._open: dict[int, File] = {}
         self._dirty: dict[int, File] = {}
+        self._first = 0
+
+    def begin_at(self, first: int) -> None:
+        """The log's first entry: units before it are not looked at (they may never have been written)."""
+        self._first = first
 
     def open(self) -> None:
         """Open all index files."""
@@ -53,6 +58,28 @@ class IndexFiles:
             self._dirty[start] = file
             view = view[len(part) :]
             at += len(part)
+
+    def drop_before(self, first: int) -> int:
+        """Remove the files that hold only units of entries before `first` (blocking); how many there were.
+
+        The file that holds the unit of `first` keeps the units before it: nobody looks at them.
+        """
+        self._first = first
+        gone = [start for start in sorted(self._open) if start + self._size <= first * INDEX_UNIT_SIZE]
+        for start in gone:
+            self._dirty.pop(start, None)
+            self._open.pop(start).close()
+            self._files.unlink(f"{self._dir}/{segment_name(start)}")
+        return len(gone)
+
+    def remove_all(self, first: int) -> None:
+        """Remove all files; the next unit written is that of `first` (blocking)."""
+        self._first = first
+        self._dirty.clear()
+        for start in sorted(self._open):
+            self._open.pop(start).close()
+        for name in self._files.listdir(self._dir):
+            self._files.unlink(f"{self._dir}/{name}")
 
     def take_dirty(self) -> list[File]:
         """Files written since the last call; the caller fsyncs them, one job each."""
@@ -112,21 +139,28 @@ class IndexFiles:
     def _written_end(self, start: int) -> int:
         """Bytes of the file up to its last written unit.
 
-        Units are written in order, so a binary search over pages finds the region, and the page is walked. A
+        Units are written in order from the log's first entry on, so a binary search over pages finds the
+        region, and the page is walked. A
         power loss may leave holes in the last second's units; whatever unit is found was written after its
         entry was fsynced, and recovery rewrites the holes.
         """
         file = self._open[start]
         view = file.view()
         page = 4096
-        low, high = 0, self._size // page + (1 if self._size % page else 0)
+        begin = max(self._first * INDEX_UNIT_SIZE - start, 0)
+        if begin >= self._size:
+            return 0
+        first_page = begin // page
+        low, high = first_page, self._size // page + (1 if self._size % page else 0)
         while low < high:
             middle = (low + high) // 2
-            if self._valid(view, start, middle * page):
+            if self._valid(view, start, max(middle * page, begin)):
                 low = middle + 1
             else:
                 high = middle
-        end = max(low - 1, 0) * page
+        if low == first_page:
+            return 0
+        end = max((low - 1) * page, begin)
         while end < self._size and self._valid(view, start, end):
             end += INDEX_UNIT_SIZE
         return end

@@ -11,8 +11,10 @@ that holds the mark and believes entry after entry as long as pos, index, term, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dledger.log.base import ORIGIN, LogBase, base_without_segments
 from dledger.log.index_files import IndexFiles
 from dledger.log.segments import Segments
 from dledger.log.terms import TermTable
@@ -66,15 +68,41 @@ class _Position:
     chain: int | None
 
 
+def choose_base(segments: Segments, bases: Mapping[int, LogBase]) -> LogBase:
+    """What lies before the first segment, given the snapshots of this store by pos."""
+    if not segments.starts:
+        return base_without_segments(bases)
+    start = segments.first_start
+    if start == 0:
+        return ORIGIN
+    head = unpack_header(segments.file(start).view())
+    if head.magic != MAGIC or head.pos != start:
+        return bases.get(start, LogBase(-1, -1, start, None))
+    base = bases.get(start)
+    if base is not None and base.index + 1 == head.index:
+        return base
+    return LogBase(head.index - 1, -1, start, None)
+
+
 def recover(
-    segments: Segments, index: IndexFiles, *, power_lost: bool, discard_above_mark: bool = False
+    segments: Segments,
+    index: IndexFiles,
+    *,
+    power_lost: bool,
+    discard_above_mark: bool = False,
+    base: LogBase = ORIGIN,
 ) -> Recovered:
-    """Find the end of the log. `power_lost`: the machine was started anew since the store was last open."""
-    result = Recovered()
+    """Find the end of the log. `power_lost`: the machine was started anew since the store was last open.
+
+    `base`: what lies before the first segment (`choose_base`).
+    """
+    result = Recovered(
+        base.index + 1, base.index, base.term if base.known else -1, base.chain or 0, base.pos
+    )
     starts = segments.starts
     mark = index.last_unit()
     if not starts:
-        if mark is not None:
+        if mark is not None and mark.index > base.index:
             raise StoreDamaged(f"the index knows entry {mark.index}, but there is no segment: {_ADVICE}")
         return result
     result.mark = mark.index if mark else -1
@@ -96,7 +124,7 @@ def recover(
         if not _terms_before(segments, index, begin, result):
             begin = starts[0]  # units are missing: walk everything and write them anew
             result.terms = TermTable()
-    _walk(segments, index, begin, mark, result, power_lost=power_lost, discard=discard_above_mark)
+    _walk(segments, index, begin, mark, result, base, power_lost=power_lost, discard=discard_above_mark)
     last_start = segments.start_of(max(result.end_pos - 1, 0)) if result.last_index >= 0 else starts[0]
     result.stale_segments = [start for start in starts if start > last_start and start >= result.end_pos]
     return result
@@ -128,10 +156,12 @@ def _terms_before(segments: Segments, index: IndexFiles, begin: int, result: Rec
     return True
 
 
-def _before(segments: Segments, index: IndexFiles, begin: int, first_index: int) -> _Position:
+def _before(segments: Segments, index: IndexFiles, begin: int, base: LogBase) -> _Position:
     head = unpack_header(segments.file(begin).view())
-    if head.index <= first_index:
-        # The chain starts at the first entry of the log, or somewhere in what was retired.
+    if head.index <= base.index + 1:
+        # The chain starts at the first entry of the log, or goes on behind the snapshot that it starts at.
+        if head.index == base.index + 1 and base.known:
+            return _Position(base.index, base.term, begin, base.chain)
         return _Position(head.index - 1, -1, begin, 0 if head.index == 0 else None)
     unit = index.unit(head.index - 1)
     if unit is None:
@@ -147,11 +177,12 @@ def _walk(
     begin: int,
     mark: IndexUnit | None,
     result: Recovered,
+    base: LogBase,
     *,
     power_lost: bool,
     discard: bool,
 ) -> None:
-    at = _before(segments, index, begin, result.first_index)
+    at = _before(segments, index, begin, base)
     whole = at  # the end of the last whole client batch (S11)
     whole_chain = at.chain
     start = begin
@@ -208,7 +239,8 @@ def _walk(
     result.terms.truncate(at.index + 1)
     result.configs = [config for config in result.configs if config <= at.index]
     result.last_index = at.index
-    result.last_term = result.terms.term_of(at.index) if at.index >= result.first_index else -1  # type: ignore[assignment]
+    if at.index >= result.first_index:
+        result.last_term = result.terms.term_of(at.index)  # type: ignore[assignment]
     result.last_chain = whole_chain or 0
     result.end_pos = at.pos
 

@@ -11,14 +11,16 @@ range in the tail or in the mapped segments.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.log.base import LogBase
 from dledger.log.pool import SegmentPool
 from dledger.log.reader import ReadableLog
-from dledger.log.recovery import Recovered, recover
+from dledger.log.recovery import Recovered, choose_base, recover
 from dledger.log.tail import Batch, first_part
+from dledger.log.terms import TermTable
 from formats.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -28,7 +30,7 @@ from formats.entry import (
     MIN_BLANK_SIZE,
     unpack_header,
 )
-from formats.store_files import POISONED_FILE
+from formats.store_files import DATA_DIR, INDEX_DIR, POISONED_FILE
 from runtime import Env, File, Lane
 
 FLUSH_BYTES = 8 * 1024 * 1024
@@ -73,10 +75,29 @@ class LogStore(ReadableLog):
 
     # Opening
 
-    async def open(self, *, power_lost: bool, discard_above_mark: bool) -> Recovered:
-        """Recover, make what was believed durable (S2), and clear away what was not."""
+    async def open(
+        self,
+        *,
+        power_lost: bool,
+        discard_above_mark: bool,
+        bases: Mapping[int, LogBase] | None = None,
+        replace: LogBase | None = None,
+    ) -> Recovered:
+        """Recover, make what was believed durable (S2), and clear away what was not.
+
+        `bases`: the store's snapshots by pos: the log may begin at one. `replace`: an install was cut short
+        after its point of no return; whatever the log holds goes, and it begins there.
+        """
         run = self._env.workers.run
+        if replace is not None:
+            await self._erase_files()
         await run(Lane.DISK, self._segments.open)
+        if replace is None:
+            self._base = await run(Lane.DISK, choose_base, self._segments, bases or {})
+        else:
+            self._base = replace
+        base = self._base
+        self._index.begin_at(base.index + 1)
         await run(Lane.DISK, self._index.open)
         await run(Lane.DISK, self.pool.open)
         found: Recovered = await run(
@@ -86,6 +107,7 @@ class LogStore(ReadableLog):
             self._index,
             power_lost=power_lost,
             discard_above_mark=discard_above_mark,
+            base=base,
         )
         self._first_index = found.first_index
         self._last_index = found.last_index
@@ -103,7 +125,7 @@ class LogStore(ReadableLog):
         for missing in found.missing_units:
             await self._make_index_files(missing)
             await run(Lane.FLUSH, self._index.write, *missing)
-        await self.sync_index()
+        await self._sync_index()
         for start in reversed(found.stale_segments):
             await self._retire(start)
         self._durable_index = self._synced_index = self._last_index
@@ -131,8 +153,6 @@ class LogStore(ReadableLog):
         """Join sealed entries to the tail and wake the flusher; continuity is the caller's proof."""
         if batch.first != self._last_index + 1 or batch.pos < self._end_pos:
             raise ValueError(f"batch {batch.first}..{batch.last} at {batch.pos} does not continue the log")
-        if self._last_index < 0:
-            self._first_index = batch.first
         self._terms.add(batch.first, batch.term)
         self._unwritten.append(batch)
         self._last_index = batch.last
@@ -262,6 +282,10 @@ class LogStore(ReadableLog):
 
     async def sync_index(self) -> None:
         """Make the index units written so far durable."""
+        async with self._io:  # a file must not be closed under its fsync
+            await self._sync_index()
+
+    async def _sync_index(self) -> None:
         for file in self._index.take_dirty():
             await self._env.workers.run(Lane.FLUSH, file.fdatasync)
 
@@ -281,7 +305,7 @@ class LogStore(ReadableLog):
                     self._written_pos - previous,
                 )
             await self._write_units()
-            await self.sync_index()
+            await self._sync_index()
         try:
             await self.pool.take(self._segments.path(start))
             await self._segments.add(start)
@@ -324,7 +348,7 @@ class LogStore(ReadableLog):
             self._written_pos = before
         self._terms.truncate(index)
         self._last_index = index - 1
-        self._last_term = self._terms.term_of(index - 1) if index > self._first_index else -1  # type: ignore[assignment]
+        self._last_term = self._terms.term_of(index - 1) if index > self._first_index else self._base.term  # type: ignore[assignment]
         self._end_pos = before
         self._durable_index = min(self._durable_index, index - 1)
         self._synced_index = min(self._synced_index, index - 1)
@@ -333,11 +357,82 @@ class LogStore(ReadableLog):
 
     def _chain_at_end(self) -> int:
         if self._last_index < self._first_index:
-            return 0
+            return self._base.chain or 0
         if self._unwritten:
             return self._unwritten[-1].chain
         pos, _ = self.locate(self._last_index)
         return unpack_header(self._bytes(pos, HEADER_SIZE)).chain_crc
+
+    # Beginning later
+
+    async def drop_before(self, base: LogBase) -> bool:
+        """Free the segments before `base.pos`, the oldest first. False: some are still read, try again.
+
+        `base` is a snapshot of this store that is durable (S20); a later segment must begin there. Not to be
+        called while a `reset` runs.
+        """
+        if base.pos > self._base.pos:
+            if not self._segments.has(base.pos) or base.index >= self._durable_index:
+                raise ValueError(f"the log cannot begin at {base.pos}: it ends at {self._end_pos}")
+            self._base = base
+            self._first_index = base.index + 1
+            self._terms.forget_before(self._first_index)
+        try:
+            return await self._free_segments()
+        except OSError as error:
+            raise NodeFailed(f"cannot free a segment in {self._dir}: {error}", EXIT_STORE) from error
+
+    async def _free_segments(self) -> bool:
+        for start in self._segments.starts:
+            if start >= self._base.pos:
+                break
+            path = self._segments.remove(start)
+            if path is None:
+                return False
+            await self.pool.give_back(path)
+        async with self._io:
+            if await self._env.workers.run(Lane.DISK, self._index.drop_before, self._first_index):
+                await self._env.workers.run(Lane.DISK, self._index.sync_names)
+        return True
+
+    async def reset(self, base: LogBase) -> None:
+        """Replace everything by a log that begins behind `base`, empty. The caller can do it again after a
+        crash in the middle (`open(replace=...)`)."""
+        async with self._io:
+            try:
+                await self._reset(base)
+            except OSError as error:
+                await self._poison(error)
+
+    async def _reset(self, base: LogBase) -> None:
+        self._unwritten.clear()
+        self._unindexed.clear()
+        for start in reversed(self._segments.starts):
+            path, free = self._segments.abandon(start)
+            if free:
+                await self.pool.give_back(path)
+            else:
+                await self._env.workers.run(Lane.DISK, self._env.files.unlink, path)
+        await self._env.workers.run(Lane.DISK, self._index.remove_all, base.index + 1)
+        await self._env.workers.run(Lane.DISK, self._index.sync_names)
+        await self._env.workers.run(Lane.DISK, self._env.files.sync_dir, self._segments.directory)
+        self._base = base
+        self._terms = TermTable()
+        self._first_index = base.index + 1
+        self._last_index = self._durable_index = self._synced_index = base.index
+        self._last_term = base.term
+        self._end_pos = self._written_pos = self._durable_pos = base.pos
+        self.last_chain = base.chain or 0
+
+    async def _erase_files(self) -> None:
+        """Remove all files of the log, whatever they hold."""
+        run, files = self._env.workers.run, self._env.files
+        for name in (DATA_DIR, INDEX_DIR):
+            directory = f"{self._dir}/{name}"
+            await run(Lane.DISK, files.mkdir, directory)
+            for file in await run(Lane.DISK, files.listdir, directory):
+                await run(Lane.DISK, files.unlink, f"{directory}/{file}")
+            await run(Lane.DISK, files.sync_dir, directory)
 
     # Ending
 
@@ -370,7 +465,7 @@ class LogStore(ReadableLog):
             if not self._failed:  # else an fsync that "works" now would certify what is lost (S3)
                 await self._sync_written()
                 await self._write_units()
-                await self.sync_index()
+                await self._sync_index()
         self._segments.close()
         self._index.close()
 

@@ -1,0 +1,165 @@
+"""Snapshots, installs and retention of one node, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from dledger.config import NodeConfig
+from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.host import Host
+from dledger.log.base import LogBase
+from dledger.log.store import LogStore
+from dledger.messages import InstallResponse, InstallSnapshot, Message
+from dledger.peers import Peers
+from dledger.replicator import Replicator
+from dledger.snapshots.boundary import BoundarySnapshots
+from dledger.snapshots.catalog import SnapshotCatalog
+from dledger.snapshots.receiver import InstallEvents, InstallReceiver
+from dledger.snapshots.retainer import Retainer
+from dledger.snapshots.sender import InstallSender
+from formats.snapshot import Manifest
+from runtime import Env
+
+
+class SnapshotEvents(InstallEvents, Protocol):
+    """What the node does for its snapshots."""
+
+    def config_at(self, index: int) -> tuple[int, bytes] | None:
+        """Place and body of the configuration entry in force at `index`; None for the founders'."""
+
+
+class Snapshots:
+    """One per node. `open` before the log, `start_host` after it, `tasks` while it runs."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        log: LogStore,
+        host: Host,
+        peers: Peers,
+        replicator: Replicator,
+        events: SnapshotEvents,
+    ) -> None:
+        env_dir = config.node_dir
+        self._env = env
+        self._log = log
+        self._host = host
+        self._replicator = replicator
+        self._events = events
+        self._resumed: Manifest | None = None
+        changing = asyncio.Lock()  # the beginning of the log moves: one at a time
+        self.catalog = SnapshotCatalog(env, env_dir, config.retention.snapshots_kept)
+        self.boundary = BoundarySnapshots(env, log, host, self.catalog, events.config_at, self._published)
+        self.sender = InstallSender(env, log, peers, replicator, self.catalog, config.push_bytes)
+        self.receiver = InstallReceiver(env, env_dir, log, host, peers, self.catalog, changing, events)
+        self.retainer = Retainer(
+            env, env_dir, config.retention, log, host, replicator, self.catalog, changing
+        )
+        replicator.installs = self.sender
+
+    # Start
+
+    async def open(self) -> None:
+        """See what is there. NodeFailed, OSError."""
+        await self.catalog.open()
+        self._resumed = await self.receiver.open()
+
+    @property
+    def bases(self) -> dict[int, LogBase]:
+        """Where the log may begin."""
+        return self.catalog.bases()
+
+    @property
+    def replace(self) -> LogBase | None:
+        """Where the log must begin, whatever it holds: an install was cut short."""
+        return None if self._resumed is None else self.bases[self._resumed.pos]
+
+    async def start_host(self, applied: int) -> int:
+        """After `Host.open`: give it what its log does not reach back to. The index that it holds then."""
+        log, catalog = self._log, self.catalog
+        for manifest in catalog.manifests:
+            if manifest.index > log.last_index or log.term_of(manifest.index) not in (manifest.term, None):
+                # Published for an install that did not come to pass, or ahead of a log that lost its tail.
+                self._env.log.warning("snapshot does not fit the log: removed", index=manifest.index)
+                await catalog.discard(manifest)
+        await catalog.prune(log.begin_pos)
+        restored = -1
+        if self._resumed is not None or applied < log.first_index - 1:
+            restored = applied = await self._restore()
+        if self._resumed is not None:
+            await self.receiver.finished()
+            self._resumed = None
+        begins = catalog.lowest(log.begin_pos)
+        if log.begin_pos > 0 and begins is not None and begins.index != restored and begins.index <= applied:
+            parts = await catalog.load(begins)
+            if parts is not None:
+                await self._host.log_begins(parts, begins.index, begins.pos)
+        return applied
+
+    async def _restore(self) -> int:
+        while (manifest := self.catalog.lowest(self._log.begin_pos)) is not None:
+            parts = await self.catalog.load(manifest)
+            if parts is not None:
+                self._env.log.info("state restored from a snapshot", index=manifest.index)
+                await self._host.restore(parts, manifest.index, manifest.pos)
+                return manifest.index
+        raise NodeFailed(
+            f"the log begins at index {self._log.first_index}, and neither the derived state nor a snapshot "
+            f"in {self.catalog.directory} reaches back to it: delete this node's store directory and restart "
+            "it to refill it from its peers",
+            EXIT_STORE,
+        )
+
+    def base_config(self) -> tuple[int, bytes] | None:
+        """Place and body of the configuration entry in force where the log begins, if a snapshot tells."""
+        manifest = self.catalog.lowest(self._log.begin_pos)
+        if manifest is None or manifest.config_index < 0:
+            return None
+        return manifest.config_index, manifest.config
+
+    # Work
+
+    def tasks(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        """To be run with the node, by name."""
+        return [
+            ("snapshots", self.boundary.run()),
+            ("install-send", self.sender.run()),
+            ("install", self.receiver.run()),
+            ("retention", self.retainer.run()),
+        ]
+
+    def receive(self, peer: str, message: InstallSnapshot | InstallResponse) -> None:
+        """A message of the current term."""
+        if isinstance(message, InstallSnapshot):
+            self.receiver.receive(peer, message)
+        else:
+            self.sender.on_response(peer, message)
+
+    def defers(self, peer: str, message: Message) -> bool:
+        """Whether a push has to wait, because the log is being replaced; it is handled later then."""
+        if self.receiver.replacing:
+            self.receiver.defer(peer, message)
+        return self.receiver.replacing
+
+    def status(self) -> dict[str, object]:
+        """For the node's status."""
+        newest = self.catalog.manifests[-1:]
+        return {
+            "begin_pos": self._log.begin_pos,
+            "snapshots": len(self.catalog.manifests),
+            "snapshot_index": newest[0].index if newest else -1,
+            "snapshots_skipped": self.boundary.skipped,
+            "installs_sent": self.sender.started,
+            "installs_done": self.receiver.done,
+            "installing": self.receiver.replacing,
+            "disk_used_ratio": round(self.retainer.used_ratio, 4),
+        }
+
+    def _published(self) -> None:
+        self.retainer.wake()
+        leader = self._replicator.leader
+        if leader is not None:
+            self._replicator.perform(leader.offers_changed())
