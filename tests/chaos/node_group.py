@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 from chaos.sim import Settings, Trace, World
 from dledger.config import NodeConfig
@@ -79,8 +80,10 @@ class ListHost:
 class Group:
     """The machines, and the current `Node` and host of each."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, **settings: Any) -> None:
+        """`settings`: fields of NodeConfig that are to differ."""
         self.world = world
+        self.settings = settings
         self.nodes: dict[str, Node] = {}
         self.hosts: dict[str, ListHost] = {}
         for name in NAMES:
@@ -92,14 +95,13 @@ class Group:
         self.world.restart(name, partial(self._main, name=name))
 
     async def _main(self, env: Env, name: str) -> None:
+        defaults = {"segment_size": SEGMENT, "index_units_per_file": 1000, "pool_segments": 1}
         config = NodeConfig(
             group="g0",
             self_id=name,
             peers={peer: f"{peer}:40911" for peer in NAMES},
             store_dir="/store",
-            segment_size=SEGMENT,
-            index_units_per_file=1000,
-            pool_segments=1,
+            **(defaults | self.settings),
         )
         self.hosts[name] = ListHost()
         self.nodes[name] = Node(env, config, self.hosts[name])
