@@ -72,7 +72,7 @@ class Situation:
     used_ratio: float
     begin_pos: int
     last_segment: int
-    durable_index: int
+    applied_index: int
     needed_from: int
 
 
@@ -105,7 +105,7 @@ def decide(
         boundary
         for boundary in boundaries
         if situation.begin_pos < boundary.pos <= situation.last_segment
-        and boundary.index < situation.durable_index
+        and boundary.index <= situation.applied_index
     ]
     if not allowed:
         return None

@@ -7,6 +7,7 @@ from the oldest on, then index files and snapshots that nothing needs any more.
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from dledger.host import Host
 from dledger.log.retention import Removal, RetentionSettings, Situation, decide
@@ -18,6 +19,14 @@ from runtime import Env, Lane
 
 ASKED_TIMEOUT_S = 60.0
 """How long an operator's wish to delete is tried (a reader or a peer may be in the way)."""
+
+
+class RetentionEvents(Protocol):
+    """What retention asks the node."""
+
+    @property
+    def applied_index(self) -> int:
+        """Last entry that the host holds: after a restart it may lag far behind the snapshots."""
 
 
 class Retainer:
@@ -33,6 +42,7 @@ class Retainer:
         replicator: Replicator,
         catalog: SnapshotCatalog,
         changing: asyncio.Lock,
+        events: RetentionEvents,
     ) -> None:
         self._env = env
         self._dir = node_dir
@@ -42,6 +52,7 @@ class Retainer:
         self._replicator = replicator
         self._catalog = catalog
         self._changing = changing
+        self._events = events
         self._wake = asyncio.Event()
         self._asked: int | None = None
         self._asked_until = 0.0
@@ -95,7 +106,7 @@ class Retainer:
             self.used_ratio,
             log.begin_pos,
             max(log.durable_pos - 1, 0) // log.segment_size * log.segment_size,
-            log.durable_index,
+            self._events.applied_index,
             log.last_index + 1 if leader is None else leader.needed_from(),
         )
 

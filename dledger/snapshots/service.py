@@ -17,13 +17,13 @@ from dledger.replicator import Replicator
 from dledger.snapshots.boundary import BoundarySnapshots
 from dledger.snapshots.catalog import SnapshotCatalog
 from dledger.snapshots.receiver import InstallEvents, InstallReceiver
-from dledger.snapshots.retainer import Retainer
+from dledger.snapshots.retainer import RetentionEvents, Retainer
 from dledger.snapshots.sender import InstallSender
 from formats.snapshot import Manifest
 from runtime import Env
 
 
-class SnapshotEvents(InstallEvents, Protocol):
+class SnapshotEvents(InstallEvents, RetentionEvents, Protocol):
     """What the node does for its snapshots."""
 
     def config_at(self, index: int) -> tuple[int, bytes] | None:
@@ -56,7 +56,7 @@ class Snapshots:
         self.sender = InstallSender(env, log, peers, replicator, self.catalog, config.push_bytes)
         self.receiver = InstallReceiver(env, env_dir, log, host, peers, self.catalog, changing, events)
         self.retainer = Retainer(
-            env, env_dir, config.retention, log, host, replicator, self.catalog, changing
+            env, env_dir, config.retention, log, host, replicator, self.catalog, changing, events
         )
         replicator.installs = self.sender
 

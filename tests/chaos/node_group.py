@@ -6,7 +6,7 @@ Run as a script it prints the trace of `scenario`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -80,9 +80,10 @@ class ListHost:
 class Group:
     """The machines, and the current `Node` and host of each."""
 
-    def __init__(self, world: World, **settings: Any) -> None:
+    def __init__(self, world: World, make_host: Callable[[], ListHost] = ListHost, **settings: Any) -> None:
         """`settings`: fields of NodeConfig that are to differ."""
         self.world = world
+        self.make_host = make_host
         self.settings = settings
         self.nodes: dict[str, Node] = {}
         self.hosts: dict[str, ListHost] = {}
@@ -103,7 +104,7 @@ class Group:
             store_dir="/store",
             **(defaults | self.settings),
         )
-        self.hosts[name] = ListHost()
+        self.hosts[name] = self.make_host()
         self.nodes[name] = Node(env, config, self.hosts[name])
         await self.nodes[name].run()
 
