@@ -81,6 +81,12 @@ class IndexFiles:
         for name in self._files.listdir(self._dir):
             self._files.unlink(f"{self._dir}/{name}")
 
+    def distrust(self, first: int) -> None:
+        """Units from entry `first` on were read, and may not be durable: the next sync covers them (S2)."""
+        for start in sorted(self._open):
+            if start + self._size > first * INDEX_UNIT_SIZE:
+                self._dirty[start] = self._open[start]
+
     def take_dirty(self) -> list[File]:
         """Files written since the last call; the caller fsyncs them, one job each."""
         dirty = list(self._dirty.values())

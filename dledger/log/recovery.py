@@ -50,6 +50,8 @@ class Recovered:
     """Durable mark found: index of the last unit."""
     scanned: list[int] = field(default_factory=list)
     """Starts of the segments walked: to be fsynced before any peer message (S2)."""
+    scanned_from: int = 0
+    """First entry walked: index units from it on may have been read from the page cache only (S2)."""
     missing_units: list[tuple[int, bytes]] = field(default_factory=list)
     """(first index, units) of scanned entries without an index unit."""
     stale_segments: list[int] = field(default_factory=list)
@@ -183,6 +185,7 @@ def _walk(
     discard: bool,
 ) -> None:
     at = _before(segments, index, begin, base)
+    result.scanned_from = at.index + 1
     whole = at  # the end of the last whole client batch (S11)
     whole_chain = at.chain
     start = begin

@@ -125,6 +125,7 @@ class LogStore(ReadableLog):
         for missing in found.missing_units:
             await self._make_index_files(missing)
             await run(Lane.FLUSH, self._index.write, *missing)
+        self._index.distrust(found.scanned_from)
         await self._sync_index()
         for start in reversed(found.stale_segments):
             await self._retire(start)
@@ -336,16 +337,9 @@ class LogStore(ReadableLog):
             self._unwritten.pop()
         if self._unwritten and self._unwritten[-1].last >= index:
             self._unwritten.append(first_part(self._unwritten.pop(), index - 1))
-        if pos < self._written_pos:
-            # Units first: a crash in between only brings back entries that the leader cuts again.
-            for file in await run(Lane.FLUSH, self._index.clear_from, index):
-                await run(Lane.FLUSH, file.fdatasync)
-            await self._erase_header(pos)
-            # The last first: a crash in between must not leave a hole.
-            for start in reversed(self._segments.starts):
-                if start > pos or (start == pos and start != before):
-                    await self._retire(start)
-            self._written_pos = before
+        # Memory first: whoever reads while the disk works must not look for what is going.
+        written = self._written_pos
+        self._written_pos = min(written, before)
         self._terms.truncate(index)
         self._last_index = index - 1
         self._last_term = self._terms.term_of(index - 1) if index > self._first_index else self._base.term  # type: ignore[assignment]
@@ -354,6 +348,15 @@ class LogStore(ReadableLog):
         self._synced_index = min(self._synced_index, index - 1)
         self._durable_pos = min(self._durable_pos, before)
         self.last_chain = self._chain_at_end()
+        if pos < written:
+            # Units first: a crash in between only brings back entries that the leader cuts again.
+            for file in await run(Lane.FLUSH, self._index.clear_from, index):
+                await run(Lane.FLUSH, file.fdatasync)
+            await self._erase_header(pos)
+            # The last first: a crash in between must not leave a hole.
+            for start in reversed(self._segments.starts):
+                if start > pos or (start == pos and start != before):
+                    await self._retire(start)
 
     def _chain_at_end(self) -> int:
         if self._last_index < self._first_index:
@@ -405,8 +408,16 @@ class LogStore(ReadableLog):
                 await self._poison(error)
 
     async def _reset(self, base: LogBase) -> None:
+        # Memory first, as for a cut.
         self._unwritten.clear()
         self._unindexed.clear()
+        self._base = base
+        self._terms = TermTable()
+        self._first_index = base.index + 1
+        self._last_index = self._durable_index = self._synced_index = base.index
+        self._last_term = base.term
+        self._end_pos = self._written_pos = self._durable_pos = base.pos
+        self.last_chain = base.chain or 0
         for start in reversed(self._segments.starts):
             path, free = self._segments.abandon(start)
             if free:
@@ -416,13 +427,6 @@ class LogStore(ReadableLog):
         await self._env.workers.run(Lane.DISK, self._index.remove_all, base.index + 1)
         await self._env.workers.run(Lane.DISK, self._index.sync_names)
         await self._env.workers.run(Lane.DISK, self._env.files.sync_dir, self._segments.directory)
-        self._base = base
-        self._terms = TermTable()
-        self._first_index = base.index + 1
-        self._last_index = self._durable_index = self._synced_index = base.index
-        self._last_term = base.term
-        self._end_pos = self._written_pos = self._durable_pos = base.pos
-        self.last_chain = base.chain or 0
 
     async def _erase_files(self) -> None:
         """Remove all files of the log, whatever they hold."""
