@@ -1,4 +1,4 @@
-"""`python -m dledger`: append, get, status against a running group; dump of a store directory.
+"""`python -m dledger`: append, get, status, delete-before against a running group; dump of a store directory.
 
 Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage.
 """
@@ -14,6 +14,8 @@ from typing import Any
 
 from dledger.client import DLedgerClient, RequestFailed
 from dledger.config import ConfigError, parse_peers
+from dledger.delete_command import NAME as DELETE
+from dledger.delete_command import add_delete_command, delete_before
 from dledger.dump import dump, node_directories
 from runtime import Env
 from runtime.env import production_env
@@ -38,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--timeout", type=float, default=3.0, help="seconds to wait (default 3)")
     commands.choices["append"].add_argument("body", help="text to append, or - for standard input")
     commands.choices["get"].add_argument("index", type=int)
+    add_delete_command(add)
     command = add("dump", "list the entries of a store directory")
     command.add_argument("store", help="storePathRootDir of a node, or its dledger-<id> directory")
     command.add_argument("--from", dest="start", type=int, default=0, help="first index (default 0)")
@@ -118,7 +121,7 @@ def main() -> int:
     env = production_env()
     if args.command == "dump":
         return _dump(env, args)
-    command = {"append": _append, "get": _get, "status": _status}[args.command]
+    command = {"append": _append, "get": _get, "status": _status, DELETE: delete_before}[args.command]
     try:
         return asyncio.run(command(env, args))
     except (RequestFailed, OSError, TimeoutError) as error:

@@ -29,5 +29,5 @@ ORIGIN = LogBase(-1, -1, 0, 0)
 
 
 def base_without_segments(bases: Mapping[int, LogBase]) -> LogBase:
-    """Of a store without a segment: its newest snapshot (an install that nothing followed yet), or nothing."""
+    """Of a store without a segment: its newest snapshot (installed, and nothing followed yet), or nothing."""
     return bases[max(bases)] if bases else ORIGIN

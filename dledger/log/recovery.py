@@ -98,9 +98,7 @@ def recover(
 
     `base`: what lies before the first segment (`choose_base`).
     """
-    result = Recovered(
-        base.index + 1, base.index, base.term if base.known else -1, base.chain or 0, base.pos
-    )
+    result = Recovered(base.index + 1, base.index, base.term if base.known else -1, base.chain or 0, base.pos)
     starts = segments.starts
     mark = index.last_unit()
     if not starts:

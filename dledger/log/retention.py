@@ -1,7 +1,7 @@
 """What retention removes (RocketMQ's CleanCommitLogService; DLedger's CleanSpaceService). Pure.
 
-Whole segments go, the oldest first, and only up to a boundary whose snapshot is durable (safety.md S20): what is
-uncommitted, unapplied or covered by no snapshot has no such boundary behind it, nor has the last segment.
+Whole segments go, the oldest first, and only up to a boundary whose snapshot is durable (safety.md S20): what
+is uncommitted, unapplied or covered by no snapshot has no such boundary behind it, nor has the last segment.
 The age of a segment is that of its last record by store time, so that replicas agree on it.
 """
 
@@ -99,7 +99,7 @@ def decide(
 ) -> Removal | None:
     """Where the log should begin, None to leave it.
 
-    `boundaries` ascending. `delete_before`: an operator wants entries below this index gone, whatever their age.
+    `boundaries` ascending. `delete_before`: an operator wants entries below this index gone at any age.
     """
     allowed = [
         boundary

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Offer:
     """A snapshot true at `index`. `total` is the size of its stream in bytes.
 
-    Equal (index, total, digest) is the same snapshot, whoever offers it: an install goes on with another leader.
+    Equal (index, total, digest) is the same snapshot, whoever offers it: another leader goes on with it.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""Snapshots of the state machine at segment boundaries (safety.md S14, S20, S21; decisions/0006-snapshots.md).
+"""Snapshots of the state machine at segment boundaries (safety.md S14, S20, S21; docs/decisions/0006).
 
 * `catalog`: the directory `snapshots`: publish, load, remove.
 * `boundary`: takes one when the applier comes to the end of a segment.

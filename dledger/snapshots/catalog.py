@@ -87,7 +87,9 @@ class SnapshotCatalog:
             await run(Lane.DISK, files.mkdir, unfinished)
             for name in sorted(parts):
                 await run(Lane.DISK, write_synced, files, f"{unfinished}/{name}", parts[name])
-            await run(Lane.DISK, write_synced, files, f"{unfinished}/{MANIFEST_FILE}", encode_manifest(manifest))
+            await run(
+                Lane.DISK, write_synced, files, f"{unfinished}/{MANIFEST_FILE}", encode_manifest(manifest)
+            )
             await run(Lane.DISK, files.sync_dir, unfinished)
             await run(Lane.DISK, files.rename, unfinished, path)
             await run(Lane.DISK, files.sync_dir, self.directory)
@@ -151,9 +153,7 @@ def base_of(manifest: Manifest) -> LogBase:
 
 def offer_of(manifest: Manifest) -> Offer:
     """What a peer is told of it."""
-    return Offer(
-        manifest.index, manifest.term, manifest.pos, manifest.chain, manifest.total, manifest.digest
-    )
+    return Offer(manifest.index, manifest.term, manifest.pos, manifest.chain, manifest.total, manifest.digest)
 
 
 # Below: blocking, for worker jobs.

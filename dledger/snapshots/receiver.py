@@ -126,7 +126,9 @@ class InstallReceiver:
             raise NodeFailed(f"{self._marker}: {error}: {_ADVICE}", EXIT_STORE) from error
         manifest = next((m for m in self._catalog.manifests if m.pos == pos), None)
         if manifest is None:
-            raise NodeFailed(f"{self._marker} names a snapshot at {pos} that is not there: {_ADVICE}", EXIT_STORE)
+            raise NodeFailed(
+                f"{self._marker} names a snapshot at {pos} that is not there: {_ADVICE}", EXIT_STORE
+            )
         return manifest
 
     async def finished(self) -> None:

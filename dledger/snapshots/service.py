@@ -17,7 +17,7 @@ from dledger.replicator import Replicator
 from dledger.snapshots.boundary import BoundarySnapshots
 from dledger.snapshots.catalog import SnapshotCatalog
 from dledger.snapshots.receiver import InstallEvents, InstallReceiver
-from dledger.snapshots.retainer import RetentionEvents, Retainer
+from dledger.snapshots.retainer import Retainer, RetentionEvents
 from dledger.snapshots.sender import InstallSender
 from formats.snapshot import Manifest
 from runtime import Env

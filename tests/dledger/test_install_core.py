@@ -67,7 +67,9 @@ def offer_at(history: list[int], first: int) -> Offer | None:
 class Wire:
     """Carries effects between a leader and a follower until nothing moves."""
 
-    def __init__(self, history: list[int], leader_first: int, follower: BasedLog, commit: int, term: int) -> None:
+    def __init__(
+        self, history: list[int], leader_first: int, follower: BasedLog, commit: int, term: int
+    ) -> None:
         self.history = history
         self.leader_log = based(history, leader_first)
         self.log = follower
@@ -115,7 +117,9 @@ class Wire:
         if isinstance(effect, lcore.SendTruncate):
             return self.push(Truncate(term, "n0", effect.index, effect.entry_term, commit))
         if isinstance(effect, lcore.SendAppend):
-            push = Append(term, "n0", effect.first - 1, effect.prev_term, effect.first, effect.last, 0, commit, b"")
+            push = Append(
+                term, "n0", effect.first - 1, effect.prev_term, effect.first, effect.last, 0, commit, b""
+            )
             return self.push(push)
         return []
 

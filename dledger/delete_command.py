@@ -1,0 +1,45 @@
+"""`python -m dledger delete-before`: retention by hand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+from dledger.client import DLedgerClient
+from dledger.config import parse_peers
+from runtime import Env
+
+NAME = "delete-before"
+
+
+def add_delete_command(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """`add(name, help)` makes the parser of a command."""
+    command = add(NAME, "free the segments that hold only entries before an index, on every node")
+    command.add_argument("index", type=int)
+    command.add_argument("--peers", required=True, help="as dLegerPeers: n0-host:port;n1-host:port;...")
+    command.add_argument("--node", help="only on this node (default: all)")
+    command.add_argument("--timeout", type=float, default=3.0, help="seconds to wait (default 3)")
+
+
+async def delete_before(env: Env, args: argparse.Namespace) -> int:
+    """Ask, and print what each node said. 1 when one of them could not be asked."""
+    peers = parse_peers(args.peers)
+    rows: list[dict[str, Any]] = []
+    async with DLedgerClient(env, peers, args.timeout) as client:
+        for node in sorted(peers) if args.node is None else [args.node]:
+            try:
+                first = await client.delete_before(peers[node], args.index)
+                rows.append({"id": node, "first_index": first})
+            except KeyError:
+                rows.append({"id": node, "error": "no such node"})
+            except (OSError, TimeoutError) as error:
+                rows.append({"id": node, "error": str(error) or "no answer in time"})
+    if args.json:
+        print(json.dumps({"nodes": rows}))
+    else:
+        for row in rows:
+            text = row.get("error") or f"begins at index {row['first_index']}; asked to free what it can"
+            print(f"{row['id']}: {text}")
+    return 0 if all("error" not in row for row in rows) else 1
