@@ -76,7 +76,9 @@ class Node:
         self._members = Members(config)
         self._peers = Peers(env, config, self, self._fail)
         self._replicator = Replicator(env, self.log, self._peers, self)
-        self.snapshots = Snapshots(env, config, self.log, host, self._peers, self._replicator, self)
+        self.snapshots = Snapshots(
+            env, config, self.log, host, self._peers, self._replicator, self._members.config_at, self
+        )
         self._requests = ClientRequests(self)
         # Until the store is open this node is an empty learner, so that it can be asked at any time.
         self._identity = Identity(config.group, config.self_id, "", config.segment_size)
@@ -425,10 +427,6 @@ class Node:
         """A configuration entry is in the log: in force from now on."""
         self._members.add(index, members)
         self._members_changed()
-
-    def config_at(self, index: int) -> tuple[int, bytes] | None:
-        """The configuration in force at an entry, for a snapshot (S19)."""
-        return self._members.config_at(index)
 
     def install_begins(self) -> None:
         """A snapshot is about to replace the log: no vote until it was refilled (S20)."""

@@ -34,9 +34,9 @@ class Part:
 class Manifest:
     """What a snapshot is.
 
-    `chain`: chain value of entry `index`. `store_time_ms`: store time of the last record before `pos`, -1 when
-    that entry holds none. `config`: body of the configuration entry in force and `config_index` its place;
-    empty and -1 while the founding members are in force.
+    `chain`: chain value of entry `index`. `store_time_ms`: store time of the last record before `pos`, -1
+    when that entry holds none. `config`: body of the configuration entry in force and `config_index` its
+    place; empty and -1 while the founding members are in force.
     """
 
     index: int
@@ -65,7 +65,7 @@ def make_manifest(
     config: tuple[int, bytes] | None,
     parts: Mapping[str, bytes],
 ) -> Manifest:
-    """The manifest of these parts. Slow for large ones: for a worker. ValueError for a name that is no file's."""
+    """The manifest of these parts (slow for large ones: for a worker). ValueError for an impossible name."""
     for name in parts:
         if not name or "/" in name or name.startswith(".") or name == MANIFEST_FILE or len(name) > 64:
             raise ValueError(f"a part of a snapshot cannot be called {name!r}")

@@ -1,9 +1,9 @@
 """A follower's side of an install (safety.md S20).
 
-Pieces are appended to `snapshots/incoming-<index>/stream`, each fsynced before it is acknowledged, so that the
-transfer goes on after a crash or with another leader. Then, in this order:
+Pieces are appended to `snapshots/incoming-<index>/stream`, each fsynced before it is acknowledged, so that
+the transfer goes on after a crash or with another leader. Then, in this order:
 
-1. the stream is checked and published as a snapshot of this store; up to here nothing of the old state is touched;
+1. the stream is checked and published as a snapshot of this store; up to here the old state is untouched;
 2. the file `installing` is published: from here on the old log is given up, and a start goes on with 3;
 3. the log is emptied and begins behind the snapshot, the host is restored;
 4. `installing` is removed, the leader is told.

@@ -1,7 +1,7 @@
 """Retention at work: looks at the disk and the clock at intervals, and lets the log begin later.
 
-In this order: the host hears where the log will begin (readers of older positions are turned away), segments go
-from the oldest on, then index files and snapshots that nothing needs any more.
+In this order: the host hears where the log will begin (readers of older positions are turned away), segments
+go from the oldest on, then index files and snapshots that nothing needs any more.
 """
 
 from __future__ import annotations

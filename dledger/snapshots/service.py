@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from dledger.config import NodeConfig
@@ -26,9 +26,6 @@ from runtime import Env
 class SnapshotEvents(InstallEvents, RetentionEvents, Protocol):
     """What the node does for its snapshots."""
 
-    def config_at(self, index: int) -> tuple[int, bytes] | None:
-        """Place and body of the configuration entry in force at `index`; None for the founders'."""
-
 
 class Snapshots:
     """One per node. `open` before the log, `start_host` after it, `tasks` while it runs."""
@@ -41,22 +38,24 @@ class Snapshots:
         host: Host,
         peers: Peers,
         replicator: Replicator,
+        config_at: Callable[[int], tuple[int, bytes] | None],
         events: SnapshotEvents,
     ) -> None:
-        env_dir = config.node_dir
+        """`config_at`: place and body of the configuration entry in force at an index; None for the
+        founders' configuration (S19)."""
+        node_dir = config.node_dir
         self._env = env
         self._log = log
         self._host = host
         self._replicator = replicator
-        self._events = events
         self._resumed: Manifest | None = None
         changing = asyncio.Lock()  # the beginning of the log moves: one at a time
-        self.catalog = SnapshotCatalog(env, env_dir, config.retention.snapshots_kept)
-        self.boundary = BoundarySnapshots(env, log, host, self.catalog, events.config_at, self._published)
+        self.catalog = SnapshotCatalog(env, node_dir, config.retention.snapshots_kept)
+        self.boundary = BoundarySnapshots(env, log, host, self.catalog, config_at, self._published)
         self.sender = InstallSender(env, log, peers, replicator, self.catalog, config.push_bytes)
-        self.receiver = InstallReceiver(env, env_dir, log, host, peers, self.catalog, changing, events)
+        self.receiver = InstallReceiver(env, node_dir, log, host, peers, self.catalog, changing, events)
         self.retainer = Retainer(
-            env, env_dir, config.retention, log, host, replicator, self.catalog, changing, events
+            env, node_dir, config.retention, log, host, replicator, self.catalog, changing, events
         )
         replicator.installs = self.sender
 
