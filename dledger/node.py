@@ -437,9 +437,7 @@ class Node:
         """Log and host are those of a snapshot."""
         self.applier.restored(manifest.index)
         self.commit_index = max(self.commit_index, manifest.index)
-        follower = self._replicator.follower
-        if follower is not None and follower.leader == leader:
-            follower.installed(manifest.index)
+        self._replicator.installed(leader, manifest.index)
         self._members.rebase(manifest.index, self.snapshots.base_config())
         self._members_changed()
 

@@ -208,6 +208,11 @@ class Replicator:
                 if isinstance(effect, follower_core.Respond):
                     self._peers.send(self.follower.leader, effect.response)
 
+    def installed(self, leader: str, index: int) -> None:
+        """A snapshot of this leader, true at `index`, replaced the log."""
+        if self.follower is not None and self.follower.leader == leader:
+            self.follower.installed(index)
+
     def refuse(self, peer: str, term: int) -> None:
         """Answer a push of an older term."""
         self._peers.send(peer, PushResponse(term, Code.EXPIRED_TERM, -1, -1, self._log.last_index))

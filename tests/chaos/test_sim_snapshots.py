@@ -179,7 +179,7 @@ def crash_at(seed: int, effect: int, power: bool, of_leader: bool) -> None:
             # What is there without help of the others: the old log whole, or the snapshot's.
             world.isolate(victim)
             scene.group.start(victim)
-            world.run_until(lambda: hasattr(scene.group.nodes[victim], "_hard_state"), 2)
+            world.run_until(lambda: scene.group.nodes[victim]._peers._server, 2)
             log = scene.group.nodes[victim].log
             assert (log.first_index == 0 and log.last_index >= old) or log.first_index > old + 1
             assert scene.group.hosts[victim].begins == log.first_index

@@ -1,4 +1,4 @@
-"""Install in the replication cores: a peer behind the log; no circle of install and COMPARE (dledger #319)."""
+"""Install in the replication cores: a peer behind the log, no circle of install and COMPARE (dledger 319)."""
 
 from __future__ import annotations
 
