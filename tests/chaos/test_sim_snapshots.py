@@ -48,6 +48,13 @@ class Scene:
         self.group = node_group.Group(world, HeavyHost, **(SMALL | settings))
         self.count = 0
 
+    def start(self, name: str) -> None:
+        """Start a node that is down; what was known of its last process is forgotten."""
+        self.group.nodes.pop(name, None)
+        self.group.hosts.pop(name, None)
+        self.group.start(name)
+        self.world.run_until(lambda: name in self.group.nodes, 1)
+
     def alive(self, name: str) -> bool:
         return self.world.nodes[name].process is not None
 
@@ -94,7 +101,7 @@ class Scene:
         self.world.heal()
         for name in NAMES:
             if not self.alive(name):
-                self.group.start(name)
+                self.start(name)
         self.world.run_for(1.0)
         leader = self.group.await_leader()
         last = self.group.append(leader, [b"the last"])
@@ -137,13 +144,13 @@ def test_a_follower_behind_the_log_start_comes_back_by_install() -> None:
         scene = Scene(world)
         leader, victim = scene.behind()
         assert scene.first(leader) > 60
-        scene.group.start(victim)
+        scene.start(victim)
         world.run_until(lambda: scene.group.hosts[victim].restores, 5)
         scene.settle()
         assert 60 < scene.first(victim) <= scene.first(leader)
         assert scene.group.hosts[victim].begins == scene.first(victim)
         world.kill(victim)  # and it starts again from what it has
-        scene.group.start(victim)
+        scene.start(victim)
         scene.settle()
 
 
@@ -155,7 +162,7 @@ def effects_of_an_install(seed: int) -> tuple[int, int]:
         process = world.nodes[leader].process
         assert process is not None
         before = process.effects
-        scene.group.start(victim)
+        scene.start(victim)
         world.run_until(lambda: refilled(scene, victim), 5)
         started = world.nodes[victim].process
         assert started is not None
@@ -172,13 +179,13 @@ def crash_at(seed: int, effect: int, power: bool, of_leader: bool) -> None:
         scene = Scene(world)
         leader, victim = scene.behind()
         old = scene.group.nodes[victim].log.durable_index
-        scene.group.start(victim)
+        scene.start(victim)
         world.crash_before(leader if of_leader else victim, effect, power=power)
         world.run_for(0.3)
         if not of_leader and not scene.alive(victim):
             # What is there without help of the others: the old log whole, or the snapshot's.
             world.isolate(victim)
-            scene.group.start(victim)
+            scene.start(victim)
             world.run_until(lambda: scene.group.nodes[victim]._peers._server, 2)
             log = scene.group.nodes[victim].log
             assert (log.first_index == 0 and log.last_index >= old) or log.first_index > old + 1
@@ -214,7 +221,7 @@ def test_an_install_goes_on_with_another_leader(seed: int) -> None:
     with World(seed, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         leader, victim = scene.behind()
-        scene.group.start(victim)
+        scene.start(victim)
         world.run_until(lambda: half_done(scene, victim), 5)
         world.kill(leader)
         world.run_until(lambda: refilled(scene, victim), 5)
@@ -229,11 +236,11 @@ def test_an_install_goes_on_after_a_crash_of_either_side(power: bool) -> None:
     with World(7, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         leader, victim = scene.behind()
-        scene.group.start(victim)
+        scene.start(victim)
         world.run_until(lambda: half_done(scene, victim), 5)
         sent = scene.sent(leader)
         (world.power_cut if power else world.kill)(victim)
-        scene.group.start(victim)
+        scene.start(victim)
         world.run_until(lambda: refilled(scene, victim), 5)
         assert scene.group.await_leader() == leader
         assert scene.sent(leader) - sent < BALLAST * 0.6, "what was fsynced was sent again"
@@ -244,7 +251,7 @@ def test_an_install_goes_on_after_a_reconnection() -> None:
     with World(8, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         leader, victim = scene.behind()
-        scene.group.start(victim)
+        scene.start(victim)
         world.run_until(lambda: half_done(scene, victim), 5)
         sent = scene.sent(leader)
         process = world.nodes[leader].process
@@ -261,7 +268,7 @@ def test_a_wiped_node_joins_a_group_whose_log_begins_late(seed: int) -> None:
         scene = Scene(world)
         leader, victim = scene.behind()
         world.nodes[victim].disk.remove("/store")
-        scene.group.start(victim)
+        scene.start(victim)
         world.run_until(lambda: refilled(scene, victim), 5)
         scene.settle()
         node = scene.group.nodes[victim]
@@ -277,7 +284,7 @@ def test_while_it_is_installed_a_node_does_not_vote() -> None:
     with World(11, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         _, victim = scene.behind()
-        scene.group.start(victim)
+        scene.start(victim)
         world.run_until(lambda: scene.group.nodes[victim].snapshots.receiver.replacing, 5)
         assert not scene.group.nodes[victim].elector.may_vote
         world.run_until(lambda: scene.group.hosts[victim].restores, 5)
@@ -294,7 +301,7 @@ def test_a_damaged_snapshot_is_not_sent_and_the_next_one_serves() -> None:
         assert len(manifests) >= 2
         path = f"/store/dledger-{leader}/snapshots/{manifests[0].pos:020d}/ballast"
         world.nodes[leader].disk.inode(path).content[1000] ^= 1
-        scene.group.start(victim)
+        scene.start(victim)
         world.run_until(lambda: scene.group.hosts[victim].restores, 5)
         assert scene.group.hosts[victim].begins == manifests[1].index + 1
         world.run_until(lambda: refilled(scene, victim), 5)
@@ -318,7 +325,7 @@ def test_retention_on_every_node_and_restarts() -> None:
             for name in NAMES:
                 world.power_cut(name)
             for name in NAMES:
-                scene.group.start(name)
+                scene.start(name)
             scene.settle()
 
 
