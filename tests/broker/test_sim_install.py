@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from broker.broker import Broker
 from broker.config import BrokerConfig
 from broker.store.message_store import StoreLimits
 from chaos.sim import Settings, World
+from chaos.sim.disk import Directory
 from dledger.config import NodeConfig
 from dledger.host import Host
 from dledger.log.retention import RetentionSettings
@@ -23,6 +25,7 @@ from remoting.codes import RequestCode, ResponseCode
 from remoting.errors import RemotingError
 from remoting.headers import QueueHeader
 from runtime.env import Env
+from tests.audit.engine import audit
 from tests.broker.harness import pull_header, send_header
 
 NAMES = ("n0", "n1", "n2")
@@ -172,13 +175,37 @@ class Group:
             assert self.sent.get(offset, body) == body
 
 
+def export(place: Directory, target: Path) -> None:
+    """A simulated directory as a real one."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name, thing in place.names.items():
+        if isinstance(thing, Directory):
+            export(thing, target / name)
+        else:
+            (target / name).write_bytes(bytes(thing.content))
+
+
+def copies(world: World, target: Path) -> list[Path]:
+    """The stores as they are at this instant."""
+    for name in NAMES:
+        export(world.nodes[name].disk.directory("/store"), target / name)
+    return [target / name for name in NAMES]
+
+
+def assert_clean(stores: list[Path]) -> None:
+    report = audit(stores)
+    assert report.exit_code == 0, report.ordered()
+    assert len(report.replicas) == 3
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_broker_brought_up_by_a_snapshot_serves_as_master(seed: int) -> None:
+def test_a_broker_brought_up_by_a_snapshot_serves_as_master(seed: int, tmp_path: Path) -> None:
     with World(seed, settings=Settings()) as world:
         group = Group(world)
         first = group.led()
         group.do(partial(group.produce, count=30))
         victim = next(name for name in NAMES if name != first)
+        world.run_for(1.5)  # a checkpoint
         world.kill(victim)
         group.do(partial(group.produce, count=120))
         others = group.alive()
@@ -186,6 +213,11 @@ def test_a_broker_brought_up_by_a_snapshot_serves_as_master(seed: int) -> None:
         group.check(first)
         before = group.low
         group.start(victim)
+        world.run_until(lambda: victim in group.brokers, 5)
+        world.run_until(lambda: group.node(victim).log.first_index > 0, 5)
+        assert_clean(copies(world, tmp_path / "installing"))
+        world.run_until(lambda: group.node(victim).snapshots.receiver.done, 5)
+        assert_clean(copies(world, tmp_path / "installed"))
         world.run_until(
             lambda: (
                 victim in group.brokers
@@ -216,6 +248,13 @@ def test_a_broker_brought_up_by_a_snapshot_serves_as_master(seed: int) -> None:
         group.start(victim)
         world.run_until(lambda: victim in group.brokers, 5)
         world.run_for(1.0)
+        stores = copies(world, tmp_path / "at last")
+        assert_clean(stores)
+        for name in ("counters", "manifest"):
+            path = max((stores[2] / "dledger-n2" / "snapshots").iterdir()) / name
+            path.write_bytes(path.read_bytes()[:-1] + b"!")
+            report = audit(stores)
+            assert [found.code for found in report.findings if found.severity] == ["SNAPSHOT_DAMAGED"]
         queue = group.brokers[victim].store.queues.get("T", 0)
         assert queue is not None and queue.bounds.min == before
         digests: dict[int, str] = {}
