@@ -231,10 +231,7 @@ def encode_state(state: ReplicatedState) -> dict[str, Any]:
     return {
         "groups": [state.groups[name].op() for name in sorted(state.groups)],
         "last_store_time_ms": state.last_store_time_ms,
-        "offsets": [
-            [group, [[topic, queue, at] for (topic, queue), at in sorted(state.offsets[group].items())]]
-            for group in sorted(state.offsets)
-        ],
+        "offsets": _offset_rows(state),
         "queues": [
             [topic, [[queue, b.next, b.min, b.first_position] for queue, b in sorted(queues.items())]]
             for topic, queues in sorted(state.queues.items())
@@ -245,16 +242,33 @@ def encode_state(state: ReplicatedState) -> dict[str, Any]:
     }
 
 
+def _offset_rows(state: ReplicatedState) -> list[Any]:
+    return [
+        [group, [[topic, queue, at] for (topic, queue), at in sorted(state.offsets[group].items())]]
+        for group in sorted(state.offsets)
+    ]
+
+
 def pack_parts(state: ReplicatedState) -> dict[str, bytes]:
     """The state by part, as a boundary snapshot holds it: equal on all replicas (safety.md S20)."""
-    values = encode_state(state)
-    values["queues"] = [
-        [topic, rows]
-        for topic, queues in sorted(state.queues.items())
-        if (rows := [[queue, b.next, b.first_position] for queue, b in sorted(queues.items()) if b.next])
+    queues = [
+        (topic, rows)
+        for topic, table in sorted(state.queues.items())
+        if (rows := [(queue, b.next, b.first_position) for queue, b in sorted(table.items()) if b.next])
     ]
-    counters = {key: values.pop(key) for key in ("last_store_time_ms", "skipped", "topics_version")}
-    return {name: msgpack.packb(value) for name, value in [*sorted(values.items()), ("counters", counters)]}
+    counters = {
+        "last_store_time_ms": state.last_store_time_ms,
+        "skipped": state.skipped,
+        "topics_version": state.topics_version,
+    }
+    values: dict[str, object] = {
+        "counters": counters,
+        "groups": [state.groups[name].op() for name in sorted(state.groups)],
+        "offsets": _offset_rows(state),
+        "queues": queues,
+        "topics": [state.topics[name].op() for name in sorted(state.topics)],
+    }
+    return {name: msgpack.packb(value) for name, value in values.items()}
 
 
 def unpack_parts(parts: Mapping[str, bytes]) -> ReplicatedState:

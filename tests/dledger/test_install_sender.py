@@ -1,4 +1,4 @@
-"""What a leader does with a peer that cannot be installed: it says so once (protocol version 1, no snapshot)."""
+"""What a leader does with a peer that cannot be installed: says so once (protocol version 1, no snapshot)."""
 
 from __future__ import annotations
 
