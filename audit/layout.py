@@ -14,12 +14,13 @@ from itertools import zip_longest
 from audit.findings import Finding, ReplicaRow, finding
 from audit.unit_files import UnitFiles
 from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, unpack_header
-from formats.snapshot import MANIFEST_FILE, SNAPSHOTS_DIR, Manifest, decode_manifest
+from formats.snapshot import MANIFEST_FILE, Manifest, decode_manifest
 from formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
     IDENTITY_FILE,
     INDEX_DIR,
+    SNAPSHOTS_DIR,
     Checkpoint,
     CorruptFile,
     Identity,
@@ -265,7 +266,7 @@ def _list_segments(files: Files, directory: str, name: str, problems: list[Findi
 
 def peek_first_index(files: Files, path: str, start: int) -> int | None:
     """Index of the entry that begins a segment; None when there is none. OSError when unreadable."""
-    file = files.open(path)
+    file = files.open_read(path)
     try:
         data = file.pread(HEADER_SIZE, 0)
     finally:

@@ -17,11 +17,12 @@ from audit.unit_files import UnitFiles
 from audit.walk import UNREADABLE, Entry, Fault, SegmentWalker, Stop, collapse
 from formats.consume_queue import UNIT_SIZE, unpack_unit
 from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, unpack_header
-from formats.snapshot import SNAPSHOTS_DIR, Manifest, check_parts
+from formats.snapshot import Manifest, check_parts
 from formats.store_files import (
     HARD_STATE_FILE,
     INDEX_DIR,
     POISONED_FILE,
+    SNAPSHOTS_DIR,
     CorruptFile,
     decode_hard_state,
     segment_name,
@@ -87,7 +88,7 @@ def make_walker(files: Files, task: SegmentTask, offset: int = 0, index: int | N
 
 
 def _head(files: Files, path: str) -> bytes:
-    file = files.open(path)
+    file = files.open_read(path)
     try:
         return file.pread(HEADER_SIZE, 0)
     finally:
@@ -96,7 +97,7 @@ def _head(files: Files, path: str) -> bytes:
 
 def windows(files: Files, path: str, walker: SegmentWalker) -> Iterator[Window]:
     """Read a segment and walk it. OSError when it cannot be read."""
-    file = files.open(path)
+    file = files.open_read(path)
     try:
         yield from _windows(file, walker)
     finally:
@@ -338,7 +339,7 @@ def _seek(files: Files, task: SegmentTask, segment_first: int, low: int) -> tupl
     offset = pos - task.start
     if magic != MAGIC or said != number or not 0 <= offset <= task.size - HEADER_SIZE:
         return 0, None
-    file = files.open(task.path)
+    file = files.open_read(task.path)
     try:
         header = unpack_header(file.pread(HEADER_SIZE, offset))
     finally:

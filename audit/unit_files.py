@@ -74,7 +74,7 @@ class UnitFiles:
     def _file(self, start: int) -> File:
         if self._open is None or self._open[0] != start:
             self.close()
-            self._open = (start, self._files.open(f"{self._directory}/{segment_name(start)}"))
+            self._open = (start, self._files.open_read(f"{self._directory}/{segment_name(start)}"))
         return self._open[1]
 
     def _written(self, start: int) -> int:

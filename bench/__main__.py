@@ -1,4 +1,4 @@
-"""`python -m bench produce|consume`: arguments, gc, CPU time, output. Exit code 0, or 1 with errors."""
+"""`python -m bench produce|consume|core|idle`: arguments, gc, CPU time, output. Exit code 1: errors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import os
 import sys
 
 from bench.consume import consume
+from bench.core import measure
+from bench.idle import idle
 from bench.produce import produce
 from bench.report import Load, Tally
 from client.errors import ClientError
@@ -23,6 +25,12 @@ GC_THRESHOLDS = (100_000, 50, 50)
 def main(argv: list[str] | None = None) -> int:
     """Run one load and print its figures."""
     options = _parser().parse_args(argv)
+    if options.mode == "core":
+        return _show(measure(), "us", options.json)
+    if options.mode == "idle":
+        return _show(idle(3, options.seconds or 20.0), "% of a core", options.json)
+    if options.namesrv is None:
+        _parser().error("--namesrv is missing")
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
     seconds = options.seconds
     if options.mode == "produce" and seconds is None and options.messages is None:
@@ -57,6 +65,15 @@ def main(argv: list[str] | None = None) -> int:
         for name, value in result.items():
             print(f"{name:26} {value}")
     return 1 if result["errors"] else 0
+
+
+def _show(result: dict[str, float], unit: str, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:64} {value:8.2f} {unit}")
+    return 0
 
 
 def cpu_seconds() -> float:
@@ -99,9 +116,15 @@ def _positive(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Load a running broker group.")
-    parser.add_argument("mode", choices=("produce", "consume"))
-    parser.add_argument("--namesrv", required=True, help="host:port of a NameServer, several with ';'")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Load a running broker group; measure its parts."
+    )
+    parser.add_argument(
+        "mode",
+        choices=("produce", "consume", "core", "idle"),
+        help="core: microseconds of election and replication steps; idle: CPU time of an idle group",
+    )
+    parser.add_argument("--namesrv", help="host:port of a NameServer, several with ';'")
     parser.add_argument("--topic", default="bench", help="created if it is missing (default: bench)")
     parser.add_argument("--size", type=_positive, default=1024, help="bytes of a body (default: 1024)")
     parser.add_argument("--window", type=_positive, default=256, help="requests under way (default: 256)")

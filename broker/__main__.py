@@ -13,12 +13,14 @@ import importlib
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 from broker.app import main
 from broker.broker import Broker
 from broker.config import IGNORED, PROPERTIES, BrokerConfig, effective_properties, load_config
 from broker.config import ConfigError as BadProperty
 from dledger.errors import NodeFailed
+from dledger.node import Node
 from remoting.properties_file import ConfigError, Property
 from remoting.shell import (
     EXIT_BAD_CONFIG,
@@ -30,6 +32,8 @@ from remoting.shell import (
     set_up_logging,
 )
 from runtime.env import Env, production_env
+from runtime.program import settle
+from runtime.tls import PeerTls
 
 
 def configure(properties: list[Property]) -> tuple[BrokerConfig, list[str]]:
@@ -58,22 +62,27 @@ def configure(properties: list[Property]) -> tuple[BrokerConfig, list[str]]:
 def run(env: Env, config: BrokerConfig) -> int:
     """Run until a signal or a failure; the exit code."""
     failures: list[NodeFailed] = []
+    try:
+        tls = PeerTls(config.peer_tls, env.log) if config.peer_tls is not None else None
+    except OSError as error:
+        return complain(f"tls.peer files cannot be used: {error}", EXIT_BAD_CONFIG)
     if config.http_port:
         importlib.import_module("broker.http")  # aiohttp takes long to load: not on the loop
 
     def ready(broker: Broker) -> None:
+        settle()
         servers = f" and name server is {';'.join(config.namesrv_addr)}" if config.namesrv_addr else ""
         name = f"{config.broker_name}, {config.client_addr}"
         announce(f"The broker[{name}] boot success. serializeType=JSON{servers}")
 
     async def start(stop: asyncio.Event) -> None:
         try:
-            await main(env, config, stop, on_ready=ready)
+            await main(env, config, stop, on_ready=ready, make_node=partial(Node, tls=tls))
         except NodeFailed as failure:
             env.log.error("the node ended", reason=failure.reason, exit_code=failure.exit_code)
             failures.append(failure)
 
-    code = run_program(start)
+    code = run_program(env, start)
     env.workers.close()
     if failures:
         return complain(failures[0].reason, failures[0].exit_code)

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.log.reading import Rotten
 from remoting.codes import ResponseCode
 from remoting.commands import Request
 from remoting.errors import RemotingError
@@ -51,6 +52,8 @@ class Background:
     async def _guard(self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
+        except Rotten as error:
+            connection.respond(request, ResponseCode.SYSTEM_BUSY, remark=f"{error}; they wait for repair")
         except RemotingError as error:
             code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
             connection.respond(request, code, remark=error.remark)

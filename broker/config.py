@@ -12,8 +12,10 @@ from typing import Any
 
 from dledger.config import NodeConfig, parse_peers
 from dledger.log.retention import RetentionSettings
+from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from formats.message_ids import pack_ipv4_host
 from formats.record import MAX_TOPIC_V1
+from runtime.tls import TlsFiles
 
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 MAX_GROUP_NAME = 120
@@ -45,9 +47,12 @@ class BrokerConfig:
     dledger_group: str = ""
     peers: Mapping[str, str] = field(default_factory=dict)
     self_id: str = "n0"
+    preferred_leaders: tuple[str, ...] = ()
     sync_flush: bool = True
     segment_size: int = 1024 * 1024 * 1024
     pool_segments: int = 2
+    lease_reads: bool = False
+    protocol_max: int = PROTOCOL_MAX
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8
@@ -64,6 +69,11 @@ class BrokerConfig:
     http_port: int = 0
     http_address: str = "127.0.0.1"
     log_dir: str = ""
+    tls_certificate: str = ""
+    """PEM files for TLS between the peers (not for clients); all three, or none."""
+    tls_key: str = ""
+    tls_key_password: str = ""
+    tls_authority: str = ""
     region_id: str = "DefaultRegion"
     trace_on: bool = True
 
@@ -112,6 +122,13 @@ class BrokerConfig:
         """brokerId while not leading: nK -> K + 1 (DLedgerCommitLog.id)."""
         return int(self.self_id[1:]) + 1
 
+    @property
+    def peer_tls(self) -> TlsFiles | None:
+        """Files for TLS between the peers; None without."""
+        if not self.tls_certificate:
+            return None
+        return TlsFiles(self.tls_certificate, self.tls_key, self.tls_authority, self.tls_key_password)
+
     def node_config(self) -> NodeConfig:
         """Settings of the replicated log."""
         return NodeConfig(
@@ -124,16 +141,19 @@ class BrokerConfig:
             segment_size=self.segment_size,
             sync_flush=self.sync_flush,
             pool_segments=self.pool_segments,
+            disk_full_ratio=self.refuse_percent / 100,
             retention=RetentionSettings(
                 reserved_hours=self.reserved_hours,
                 delete_hours=self.delete_hours,
                 utc_offset_s=self.utc_offset_s,
                 clean_ratio=self.clean_percent / 100,
                 force_ratio=self.force_percent / 100,
-                refuse_ratio=self.refuse_percent / 100,
                 clean_forcibly=self.clean_forcibly,
                 interval_s=self.clean_interval_ms / 1000,
             ),
+            lease_reads=self.lease_reads,
+            protocol_max=self.protocol_max,
+            preferred_leaders=self.preferred_leaders,
         )
 
 
@@ -180,6 +200,10 @@ def _addresses(value: str) -> tuple[str, ...]:
     return addresses
 
 
+def _node_ids(value: str) -> tuple[str, ...]:
+    return tuple(part for part in (piece.strip() for piece in value.split(";")) if part)
+
+
 def _flush_type(value: str) -> bool:
     if value not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
         raise ValueError(f"{value!r}: expected SYNC_FLUSH or ASYNC_FLUSH")
@@ -205,9 +229,12 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "dLegerGroup": ("dledger_group", _text),
     "dLegerPeers": ("peers", parse_peers),
     "dLegerSelfId": ("self_id", _text),
+    "preferredLeaderId": ("preferred_leaders", _node_ids),
     "flushDiskType": ("sync_flush", _flush_type),
     "mapedFileSizeCommitLog": ("segment_size", _number(4096, 1 << 40)),
     "segmentPoolSize": ("pool_segments", _number(0, 1024)),  # ours
+    "leaseReads": ("lease_reads", _flag),  # ours
+    "peerProtocolMax": ("protocol_max", _number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
     "fileReservedTime": ("reserved_hours", _number(0, 24 * 366)),
     "deleteWhen": ("delete_hours", _hours),
     "diskMaxUsedSpaceRatio": ("clean_percent", _number(10, 95)),
@@ -228,6 +255,10 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "httpPort": ("http_port", _number(0, 65535)),  # ours; 0: off
     "httpAddress": ("http_address", _text),  # ours
     "logDir": ("log_dir", _any_text),  # ours
+    "tls.peer.certPath": ("tls_certificate", _any_text),  # ours, named like RocketMQ's tls.server.certPath
+    "tls.peer.keyPath": ("tls_key", _any_text),
+    "tls.peer.keyPassword": ("tls_key_password", _any_text),
+    "tls.peer.trustCertPath": ("tls_authority", _any_text),
     "regionId": ("region_id", _text),
     "traceOn": ("trace_on", _flag),
 }
@@ -257,6 +288,11 @@ def load_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]
         raise ConfigError("dLegerPeers", "missing; for a single node: n0-127.0.0.1:40911")
     if config.self_id not in config.peers:
         raise ConfigError("dLegerSelfId", f"{config.self_id!r} is not in dLegerPeers")
+    tls = (config.tls_certificate, config.tls_key, config.tls_authority)
+    if any(tls) and not all(tls):
+        raise ConfigError(
+            "tls.peer.certPath", "tls.peer.keyPath and tls.peer.trustCertPath: all or none must be set"
+        )
     if len(config.broker_name) > MAX_TOPIC_V1 or len(config.cluster_name) > MAX_TOPIC_V1:
         raise ConfigError(
             "brokerName", f"and brokerClusterName name topics: at most {MAX_TOPIC_V1} characters"
@@ -280,6 +316,8 @@ def effective_properties(config: BrokerConfig) -> dict[str, str]:
 
 
 def _as_property(name: str, value: object) -> str:
+    if name == "tls_key_password":
+        return "***" if value else ""
     if name == "sync_flush":
         return "SYNC_FLUSH" if value else "ASYNC_FLUSH"
     if isinstance(value, bool):

@@ -128,6 +128,11 @@ def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:
     for name, value in sorted(status.items()):
         if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "applied_index":
             yield _gauge(name, f"{name.replace('_', ' ')} of the replicated log", value)
+    refused = CounterMetricFamily("dledger_refused", "Refused peer connections and frames", labels=["cause"])
+    causes = status.get("refused")
+    for cause, count in sorted(causes.items()) if isinstance(causes, dict) else ():
+        refused.add_metric([cause], count)
+    yield refused
     peers = status.get("peers")
     if not isinstance(peers, dict):
         return

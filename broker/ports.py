@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from dledger.host import LogReader, Role
+from dledger.messages import Code
 from formats.entry import Kind
 
 
@@ -14,7 +15,11 @@ class Appender(Protocol):
 
     @property
     def room(self) -> bool:
-        """False when the limits on what is pending are reached."""
+        """False when nothing may be added now; `refusal` says why."""
+
+    @property
+    def refusal(self) -> Code | None:
+        """DISK_FULL, LEADER_PENDING_FULL, or None."""
 
     @property
     def term(self) -> int:

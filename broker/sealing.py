@@ -16,8 +16,11 @@ from zlib import crc32
 from broker.ports import Appender
 from broker.store.state import GroupConfig, ReplicatedState, TopicConfig, pack_op
 from broker.topics import RETRY_PREFIX
+from dledger.messages import Code
 from formats.entry import HEADER_SIZE
 from formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1
+from remoting.codes import ResponseCode
+from remoting.errors import RemotingError
 from runtime.env import Env
 
 _SHORT = struct.Struct(">h")
@@ -75,8 +78,18 @@ class Sealer:
 
     @property
     def room(self) -> bool:
-        """False when too much is pending: SYSTEM_BUSY (LEADER_PENDING_FULL)."""
+        """False when nothing may be added now: answer `refused`."""
         return self._appender.room
+
+    @property
+    def refused(self) -> RemotingError:
+        """The answer while there is no room: 14 on a full disk (as RocketMQ), else 2."""
+        if self._appender.refusal is Code.DISK_FULL:
+            return RemotingError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "DISK_FULL: the disk of the leader is full, nothing was stored",
+            )
+        return RemotingError(ResponseCode.SYSTEM_BUSY, "LEADER_PENDING_FULL: too much waits for its commit")
 
     # -- views: applied and pending -------------------------------------------------------------------
 

@@ -199,9 +199,14 @@ class LocalCluster:
         conf = self.directory / "conf"
         (conf / "namesrv.conf").write_text(properties_text(self.namesrv_properties()))
         for node in self.spec.node_ids:
-            (conf / f"broker-{node}.conf").write_text(properties_text(self.broker_properties(node)))
+            self.write_node(node)
         text = json.dumps(asdict(self.spec), indent=2) + "\n"
         (self.directory / "cluster.json").write_text(text)
+
+    def write_node(self, node: str) -> None:
+        """Write the configuration file of one broker."""
+        path = self.directory / "conf" / f"broker-{node}.conf"
+        path.write_text(properties_text(self.broker_properties(node)))
 
     def namesrv_properties(self) -> dict[str, str]:
         """Content of `namesrv.conf`."""

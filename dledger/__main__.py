@@ -1,6 +1,6 @@
-"""`python -m dledger`: append, get, status, delete-before against a running group; dump of a store directory.
+"""`python -m dledger`: commands for a running group, for a stand-alone node, and for a store directory.
 
-Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage.
+Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage; of serve see `dledger.access`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from dledger.client import DLedgerClient, RequestFailed
+from dledger import backup, member_commands, recover
+from dledger.access import add_access, add_serve, open_client, serve
+from dledger.client import RequestFailed
 from dledger.config import ConfigError, parse_peers
 from dledger.delete_command import NAME as DELETE
 from dledger.delete_command import add_delete_command, delete_before
@@ -35,29 +37,31 @@ def _parser() -> argparse.ArgumentParser:
         ("get", "read one committed entry from the leader"),
         ("status", "role, term and indexes of every node"),
     ):
-        command = add(name, text)
-        command.add_argument("--peers", required=True, help="as dLegerPeers: n0-host:port;n1-host:port;...")
-        command.add_argument("--timeout", type=float, default=3.0, help="seconds to wait (default 3)")
+        add_access(add(name, text))
     commands.choices["append"].add_argument("body", help="text to append, or - for standard input")
     commands.choices["get"].add_argument("index", type=int)
-    add_delete_command(add)
+    add_serve(commands)
     command = add("dump", "list the entries of a store directory")
     command.add_argument("store", help="storePathRootDir of a node, or its dledger-<id> directory")
     command.add_argument("--from", dest="start", type=int, default=0, help="first index (default 0)")
     command.add_argument("--count", type=int, default=0, help="how many at most (default: all)")
+    add_delete_command(add)
+    recover.add_parser(commands)
+    backup.add_parser(commands)
+    member_commands.add_parsers(commands)
     return parser
 
 
 async def _append(env: Env, args: argparse.Namespace) -> int:
     body = sys.stdin.buffer.read() if args.body == "-" else args.body.encode()
-    async with DLedgerClient(env, parse_peers(args.peers), args.timeout) as client:
+    async with open_client(env, args) as client:
         index = await client.append(body)
     print(json.dumps({"index": index}) if args.json else f"committed at index {index}")
     return 0
 
 
 async def _get(env: Env, args: argparse.Namespace) -> int:
-    async with DLedgerClient(env, parse_peers(args.peers), args.timeout) as client:
+    async with open_client(env, args) as client:
         entry = await client.get(args.index)
     if args.json:
         fields = asdict(entry) | {"body": entry.body.hex()}
@@ -70,7 +74,7 @@ async def _get(env: Env, args: argparse.Namespace) -> int:
 async def _status(env: Env, args: argparse.Namespace) -> int:
     peers = parse_peers(args.peers)
     rows: list[dict[str, Any]] = []
-    async with DLedgerClient(env, peers, args.timeout) as client:
+    async with open_client(env, args) as client:
         for node in sorted(peers):
             try:
                 rows.append(await client.metadata(peers[node]) | {"address": peers[node]})
@@ -121,7 +125,16 @@ def main() -> int:
     env = production_env()
     if args.command == "dump":
         return _dump(env, args)
-    command = {"append": _append, "get": _get, "status": _status, DELETE: delete_before}[args.command]
+    if args.command == "serve":
+        return serve(env, args)
+    command = {
+        "append": _append,
+        "get": _get,
+        "status": _status,
+        "recover": recover.command,
+        "backup": backup.command,
+        DELETE: delete_before,
+    }.get(args.command, member_commands.run)
     try:
         return asyncio.run(command(env, args))
     except (RequestFailed, OSError, TimeoutError) as error:

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 from dledger.host import Chunk, Host
+from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
+from formats.entry import unpack_header
 
 
 class Applier:
-    """`applied_index` follows the commit index, never beyond what is durable here."""
+    """`applied_index` follows the commit index, never beyond what is durable and whole here."""
 
     def __init__(
         self,
@@ -21,6 +23,7 @@ class Applier:
         on_applied: Callable[[], None],
         on_boundary: Callable[[int, int], None],
     ) -> None:
+        """`on_boundary(index, pos)`: entry `index` is applied, the next one begins a segment at `pos`."""
         self.applied_index = applied_index
         self.busy = asyncio.Lock()
         """Held during each step; whoever replaces the host's state takes it."""
@@ -38,7 +41,7 @@ class Applier:
         self._wake.set()
 
     def durable_moved(self) -> None:
-        """More entries are durable here."""
+        """More entries are durable here, or whole again."""
         if self._commit_index > self.applied_index:
             self._wake.set()
 
@@ -54,29 +57,41 @@ class Applier:
             self._wake.clear()
             while self._limit() > self.applied_index:
                 async with self.busy:
-                    await self._step()
+                    if not await self._step():
+                        break  # `durable_moved` comes when it is repaired
                 await asyncio.sleep(0)  # one step a turn: responses and heartbeats go in between
 
     def _limit(self) -> int:
         return min(self._commit_index, self._log.durable_index)
 
-    async def _step(self) -> None:
+    async def _step(self) -> bool:
+        """Apply some entries; False when the next one is rotten."""
         log = self._log
         limit = self._limit()
         first = self.applied_index + 1
         if first > limit:
-            return  # an install came in between
-        pos, _ = log.locate(first)
+            return True  # an install came in between
+        last = min(log.range_end(first, self._step_bytes)[0], limit)
+        if log.faulty and (bad := log.faulty.within(first, last)) is not None:
+            if bad == first:
+                return False
+            last = bad - 1
+        data = log.range_bytes(first, last)
+        if data is None:
+            try:
+                data, end = await log.read_range(first, last)
+            except Rotten:
+                return True
+            if end > last:
+                continue_at = log.end_of(last) - unpack_header(data).pos
+                data = data[:continue_at]
+        view = memoryview(data)
+        pos = unpack_header(view).pos
         if pos % log.segment_size == 0:
             self._on_boundary(first - 1, pos)
-        last, size = log.range_end(first, self._step_bytes)
-        if last > limit:
-            last = limit
-            size = log.end_of(last) - pos
-        view = log.view(pos, size)
-        if view is None:
-            view = memoryview(await log.read(pos, size))
         self._host.apply(Chunk(first, last - first + 1, pos, view))
         view.release()
+        data = None  # the last reference to a mapped segment
         self.applied_index = last
         self._on_applied()
+        return True

@@ -1,4 +1,4 @@
-"""Client of the DLedger protocol (DLedgerClient): append, get, metadata against a group of nodes.
+"""Client of the DLedger protocol (DLedgerClient): append, get, metadata, members, leadership transfer.
 
 ```python
 async with DLedgerClient(env, {"n0": "127.0.0.1:40911", ...}) as client:
@@ -10,18 +10,24 @@ async with DLedgerClient(env, {"n0": "127.0.0.1:40911", ...}) as client:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from dledger.links import PeerConnection, split_address
+from dledger.dialling import Dialler
+from dledger.links import PeerConnection
 from dledger.messages import Code
 from dledger.wire import CLIENT_REQUEST, CLIENT_RESPONSE, ERROR, HELLO, Frame, WireError, encode_frame
 from runtime import Env
+from runtime.tls import PeerTls
 
 MAX_FRAME = 64 * 1024 * 1024
 RETRY_PAUSE_S = 0.02
+DIAL_S = 1.0
+"""How long a silent address keeps a client from asking the next (at most a third of its time-out)."""
+MAX_KNOWN = 128
+"""Addresses that a client remembers."""
 
 
 class RequestFailed(Exception):
@@ -59,8 +65,19 @@ class DLedgerClient:
     An append whose connection broke may have been stored: it is not sent again by itself.
     """
 
-    def __init__(self, env: Env, peers: Mapping[str, str], timeout_s: float = 3.0) -> None:
+    def __init__(
+        self,
+        env: Env,
+        peers: Mapping[str, str],
+        timeout_s: float = 3.0,
+        *,
+        group: str | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
+        """`group` must be given where several groups share a port; `tls` where the peers use it."""
         self._env = env
+        self._hello = {"client": True} if group is None else {"client": True, "group": group}
+        self._tls = tls
         self._addresses = [peers[node] for node in sorted(peers)]
         self._leader: str | None = None
         self._timeout_s = timeout_s
@@ -68,6 +85,8 @@ class DLedgerClient:
         self._waiting: dict[int, asyncio.Future[_Answer]] = {}
         self._owners: dict[int, PeerConnection] = {}
         self._next_id = 0
+        self._place = 0
+        """Whom to ask next when no leader is known."""
 
     async def __aenter__(self) -> DLedgerClient:
         return self
@@ -83,17 +102,70 @@ class DLedgerClient:
         answer = await self._to_leader({"op": "append"}, body)
         return int(answer.header["index"])
 
-    async def get(self, index: int) -> Entry:
-        """One committed entry, read from the leader."""
-        answer = await self._to_leader({"op": "get", "index": index}, b"")
+    async def get(self, index: int, *, linearizable: bool = True) -> Entry:
+        """One committed entry, read from the leader.
+
+        A committed entry never changes, so an entry that is there is always right. `linearizable` decides
+        what "not there" means: that it was not committed when this call began, or only that the node that was
+        asked does not know it.
+        """
+        answer = await self._to_leader(
+            {"op": "get", "index": index, "linearizable": linearizable}, b"", again=True
+        )
         header = answer.header
         return Entry(header["index"], header["term"], header["pos"], header["kind"], answer.payload)
+
+    async def read_index(self, address: str | None = None) -> int:
+        """An index at or above everything acknowledged before this call (ReadIndex).
+
+        Applied by the node that answers: the one at `address`, which need not lead, or the leader.
+        """
+        if address is None:
+            return int((await self._to_leader({"op": "read_index"}, b"", again=True)).header["index"])
+        async with asyncio.timeout(self._timeout_s):
+            answer = await self._ask(address, {"op": "read_index"}, b"")
+        code = Code(answer.header["code"])
+        if code is not Code.SUCCESS:
+            raise RequestFailed(str(answer.header.get("text") or code.name), code)
+        return int(answer.header["index"])
 
     async def metadata(self, address: str) -> dict[str, Any]:
         """Status of the node at an address."""
         async with asyncio.timeout(self._timeout_s):
             answer = await self._ask(address, {"op": "metadata"}, b"")
         return dict(answer.header["status"])
+
+    # Members. RequestFailed with code CONFIG_PENDING: another change is not committed yet, try again;
+    # CONFIG_REFUSED, UNKNOWN_MEMBER, UNEXPECTED_ARGUMENT: the text says why it cannot be done.
+
+    async def members(self) -> dict[str, Any]:
+        """The leader's view: `members` (a list of maps), `preferred`, `config_index`, `pending`, `term`."""
+        answer = await self._to_leader({"op": "members"}, b"")
+        return {name: value for name, value in answer.header.items() if name not in ("id", "code")}
+
+    async def add_member(self, node: str, address: str, *, stays: bool = False) -> int:
+        """Add a learner; it is promoted when it has caught up, unless it `stays` one. Index of the entry."""
+        request = {"op": "add", "node": node, "address": address, "stays": stays}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def promote_member(self, node: str) -> int:
+        """Make a learner that has caught up a voter. Index of the entry."""
+        return int((await self._to_leader({"op": "promote", "node": node}, b"")).header["index"])
+
+    async def remove_member(self, node: str, *, force: bool = False) -> int:
+        """Remove a member (a leader hands over first). `force`: also without a live majority. Index of the
+        entry."""
+        request = {"op": "remove", "node": node, "force": force}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def prefer(self, nodes: Sequence[str] | None) -> int:
+        """Who should lead, the first most; () for nobody, None for each node's own setting."""
+        request = {"op": "prefer", "nodes": None if nodes is None else list(nodes)}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def transfer(self, node: str | None = None) -> str:
+        """Hand leadership to a node, or to the most advanced one; who got it."""
+        return str((await self._to_leader({"op": "transfer", "node": node}, b"")).header["leader"])
 
     async def delete_before(self, address: str, index: int) -> int:
         """Ask the node at an address to let its log begin as near before `index` as whole segments and
@@ -104,19 +176,19 @@ class DLedgerClient:
             raise RequestFailed(str(answer.header.get("text")), Code(answer.header["code"]))
         return int(answer.header["first"])
 
-    async def _to_leader(self, request: dict[str, Any], payload: bytes) -> _Answer:
+    async def _to_leader(self, request: dict[str, Any], payload: bytes, *, again: bool = False) -> _Answer:
+        """`again`: asking twice does no harm, so a lost answer is no end."""
         last = "nobody was asked"
+        address = ""
         try:
             async with asyncio.timeout(self._timeout_s):
-                place = 0
                 while True:
-                    address = self._leader or self._addresses[place % len(self._addresses)]
-                    place += 1
+                    address = self._leader or self._next_address()
                     try:
                         answer = await self._ask(address, request, payload)
-                    except _Lost as error:
-                        raise RequestFailed(f"{address}: {error}: the outcome is unknown") from error
                     except OSError as error:
+                        if isinstance(error, _Lost) and not again:
+                            raise RequestFailed(f"{address}: {error}: the outcome is unknown") from error
                         last = f"{address}: {error}"
                         self._leader = None
                     else:
@@ -124,15 +196,32 @@ class DLedgerClient:
                         if code is Code.SUCCESS:
                             self._leader = address
                             return answer
+                        if code is Code.WAIT_QUORUM_ACK_TIMEOUT and again:
+                            last = f"{address}: {answer.header.get('text')}"
+                            self._leader = None  # it may be cut off: somebody else may know
+                            continue
                         if code is not Code.NOT_LEADER:
                             raise RequestFailed(str(answer.header.get("text") or code.name), code)
                         last = f"{address} does not lead"
                         self._leader = answer.header.get("address")
                     await asyncio.sleep(RETRY_PAUSE_S)
         except TimeoutError as error:
+            self._give_up(address)
             raise RequestFailed(
                 f"no answer from a leader within {self._timeout_s} s; last: {last}"
             ) from error
+
+    def _next_address(self) -> str:
+        self._place += 1
+        return self._addresses[self._place % len(self._addresses)]
+
+    def _give_up(self, address: str) -> None:
+        """Whoever stays silent is not asked again before the others, nor over that connection."""
+        if self._leader == address:
+            self._leader = None
+        connection = self._connections.get(address)
+        if connection is not None and connection not in self._owners.values():
+            connection.abort()
 
     async def _ask(self, address: str, request: dict[str, Any], payload: bytes) -> _Answer:
         connection = await self._connect(address)
@@ -152,11 +241,11 @@ class DLedgerClient:
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
-        host, port = split_address(address)
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: PeerConnection(self._on_frame, self._on_lost, MAX_FRAME, dialled=address), host, port
+        dialler = Dialler(address, self._tls, min(DIAL_S, self._timeout_s / 3))
+        connection = await dialler.connect(
+            lambda: PeerConnection(self._on_frame, self._on_lost, MAX_FRAME, dialled=address)
         )
-        connection.send_frame(HELLO, {"client": True})
+        connection.send_frame(HELLO, self._hello)
         self._connections[address] = connection
         return connection
 
@@ -167,8 +256,21 @@ class DLedgerClient:
                 future.set_result(_Answer(frame.header, bytes(frame.payload)))
         elif frame.number == ERROR:
             connection.close(str(frame.header))
-        elif frame.number != HELLO:
+        elif frame.number == HELLO:
+            self._learn(frame.header)
+        else:
             raise WireError(f"unexpected frame type {frame.number}")
+
+    def _learn(self, hello: object) -> None:
+        """Members that joined later than this client was told of."""
+        addresses = hello.get("addresses") if isinstance(hello, dict) else None
+        for address in addresses.values() if isinstance(addresses, dict) else ():
+            if (
+                isinstance(address, str)
+                and address not in self._addresses
+                and len(self._addresses) < MAX_KNOWN
+            ):
+                self._addresses.append(address)
 
     def _on_lost(self, connection: PeerConnection) -> None:
         for number in [number for number, owner in self._owners.items() if owner is connection]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dledger.election.preferred import PreferredSettings
 from dledger.log.retention import RetentionSettings
+from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 
 
@@ -36,6 +38,11 @@ class NodeConfig:
     sync_flush: bool = True
     """SYNC_FLUSH: an acknowledgement means fsynced on a majority. False: written on a majority."""
 
+    lease_reads: bool = False
+    """Read points from the leader's lease instead of a round of heartbeats, at the price of a slower failover
+    (a refused connection is no hint any more) and of trust in clocks. Checked between peers with the
+    minimum of the election time-out."""
+
     index_units_per_file: int = 5 * 1024 * 1024
     pool_segments: int = 2
     """Prepared segments to hold ready; each costs `segment_size` of disk."""
@@ -47,16 +54,42 @@ class NodeConfig:
     election_timeout_max_s: float = 0.8
     vote_retry_min_s: float = 0.02
     """First pause after a round that elected nobody; doubles up to the election time-out."""
+    clock_drift_margin: float = 0.1
+    """Share by which the monotonic clocks of two nodes may differ in rate; a lease is shorter by it. A
+    machine that suspends, or whose hypervisor stops its clock, must not take part in lease reads."""
+
+    protocol_max: int = PROTOCOL_MAX
+    """Highest peer protocol to speak. Lower it before a staged upgrade, and raise it again node by node when
+    all run the new program: until then nothing is written that the old one does not know."""
 
     # Replication. In flight must cover bandwidth x round trip and fsync, else a follower idles.
     push_bytes: int = 1024 * 1024
     """Aim of one push frame; a client batch larger than this still goes whole."""
     inflight_bytes: int = 16 * 1024 * 1024
     """Unacknowledged bytes per peer before the leader waits."""
+    inflight_frames: int = 1000
+    """Unacknowledged frames per peer (maxPendingSize); beyond it frames get larger instead of more."""
     pending_bytes: int = 64 * 1024 * 1024
     """Appended but uncommitted bytes before LEADER_PENDING_FULL."""
     pending_entries: int = 200_000
     """Appended but uncommitted entries before LEADER_PENDING_FULL."""
+    throttle_lag_bytes: int = 300 * 1024 * 1024
+    """A peer that lags by more (peerPushThrottlePoint) is sent at most `throttle_bytes_per_s` from the disk,
+    so that refilling it does not take the disk and the link from the clients, unless a quorum needs it."""
+    throttle_bytes_per_s: int = 20 * 1024 * 1024
+    """peerPushQuota. Twice the rate at which the log grows if that is more: else a laggard would never catch
+    up."""
+
+    # Members.
+    promote_lag_entries: int = 1000
+    promote_lag_bytes: int = 1024 * 1024
+    """A learner that lacks no more than this is caught up: it may be promoted, or become leader."""
+    preferred_leaders: tuple[str, ...] = ()
+    """preferredLeaderId: who should lead, the first most; a replicated setting overrides it."""
+    preferred: PreferredSettings = field(default_factory=PreferredSettings)
+
+    read_timeout_s: float = 1.0
+    """How long a read of the client protocol waits for its read point."""
 
     max_frame_bytes: int = 16 * 1024 * 1024
     """Largest peer frame; a larger one closes the connection."""
@@ -64,10 +97,27 @@ class NodeConfig:
     """Connections of the DLedger client protocol."""
     hello_timeout_s: float = 2.0
     dial_timeout_s: float = 1.0
-    redial_min_s: float = 0.02
+    redial_min_s: float = 0.005
+    """First pause after a failed dial; doubles. A dying process may still accept: the next try is refused."""
     redial_max_s: float = 1.0
 
+    # Disk. A stall limit near the latency of a busy disk would make leadership wander.
+    disk_stall_s: float = 2.0
+    """A write or fsync in flight for longer is a stall: a leader hands over or steps down."""
+    disk_full_ratio: float = 0.90
+    """Share of the file system in use from which on appends are refused with DISK_FULL."""
+    disk_check_s: float = 1.0
+    """How often free space is measured."""
+    repair_limit_s: float = 5.0
+    """How long a leader keeps leading with rotten entries that nobody could repair."""
+    scrub_bytes_per_s: int = 20 * 1024 * 1024
+    """Rate of the background scrub; 0 switches it off."""
+    scrub_pause_s: float = 3600.0
+    """Rest between two passes of the scrub."""
+
     checkpoint_interval_s: float = 1.0
+    lag_probe_s: float = 0.02
+    """How often the event loop's lag is measured. Simulations ask seldom: most of an idle node's work."""
     apply_bytes: int = 256 * 1024
     """Committed bytes handed to the host in one step, so that the loop stays responsive."""
     retention: RetentionSettings = field(default_factory=RetentionSettings)
@@ -100,8 +150,22 @@ class NodeConfig:
             raise ConfigError(
                 "election time-out: minimum at least twice the heartbeat interval, maximum not below"
             )
+        if not 0 < self.clock_drift_margin < 1:
+            raise ConfigError(f"clock_drift_margin {self.clock_drift_margin}: between 0 and 1")
+        if not PROTOCOL_MIN <= self.protocol_max <= PROTOCOL_MAX:
+            raise ConfigError(f"protocol_max {self.protocol_max}: {PROTOCOL_MIN} to {PROTOCOL_MAX}")
         if self.max_frame_bytes < self.push_bytes + MAX_ENTRY_SIZE + 4096:
             raise ConfigError("max_frame_bytes must hold push_bytes and one entry more")
+
+    @property
+    def lease_s(self) -> float:
+        """How long a leader's lease lasts; 0 without lease reads."""
+        return self.election_timeout_min_s * (1 - self.clock_drift_margin) if self.lease_reads else 0.0
+
+    @property
+    def lease_promise_ms(self) -> int:
+        """How long a voter keeps to a leader that it heard, as told in the hello; 0 without lease reads."""
+        return round(self.election_timeout_min_s * 1000) if self.lease_reads else 0
 
     @property
     def node_dir(self) -> str:

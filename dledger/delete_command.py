@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from dledger.client import DLedgerClient
+from dledger.access import add_access, open_client
 from dledger.config import parse_peers
 from runtime import Env
 
@@ -16,18 +16,17 @@ NAME = "delete-before"
 
 def add_delete_command(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     """`add(name, help)` makes the parser of a command."""
-    command = add(NAME, "free the segments that hold only entries before an index, on every node")
+    command = add(NAME, "free the segments that hold only entries before an index")
     command.add_argument("index", type=int)
-    command.add_argument("--peers", required=True, help="as dLegerPeers: n0-host:port;n1-host:port;...")
-    command.add_argument("--node", help="only on this node (default: all)")
-    command.add_argument("--timeout", type=float, default=3.0, help="seconds to wait (default 3)")
+    add_access(command)
+    command.add_argument("--node", help="only on this node (default: on all)")
 
 
 async def delete_before(env: Env, args: argparse.Namespace) -> int:
     """Ask, and print what each node said. 1 when one of them could not be asked."""
     peers = parse_peers(args.peers)
     rows: list[dict[str, Any]] = []
-    async with DLedgerClient(env, peers, args.timeout) as client:
+    async with open_client(env, args) as client:
         for node in sorted(peers) if args.node is None else [args.node]:
             try:
                 first = await client.delete_before(peers[node], args.index)

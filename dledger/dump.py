@@ -40,7 +40,7 @@ def dump(files: Files, node_dir: str, start_index: int) -> Iterator[Line]:
     index = -1
     term = -1
     for start in starts:
-        file = files.open(f"{data}/{segment_name(start)}")
+        file = files.open_read(f"{data}/{segment_name(start)}")
         view = file.view()
         try:
             if index < 0:

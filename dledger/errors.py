@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dledger.messages import Code
+
 
 class NodeFailed(Exception):
     """The node must end (architecture rule 7). `reason` says why and what to do.
@@ -10,10 +12,12 @@ class NodeFailed(Exception):
     caught (an invariant broke), 78 wrong configuration (do not restart).
     """
 
-    def __init__(self, reason: str, exit_code: int = 70) -> None:
+    def __init__(self, reason: str, exit_code: int = 70, *, poisons: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.exit_code = exit_code
+        self.poisons = poisons
+        """Leave a marker: the next start trusts nothing above the durable mark (S3)."""
 
 
 EXIT_STORE = 70
@@ -23,3 +27,12 @@ EXIT_CONFIG = 78
 
 class InvariantBroken(Exception):
     """Something that Raft proves impossible was seen: a bug or corruption. Ends the node."""
+
+
+class ChangeRefused(Exception):
+    """A change of the members or the leader that was not made: why, and the code for the client."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text

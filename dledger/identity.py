@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import errno
+from dataclasses import dataclass, replace
 
 from dledger.config import NodeConfig
+from dledger.election.configuration import Configuration
 from dledger.errors import EXIT_CONFIG, EXIT_STORE, NodeFailed
 from dledger.log.hard_state import HardStateFile
 from dledger.log.recovery import StoreDamaged
 from dledger.log.segments import SegmentError
-from dledger.log.store import LogStore
-from dledger.members import decode_config
+from dledger.log.store import CLOSE_LIMIT_S, LogStore, NoRoom
+from dledger.members import decode_config, unreadable_config
 from dledger.snapshots.service import Snapshots
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 from formats.store_files import (
@@ -19,6 +22,7 @@ from formats.store_files import (
     LOCK_FILE,
     MEMBERS_FILE,
     POISONED_FILE,
+    REFILL_FILE,
     Checkpoint,
     CorruptFile,
     HardState,
@@ -33,6 +37,10 @@ from runtime import Env, File, Lane
 from runtime.publish import publish, read_file
 
 _BOOT_SIZE = 64
+_CLEAN = b"clean"
+LOST_POWER = "power was lost"
+"""How the reason of a node begins that waits because of safety.md S9."""
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
@@ -42,9 +50,12 @@ class Opened:
     identity: Identity
     hard_state: HardStateFile
     checkpoint: Checkpoint
-    configs: list[tuple[int, dict[str, str]]]
+    configs: list[tuple[int, Configuration]]
     may_vote: bool
     reason: str
+    """Why it may not vote."""
+    lost_power: bool
+    """The reason is a loss of power under ASYNC_FLUSH (S9)."""
 
 
 class StoreFiles:
@@ -60,64 +71,105 @@ class StoreFiles:
         self._saved_checkpoint = Checkpoint()
         self._saved_configs: list[int] = []
         self._poisoned = False
+        self._refill = ""
 
     async def open(self, log: LogStore, snapshots: Snapshots) -> Opened:
         """Open or make the store and recover its log. NodeFailed says what is wrong and what to do."""
-        run = self._env.workers.run
         try:
-            await run(Lane.DISK, self._env.files.mkdir, self._dir)
-            power_lost = await run(Lane.DISK, self._take_lock)
-            identity, new = await self._open_identity()
-            hard_state = await run(Lane.DISK, HardStateFile.open, self._env.files, self._dir)
-            await run(Lane.FLUSH, hard_state.settle)
-            await run(Lane.FLUSH, self._env.files.sync_dir, self._dir)
-            self._hard_state = hard_state
-            poison = await run(Lane.DISK, self._read, POISONED_FILE)
-            self._poisoned = poison is not None
-            await snapshots.open()
-            found = await log.open(
-                power_lost=power_lost,
-                discard_above_mark=self._poisoned,
-                bases=snapshots.bases,
-                replace=snapshots.replace,
-            )
-            if hard_state.loaded is None:
-                if not new and (identity.cluster or log.last_index >= 0):
-                    # Both slots unreadable: this store has forgotten its votes (S7).
-                    raise NodeFailed(
-                        f"term and vote of {self._dir} cannot be read: delete this node's store directory "
-                        "and restart it to refill it from its peers",
-                        EXIT_STORE,
-                    )
-                await run(Lane.FLUSH, hard_state.save, HardState())
-            if new:
-                await self.save_identity(identity)
-            await run(Lane.DISK, self._note_boot)
+            return await self._open(log, snapshots)
         except (StoreDamaged, SegmentError) as error:
+            self._let_others_in()
             raise NodeFailed(str(error), EXIT_STORE) from error
-        except OSError as error:
+        except (OSError, NoRoom) as error:
+            self._let_others_in()
             raise NodeFailed(f"cannot open the store {self._dir}: {error}", EXIT_STORE) from error
-        if found.cut:
-            self._env.log.warning("log ends with a torn tail, cut", end=found.last_index, why=found.cut)
+        except BaseException:
+            self._let_others_in()
+            raise
+
+    async def _open(self, log: LogStore, snapshots: Snapshots) -> Opened:
+        run = self._env.workers.run
+        await run(Lane.DISK, self._env.files.mkdir, self._dir)
+        power_lost, clean = await run(Lane.DISK, self._take_lock)
+        identity, new = await self._open_identity()
+        hard_state = await run(Lane.DISK, HardStateFile.open, self._env.files, self._dir)
+        await run(Lane.FLUSH, hard_state.settle)
+        await run(Lane.FLUSH, self._env.files.sync_dir, self._dir)
+        self._hard_state = hard_state
+        poison = await run(Lane.DISK, self._read, POISONED_FILE)
+        await self._read_refill()
+        if power_lost and not clean and not new and not self._config.sync_flush and not self._refill:
+            await self.must_refill(f"{LOST_POWER} under ASYNC_FLUSH: what was not yet fsynced may be gone")
+        if clean:
+            await run(Lane.DISK, self._clear_clean)
+        await snapshots.open()
+        found = await log.open(
+            power_lost=power_lost,
+            discard_above_mark=poison is not None,
+            on_doubt=self.must_refill,
+            bases=snapshots.catalog.bases(),
+            begins=snapshots.catalog.begins,
+            replace=snapshots.catalog.replacing,
+        )
+        self._poisoned = poison is not None
         data = await run(Lane.DISK, self._read, CHECKPOINT_FILE)
         checkpoint = (decode_checkpoint(data) if data else None) or Checkpoint()
+        if checkpoint.committed_index > log.last_index and not (self._refill or self._poisoned):
+            await self.must_refill(
+                f"the log ends at {log.last_index}, but {checkpoint.committed_index} was committed"
+            )
+        if hard_state.loaded is None:
+            if not new and (identity.cluster or log.last_index >= 0):
+                identity = await self._forgot_votes(identity)
+            await run(Lane.FLUSH, hard_state.save, HardState(max(0, log.last_term)))
+        if new:
+            await self.save_identity(identity)
+        await run(Lane.DISK, self._note_boot)
+        if found.cut:
+            self._env.log.warning("log ends with a torn tail, cut", end=found.last_index, why=found.cut)
+        for first, last in found.faulty:
+            self._env.log.error("entries are rotten: to be repaired from peers", first=first, last=last)
         configs = await self._read_configs(log, found.configs)
-        reason = (
-            f"an earlier run ended with a failed write: {poison.decode(errors='replace')}" if poison else ""
-        )
-        return Opened(identity, hard_state, checkpoint, configs, poison is None, reason)
+        reason = self._refill
+        if poison is not None:
+            reason = f"an earlier run ended with a failed write: {poison.decode(errors='replace')}"
+        lost_power = poison is None and self._refill.startswith(LOST_POWER)
+        return Opened(identity, hard_state, checkpoint, configs, not reason, reason, lost_power)
+
+    async def _forgot_votes(self, identity: Identity) -> Identity:
+        """No copy of term and vote can be read: this store comes back as somebody else (S7, S18)."""
+        if len(self._config.peers) == 1:
+            raise NodeFailed(
+                f"term and vote of {self._dir} cannot be read, and there is no peer to learn them from",
+                EXIT_STORE,
+            )
+        self._env.log.error("term and vote cannot be read: this node rejoins as a new member")
+        identity = replace(identity, incarnation=self._env.ids.uuid())
+        await self.save_identity(identity)
+        return identity
+
+    async def _read_refill(self) -> None:
+        data = await self._env.workers.run(Lane.DISK, self._read, REFILL_FILE)
+        self._refill = "" if data is None else data.decode(errors="replace")
+
+    async def must_refill(self, reason: str) -> None:
+        """Entries may be gone: remember it, also over restarts, until a leader has refilled the store."""
+        self._env.log.error("this node does not vote until it has been refilled", reason=reason)
+        await self._publish(REFILL_FILE, reason.encode())
+        self._refill = reason
 
     def _read(self, name: str) -> bytes | None:
         return read_file(self._env.files, f"{self._dir}/{name}")
 
-    def _take_lock(self) -> bool:
-        """Keep others out; True when the machine was started anew since the last run."""
+    def _take_lock(self) -> tuple[bool, bool]:
+        """Keep others out; whether the machine was started anew since the last run, and whether that run
+        ended in good order."""
         try:
             self._lock = self._env.files.lock(f"{self._dir}/{LOCK_FILE}")
         except BlockingIOError as error:
             raise NodeFailed(f"{self._dir} is in use by another process", EXIT_CONFIG) from error
-        before = self._lock.pread(_BOOT_SIZE, 0).rstrip(b"\0 ")
-        return before != self._boot()
+        before = self._lock.pread(2 * _BOOT_SIZE, 0)
+        return before[:_BOOT_SIZE].rstrip(b"\0 ") != self._boot(), before[_BOOT_SIZE:].startswith(_CLEAN)
 
     def _boot(self) -> bytes:
         return self._env.boot_id.encode()[:_BOOT_SIZE]
@@ -126,6 +178,22 @@ class StoreFiles:
         """This start of the machine has recovered the log (not before: a start may be cut short)."""
         if self._lock is not None:
             self._lock.pwritev([self._boot().ljust(_BOOT_SIZE, b"\0")], 0)
+
+    def _clear_clean(self) -> None:
+        """Durably: from here on a loss of power may lose something."""
+        if self._lock is not None:
+            self._lock.pwritev([bytes(_BOOT_SIZE)], _BOOT_SIZE)
+            self._lock.fdatasync()
+
+    def _note_clean(self) -> None:
+        if self._lock is not None:
+            self._lock.pwritev([_CLEAN.ljust(_BOOT_SIZE, b"\0")], _BOOT_SIZE)
+            self._lock.fdatasync()
+
+    def _let_others_in(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     async def _open_identity(self) -> tuple[Identity, bool]:
         data = await self._env.workers.run(Lane.DISK, self._read, IDENTITY_FILE)
@@ -149,7 +217,7 @@ class StoreFiles:
                 )
         return identity, False
 
-    async def _read_configs(self, log: LogStore, scanned: list[int]) -> list[tuple[int, dict[str, str]]]:
+    async def _read_configs(self, log: LogStore, scanned: list[int]) -> list[tuple[int, Configuration]]:
         data = await self._env.workers.run(Lane.DISK, self._read, MEMBERS_FILE)
         indexes = list(scanned)
         if data is not None:
@@ -164,9 +232,12 @@ class StoreFiles:
                 continue
             pos, size = log.locate(index)
             entry = await log.read(pos, size)
-            members = decode_config(memoryview(entry)[HEADER_SIZE:])
-            if unpack_header(entry).kind == Kind.CONFIG and members is not None:
-                entries.append((index, members))
+            if unpack_header(entry).kind != Kind.CONFIG:
+                continue
+            configuration = decode_config(memoryview(entry)[HEADER_SIZE:])
+            if configuration is None:
+                raise NodeFailed(unreadable_config(index), EXIT_STORE)
+            entries.append((index, configuration))
         return entries
 
     async def save_identity(self, identity: Identity) -> None:
@@ -174,45 +245,62 @@ class StoreFiles:
         await self._publish(IDENTITY_FILE, encode_json(identity))
 
     async def save_configs(self, indexes: list[int]) -> None:
-        """Remember where the configuration entries are (their content is in the log)."""
+        """Remember where the configuration entries are (their content is in the log).
+
+        OSError (ENOSPC) when the disk is full: to be tried again.
+        """
         if indexes != self._saved_configs:
             await self._publish(MEMBERS_FILE, encode_json({"indexes": list(indexes)}))
             self._saved_configs = list(indexes)
 
     async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Overwrite the checkpoint if it changed: a hint for tools, so it is not fsynced."""
-        if checkpoint != self._saved_checkpoint:
+        """Overwrite the checkpoint if it changed: a hint, not fsynced; a full disk only delays it."""
+        if checkpoint == self._saved_checkpoint:
+            return
+        try:
             await self._env.workers.run(Lane.DISK, self._write_checkpoint, checkpoint)
-            self._saved_checkpoint = checkpoint
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise NodeFailed(
+                    f"cannot write {self._dir}/{CHECKPOINT_FILE}: {error}", EXIT_STORE
+                ) from error
+            self._env.log.warning("disk full: checkpoint not written", error=error)
+            return
+        self._saved_checkpoint = checkpoint
 
     def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        try:
-            if self._checkpoint is None:
-                self._checkpoint = self._env.files.open(f"{self._dir}/{CHECKPOINT_FILE}", create=True)
-            self._checkpoint.pwritev([encode_checkpoint(checkpoint)], 0)
-        except OSError as error:
-            raise NodeFailed(f"cannot write {self._dir}/{CHECKPOINT_FILE}: {error}", EXIT_STORE) from error
+        if self._checkpoint is None:
+            self._checkpoint = self._env.files.open(f"{self._dir}/{CHECKPOINT_FILE}", create=True)
+        self._checkpoint.pwritev([encode_checkpoint(checkpoint)], 0)
 
     async def clear_poison(self) -> None:
         """The store is whole again."""
-        if self._poisoned:
-            run = self._env.workers.run
-            await run(Lane.DISK, self._env.files.unlink, f"{self._dir}/{POISONED_FILE}")
-            await run(Lane.DISK, self._env.files.sync_dir, self._dir)
-            self._poisoned = False
+        run = self._env.workers.run
+        for name, there in ((POISONED_FILE, self._poisoned), (REFILL_FILE, bool(self._refill))):
+            if there:
+                await run(Lane.DISK, self._env.files.unlink, f"{self._dir}/{name}")
+                await run(Lane.DISK, self._env.files.sync_dir, self._dir)
+        self._poisoned, self._refill = False, ""
 
-    async def close(self, checkpoint: Checkpoint) -> None:
-        """Last checkpoint, then let others in."""
-        await self.save_checkpoint(checkpoint)
-        if self._hard_state is not None:
-            await self._env.workers.run(Lane.FLUSH, self._hard_state.close)
+    async def close(self, checkpoint: Checkpoint, *, clean: bool) -> None:
+        """Last checkpoint, then let others in. `clean`: everything that was written is fsynced."""
+        try:
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await self.save_checkpoint(checkpoint)
+                if clean and not self._config.sync_flush:
+                    await self._env.workers.run(Lane.DISK, self._note_clean)
+                if self._hard_state is not None:
+                    await self._env.workers.run(Lane.FLUSH, self._hard_state.close)
+        except (OSError, TimeoutError) as error:
+            self._env.log.error("store not closed in order", error=repr(error))
         if self._checkpoint is not None:
             self._checkpoint.close()
-        if self._lock is not None:
-            self._lock.close()
+        self._let_others_in()
 
     async def _publish(self, name: str, data: bytes) -> None:
         try:
             await publish(self._env.files, self._env.workers, Lane.DISK, f"{self._dir}/{name}", data)
         except OSError as error:
+            if error.errno in DISK_IS_FULL:
+                raise
             raise NodeFailed(f"cannot write {self._dir}/{name}: {error}", EXIT_STORE) from error

@@ -1,4 +1,4 @@
-"""Leading: opening the term, sealing and pumping entries, serving, handing over, admitting members.
+"""Leading: opening the term, sealing and pumping entries, serving, handing over, appending configurations.
 
 A leader seals a term-opening entry first and serves when that entry is committed and applied (rule 6).
 Everything sealed in one turn of the loop becomes one append, one push per follower and one fsync (rule 4).
@@ -7,16 +7,19 @@ Everything sealed in one turn of the loop becomes one append, one push per follo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from dledger.config import NodeConfig
+from dledger.election.configuration import Configuration, encode_configuration, single_step
 from dledger.election.elector import Effect, Elector
-from dledger.election.membership import Hello
+from dledger.errors import InvariantBroken
 from dledger.host import Host
 from dledger.log.appender import Appender
 from dledger.log.store import LogStore
 from dledger.members import Members
+from dledger.membership import Membership
+from dledger.messages import Health
 from dledger.peers import Peers
 from dledger.replication.leader import LeaderReplication
 from dledger.replicator import Replicator
@@ -43,12 +46,6 @@ class LeadershipEvents(Protocol):
     def perform(self, effects: list[Effect]) -> None:
         """Perform election effects."""
 
-    def config_adopted(self, index: int, members: dict[str, str]) -> None:
-        """A configuration entry was appended: it is in force (S19)."""
-
-    def acknowledges(self, peer: str) -> bool:
-        """Whether what a peer has stored may count towards a commit (S18)."""
-
 
 class Leadership:
     """One per node; `appender` is set while the node serves."""
@@ -60,6 +57,7 @@ class Leadership:
         log: LogStore,
         host: Host,
         members: Members,
+        membership: Membership,
         peers: Peers,
         replicator: Replicator,
         requests: ClientRequests,
@@ -74,6 +72,7 @@ class Leadership:
         self._log = log
         self._host = host
         self._members = members
+        self._membership = membership
         self._peers = peers
         self._replicator = replicator
         self._requests = requests
@@ -101,27 +100,29 @@ class Leadership:
             pending_bytes=config.pending_bytes,
             pending_entries=config.pending_entries,
             schedule_pump=self._schedule_pump,
+            max_entry_bytes=config.max_entry_bytes,
         )
         self._leading = appender
         leader = LeaderReplication(
             term,
             config.self_id,
             self._members.voters,
-            config.peers,
+            self._membership.others,
             self._log,
             self._events.commit_index,
             self._log.last_index + 1,
             push_bytes=config.push_bytes,
             inflight_bytes=config.inflight_bytes,
+            inflight_frames=config.inflight_frames,
             offer=self._replicator.offer,
         )
         self._replicator.leader = leader
         body = self._members.opening_body(term, config.self_id)
         appender.add_system(body, self._env.wall.now_ms(), Kind.TERM_OPENING)
         self._pump()
-        for peer in sorted(config.peers):
+        for peer in self._membership.others:
             if self._peers.connected(peer):
-                self._replicator.perform(leader.peer_up(peer, self._events.acknowledges(peer)))
+                self._replicator.perform(leader.peer_up(peer, self._membership.acknowledges(peer)))
 
     def stop(self) -> None:
         """Leadership ended."""
@@ -130,6 +131,7 @@ class Leadership:
         self.appender = None
         self.serving = False
         self._replicator.leader = None
+        self._membership.leaving.clear()
         self._progress.set()
         if appender is not None:
             appender.take()  # sealed this turn and never appended: gone, nobody has seen it
@@ -146,6 +148,11 @@ class Leadership:
             self.appender = self._leading
             self._say.info("serving", term=leader.term, opening=leader.opening_index)
             self._host.on_serving(leader.term)
+
+    def disk_full(self, full: bool) -> None:
+        """Whether clients are to be refused with DISK_FULL."""
+        if self._leading is not None:
+            self._leading.disk_full = full
 
     def committed(self, index: int) -> None:
         """The commit index moved."""
@@ -179,26 +186,40 @@ class Leadership:
 
     # Members
 
-    def admit(self, peer: str, hello: Hello | None, cluster: str) -> None:
-        """A configured node with a new incarnation becomes a voter when it has caught up (S18)."""
-        leader = self._replicator.leader
-        current = self._members.current
-        if leader is None or hello is None or not self.serving or current.get(peer) == hello.incarnation:
-            return
-        progress = leader.progress.get(peer)
-        if progress is None or self._members.pending(self._events.commit_index) or hello.cluster != cluster:
-            return
-        if progress.durable >= self._events.commit_index:
-            self._say.info("peer has caught up: recording its incarnation", peer=peer)
-            self._append_config({**current, peer: hello.incarnation})
-
-    def _append_config(self, members: Mapping[str, str]) -> None:
-        if self._leading is None:
-            return
-        body = self._members.encode(members)
-        index = self._leading.add_system(body, self._env.wall.now_ms(), Kind.CONFIG)
-        self._events.config_adopted(index, dict(members))
+    def append_config(self, configuration: Configuration, leaves: str | None = None) -> int:
+        """Seal a configuration entry, in force at once (S19); its index. `leaves`: who is removed by it."""
+        leading = self._leading
+        pending = self._members.pending(self._events.commit_index)
+        if leading is None or not self.serving or pending:
+            raise InvariantBroken("a configuration may follow only a committed one, in a term that is open")
+        if not single_step(self._members.current, configuration):
+            raise InvariantBroken("a configuration may change one voter only")
+        if leaves is not None and leaves != self._config.self_id:
+            self._membership.leave(leaves, leading.next_index)
+        body = encode_configuration(configuration)
+        index = leading.add_system(body, self._env.wall.now_ms(), Kind.CONFIG)
+        self._membership.adopted(index, configuration)
         self._pump()
+        return index
+
+    def nominate(self) -> None:
+        """Tell the most advanced voter to stand, without waiting for it: this leader is about to go."""
+        leader = self._replicator.leader
+        candidates = self._candidates(leader, None) if leader is not None else []
+        if leader is not None and candidates:
+            chosen = max(candidates, key=lambda peer: (leader.watermark(peer), peer))
+            self._events.perform(self._events.elector.hand_over(chosen))
+
+    def _candidates(self, leader: LeaderReplication, target: str | None) -> list[str]:
+        """Connected voters; those that say they are not well only if there is no other, or by name."""
+        elector = self._events.elector
+        candidates = [
+            peer
+            for peer in elector.voters
+            if peer in leader.progress and self._peers.connected(peer) and target in (None, peer)
+        ]
+        well = [peer for peer in candidates if elector.peer_health.get(peer, 0) == Health.GOOD]
+        return well or candidates
 
     # Hand-over
 
@@ -211,17 +232,15 @@ class Leadership:
         leader = self._replicator.leader
         if leader is None or not self.serving:
             return False
-        candidates = [
-            peer
-            for peer in self._events.elector.voters
-            if peer in leader.progress and self._peers.connected(peer) and target in (None, peer)
-        ]
+        candidates = self._candidates(leader, target)
         if not candidates:
             return False
         chosen = max(candidates, key=lambda peer: (leader.watermark(peer), peer))
         self.serving = False
         self.appender = None
         self._handing_over = True
+        if self._leading is not None:
+            self._leading.paused = True
         self._say.info("handing leadership over", to=chosen)
         try:
             async with asyncio.timeout(timeout_s):
@@ -235,6 +254,8 @@ class Leadership:
         finally:
             self._handing_over = False
             if self._replicator.leader is leader:
+                if self._leading is not None:
+                    self._leading.paused = False
                 self.applied()
         return self._replicator.leader is not leader
 

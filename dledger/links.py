@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from dledger.election.membership import Hello
 from dledger.wire import Frame, WireError, decode_frame, encode_frame, frame_size
+from runtime.tls import certificate_names
 
 DEAD_LINK_MS = 3000
 """Unacknowledged or silent for this long, a connection is dead."""
@@ -21,14 +22,20 @@ _TCP_NODELAY, _TCP_KEEPIDLE, _TCP_KEEPINTVL, _TCP_KEEPCNT, _TCP_USER_TIMEOUT = 1
 _SO_KEEPALIVE = 9
 READ_BUFFER = 256 * 1024
 """Bytes read at once; a larger frame makes the buffer grow to its size, up to the frame limit."""
+MAX_HELD = 16
+"""Requests of one client connection that may wait for the disk or a quorum before no more is read of it."""
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """One TCP connection; `on_frame` gets every whole frame, `on_lost` is called once."""
+    """One TCP connection; `on_frame` gets every whole frame, `on_lost` is called once.
+
+    A client that does not read its answers, or has MAX_HELD requests waiting, is not read from either.
+    Between peers that would be a deadlock: there the replication's own limits bound what is under way.
+    """
 
     def __init__(
         self,
-        on_frame: Callable[[PeerConnection, Frame], None],
+        on_frame: FrameHandler,
         on_lost: Callable[[PeerConnection], None],
         max_frame: int,
         *,
@@ -40,23 +47,44 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.peer: str | None = None
         """Node id from the hello; None until it was accepted."""
         self.hello: Hello | None = None
+        self.version = 0
+        """Protocol version that both sides speak; 0 until the hello was accepted."""
         self.client = False
         """Whether this is a connection of the DLedger client protocol."""
         self.error = ""
+        """Why the connection ended, or is about to."""
+        self.garbage = False
+        """Whether it ended because something arrived that is not of the protocol."""
+        self.nonce = ""
+        """What the dialling side must repeat before it is believed (see `dledger.peers`)."""
+        self.names: tuple[str, ...] = ()
+        """Names in the other side's certificate; empty without TLS."""
         self.lost = asyncio.get_running_loop().create_future()
         """Done when the connection is gone."""
         self.ready: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         """Done when the hello of the other side was accepted (dialled connections)."""
         self.closed = False
-        self.remote = "?"
+        self.host = "?"
+        """Address of the other side's machine."""
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._on_made = on_made
-        self._max_frame = max_frame
+        self.max_frame = max_frame
+        self._held = 0
+        self._full = False
+        self._parsing = False
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(READ_BUFFER)
         self._filled = 0
         self._wanted = 0
+
+    def hand_to(
+        self, on_frame: FrameHandler, on_lost: Callable[[PeerConnection], None], max_frame: int
+    ) -> None:
+        """From the next frame on somebody else is responsible."""
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self.max_frame = max_frame
 
     # Sending
 
@@ -92,18 +120,55 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    # Back-pressure of clients
+
+    def hold(self) -> None:
+        """A request waits for something: see MAX_HELD. `release` must follow."""
+        self._held += 1
+        self._read_or_pause()
+
+    def release(self) -> None:
+        """It was answered."""
+        self._held -= 1
+        self._read_or_pause()
+
+    @property
+    def _blocked(self) -> bool:
+        return self.client and (self._full or self._held >= MAX_HELD)
+
+    def _read_or_pause(self) -> None:
+        if self._transport is None or self.closed or not self.client:
+            return
+        if not self._blocked:
+            self._parse_or_close()  # what had been read already
+        if self._blocked:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self._read_or_pause()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._read_or_pause()
+
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername")
-        self.remote = f"{name[0]}:{name[1]}" if name else "?"
+        self.host = str(name[0]) if name else "?"
+        self.names = certificate_names(transport.get_extra_info("peercert"))
         set_no_delay(transport)
         if self._on_made is not None:
             self._on_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        if exc is not None and not self.error:
+            self.error = str(exc)
         if not self.lost.done():
             self.lost.set_result(None)
         if not self.ready.done():
@@ -124,18 +189,27 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
+        self._parse_or_close()
+
+    def _parse_or_close(self) -> None:
+        if self._parsing:
+            return  # called from a frame's own handler: the loop below goes on
+        self._parsing = True
         try:
             self._parse()
         except WireError as error:
+            self.garbage = True
             self.close(str(error))
+        finally:
+            self._parsing = False
 
     def _parse(self) -> None:
         """Hand out every whole frame; what is left moves to the front."""
         start = 0
         self._wanted = 0
         view = memoryview(self._buffer)
-        while not self.closed:
-            size = frame_size(view[start : self._filled], self._max_frame)
+        while not (self.closed or self._blocked):
+            size = frame_size(view[start : self._filled], self.max_frame)
             if size is None or size > self._filled - start:
                 self._wanted = size or 0
                 break
@@ -166,3 +240,6 @@ def split_address(address: str) -> tuple[str, int]:
     """ "host:port" as a pair."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+FrameHandler = Callable[[PeerConnection, Frame], None]

@@ -1,4 +1,28 @@
-"""Configurations of the group as entries of the log (safety.md S19): effective at append, undone by a cut."""
+"""The configuration in force, and who may connect: entries of the log, effective at append, undone by a cut.
+
+The configuration is the last configuration entry of the log (or what a snapshot brought, or the founding
+members): whether it is committed does not matter (safety.md S19, Raft dissertation 4.1). Why that is safe
+here:
+
+* **One step at a time.** Configurations that follow one another differ in at most one voter, where a voter is
+  (id, incarnation); see `dledger.election.configuration`. So majorities of neighbours share a store.
+* **No second before the first.** A leader appends a configuration only when it serves, that is when an entry
+  of its own term is committed, and when the one before is committed (the fix of 2015): then every
+  configuration but the newest is superseded on a majority, and no forgotten one can elect anybody.
+* **Whose word counts.** A leader counts the acknowledgements, and a candidate the votes, of a peer only while
+  it is connected as the incarnation that the counting node's newest configuration names as a voter (`names`).
+  A wiped store draws a new incarnation, so it never counts as its former self, whatever its id; it counts
+  again after it was demoted and promoted, two entries. The earlier rule, to replace an incarnation in one
+  entry and not to count it before the commit, needed the old disk never to come back, and could not let a
+  group of one grow.
+* **Whose vote is asked for.** Only the candidate's configuration matters for counting; so a voter answers
+  every candidate, also one that its own, older configuration does not name, and a learner answers too: it may
+  have been promoted by an entry that it lacks. A vote is remembered with the incarnation that asked, so that
+  two stores with one id cannot both have it.
+
+Connections: a formed group accepts who is named by a configuration from the last committed one on, and who
+shows a newer configuration that names it. dLegerPeers counts until the first configuration entry is known.
+"""
 
 from __future__ import annotations
 
@@ -7,59 +31,85 @@ from collections.abc import Mapping
 import msgpack
 
 from dledger.config import NodeConfig
-from dledger.election.membership import voters_of
-from dledger.wire import PROTOCOL_MAX
+from dledger.election.configuration import (
+    Configuration,
+    decode_configuration,
+    encode_configuration,
+    founding,
+)
+from dledger.election.membership import Hello
 from formats.record import CorruptRecord, decode_record
 from formats.store_files import Identity
 
-MAX_MEMBERS = 64
-
 
 class Members:
-    """The configuration in force: the group's founding members, or the last configuration entry."""
+    """The configurations that this node knows, oldest first."""
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
-        self._founders: dict[str, str] = {}
-        self._entries: list[tuple[int, dict[str, str]]] = []
+        self._founders = Configuration()
+        self._base: tuple[int, Configuration] | None = None
+        self._entries: list[tuple[int, Configuration]] = []
 
-    def open(self, identity: Identity, entries: list[tuple[int, dict[str, str]]]) -> None:
-        """`entries`: (index, members) of the configuration entries in the log, ascending."""
-        self._founders = dict(identity.members)
+    def open(
+        self,
+        identity: Identity,
+        entries: list[tuple[int, Configuration]],
+        base: tuple[int, bytes] | None = None,
+    ) -> None:
+        """`entries`: (index, configuration) of the log, ascending. `base`: what `state_at` gave for the index
+        of the snapshot that the log starts at."""
+        self._founders = founding(identity.members)
+        self._base = None
         self._entries = list(entries)
+        if base is not None:
+            self.restore(*base)
+
+    def restore(self, index: int, state: bytes) -> None:
+        """A snapshot that is true at `index` was installed: `state` is what `state_at(index)` gave there."""
+        configuration = decode_configuration(state)
+        if configuration is None:
+            raise ValueError("the snapshot's configuration cannot be read")
+        self._base = (index, configuration)
+        self._entries = [entry for entry in self._entries if entry[0] > index]
+
+    def state_at(self, index: int) -> bytes | None:
+        """The configuration after entry `index`, for a snapshot: equal on all nodes. None before the group
+        formed."""
+        for place, configuration in reversed(self._known()):
+            if place <= index:
+                return encode_configuration(configuration) if configuration.members else None
+        return None
 
     def found(self, identity: Identity) -> None:
         """The group was formed or joined."""
-        self._founders = dict(identity.members)
+        self._founders = founding(identity.members)
+
+    # The configuration in force
 
     @property
-    def current(self) -> dict[str, str]:
-        """Node id -> incarnation of the voters; empty while the group is not formed."""
-        return self._entries[-1][1] if self._entries else self._founders
+    def current(self) -> Configuration:
+        """In force; empty while the group is not formed."""
+        return self._known()[-1][1]
+
+    @property
+    def index(self) -> int:
+        """Index of the entry (or snapshot) that the configuration comes from; -1 for the founding members."""
+        return self._known()[-1][0]
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Voting node ids. This node counts itself only under its own incarnation (see `is_voter`)."""
-        return voters_of(self.current)
+        """Ids of the voters."""
+        return self.current.voters
 
     def voters_for(self, identity: Identity) -> tuple[str, ...]:
-        """Voting node ids as this store sees them: without itself when another incarnation is named."""
+        """Voters as this store sees them: without itself when another incarnation is named."""
         current = self.current
-        if current.get(identity.node) == identity.incarnation:
-            return voters_of(current)
-        return tuple(node for node in voters_of(current) if node != identity.node)
-
-    def config_at(self, index: int) -> tuple[int, bytes] | None:
-        """Place and body of the configuration entry in force at `index`; None for the founding members."""
-        for at, members in reversed(self._entries):
-            if at <= index:
-                return at, self.encode(members)
-        return None
-
-    def rebase(self, index: int, config: tuple[int, bytes] | None) -> None:
-        """The log begins behind entry `index` now, with this configuration in force there."""
-        later = [entry for entry in self._entries if entry[0] > index]
-        self._entries = [*base_entries(config), *later]
+        return tuple(
+            node
+            for node in current.voters
+            if node != identity.node or current.names(node, identity.incarnation)
+        )
 
     @property
     def indexes(self) -> list[int]:
@@ -70,20 +120,9 @@ class Members:
         """Whether a configuration entry is not committed yet: no other may follow (2015 erratum)."""
         return bool(self._entries) and self._entries[-1][0] > commit_index
 
-    def established(self, commit_index: int, opening_index: int) -> dict[str, str]:
-        """Whose acknowledgements a leader counts: an entry that it appended itself, once it is committed.
-
-        Counting the new incarnation at append could commit the entry with it alone, and a voter without the
-        entry would not know its vote.
-        """
-        for index, members in reversed(self._entries):
-            if index <= commit_index or index < opening_index:
-                return members
-        return self._founders
-
-    def add(self, index: int, members: dict[str, str]) -> None:
+    def add(self, index: int, configuration: Configuration) -> None:
         """A configuration entry was appended."""
-        self._entries.append((index, members))
+        self._entries.append((index, configuration))
 
     def cut(self, last_index: int) -> bool:
         """Entries above `last_index` are gone; True when the configuration changed by that."""
@@ -91,44 +130,67 @@ class Members:
         self._entries = [entry for entry in self._entries if entry[0] <= last_index]
         return len(self._entries) != before
 
-    def encode(self, members: Mapping[str, str]) -> bytes:
-        """Body of a configuration entry."""
-        return _pack({"members": dict(sorted(members.items()))})
+    def _known(self) -> list[tuple[int, Configuration]]:
+        return [self._base or (-1, self._founders), *self._entries]
+
+    # Connections
+
+    def addresses(self, commit_index: int) -> dict[str, str]:
+        """Whom to know: id -> address, this node included. Members of the last committed configuration stay
+        until the next one is committed: it may still be undone."""
+        known = self._known()
+        static = dict(self._config.peers)
+        named: dict[str, str] = {}
+        for place, (index, configuration) in enumerate(known):
+            if place + 1 < len(known) and known[place + 1][0] <= commit_index:
+                continue
+            if index < 0:
+                named.update(static)
+            for node, member in sorted(configuration.members.items()):
+                address = member.address or static.get(node, "")
+                if address:
+                    named[node] = address
+        return dict(sorted(named.items()))
+
+    def address(self, node: str) -> str | None:
+        """Where a member listens, as far as this node knows."""
+        member = self.current.members.get(node)
+        return (member.address if member else "") or self._config.peers.get(node)
+
+    def dialled(self, commit_index: int) -> dict[str, str]:
+        """Whom to keep a connection to. A node that the group removed leaves the others in peace."""
+        mine = self._config.self_id
+        if self.removed(commit_index):
+            return {}
+        return {n: address for n, address in self.addresses(commit_index).items() if n != mine}
+
+    def removed(self, commit_index: int) -> bool:
+        """Whether a committed configuration entry leaves this node out."""
+        return 0 <= self.index <= commit_index and self._config.self_id not in self.current.members
+
+    def welcome(self, hello: Hello, commit_index: int) -> Mapping[str, str]:
+        """Who may connect, given who asks (see the module)."""
+        known = self.addresses(commit_index)
+        if hello.node not in known and hello.config_index > self.index:
+            known[hello.node] = ""
+        return known
 
     def opening_body(self, term: int, leader: str) -> bytes:
         """Body of a term-opening entry; says which protocol the leader speaks."""
-        return _pack({"leader": leader, "protocol": PROTOCOL_MAX, "term": term})
+        packed: bytes = msgpack.packb(
+            {"leader": leader, "protocol": self._config.protocol_max, "term": term}, use_bin_type=True
+        )
+        return packed
 
 
-def decode_config(record: bytes | memoryview) -> dict[str, str] | None:
-    """Members from the body of a configuration entry (a CommitLog record); None when it is none."""
+def decode_config(record: bytes | memoryview) -> Configuration | None:
+    """The configuration in the body of an entry (a CommitLog record); None when there is none to be read."""
     try:
-        return decode_members(decode_record(record).body)
+        return decode_configuration(decode_record(record).body)
     except CorruptRecord:
         return None
 
 
-def base_entries(config: tuple[int, bytes] | None) -> list[tuple[int, dict[str, str]]]:
-    """A snapshot's configuration as `Members.open` takes it."""
-    members = None if config is None else decode_members(config[1])
-    return [] if config is None or members is None else [(config[0], members)]
-
-
-def decode_members(body: bytes) -> dict[str, str] | None:
-    """Inverse of `Members.encode`; None when it is none."""
-    try:
-        value = msgpack.unpackb(body, raw=False)
-    except (ValueError, msgpack.UnpackException):
-        return None
-    members = value.get("members") if isinstance(value, dict) else None
-    if not isinstance(members, dict) or not 0 < len(members) <= MAX_MEMBERS:
-        return None
-    if not all(isinstance(node, str) and isinstance(item, str) for node, item in members.items()):
-        return None
-    return members
-
-
-def _pack(value: dict[str, object]) -> bytes:
-    """Canonical msgpack: keys sorted, no floats (S10)."""
-    packed: bytes = msgpack.packb(dict(sorted(value.items())), use_bin_type=True)
-    return packed
+def unreadable_config(index: int) -> str:
+    """Why a node ends that cannot read a configuration: it would not know whose votes count."""
+    return f"the configuration entry {index} cannot be read: it needs a newer version of this program"

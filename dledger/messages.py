@@ -29,7 +29,7 @@ class VoteResult(IntEnum):
     """Answer to a vote request (VoteResponse.RESULT)."""
 
     UNKNOWN = 0
-    """This node does not vote at all: learner, or its store is not to be trusted yet."""
+    """This node does not vote at all: its store is not to be trusted yet."""
     ACCEPT = 1
     REJECT_ALREADY_VOTED = 2
     REJECT_ALREADY_HAS_LEADER = 3
@@ -55,6 +55,10 @@ class Code(IntEnum):
     UNEXPECTED_ARGUMENT = 9
     TERM_CHANGED = 10
     WAIT_QUORUM_ACK_TIMEOUT = 11
+    CONFIG_PENDING = 20
+    """Another change of the members is not committed yet."""
+    CONFIG_REFUSED = 21
+    """A change of the members, or a transfer, that cannot be made; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)

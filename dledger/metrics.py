@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-LAG_PROBE_S = 0.02
-"""How often the event loop's lag is measured."""
+from runtime.pauses import Pauses
 
 
 class NodeMetrics:
-    """Flush and event-loop figures since start."""
+    """Flush, event-loop and collector figures since start."""
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
         self.flushes = 0
         self.flushed_entries = 0
         self.flushed_bytes = 0
@@ -28,13 +28,13 @@ class NodeMetrics:
         self.flush_seconds += seconds
         self.flush_seconds_max = max(self.flush_seconds_max, seconds)
 
-    async def watch_loop(self) -> None:
+    async def watch_loop(self, every_s: float) -> None:
         """Measure how late the loop wakes up, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            await asyncio.sleep(LAG_PROBE_S)
-            self.loop_lag_s = max(0.0, loop.time() - began - LAG_PROBE_S)
+            await asyncio.sleep(every_s)
+            self.loop_lag_s = max(0.0, loop.time() - began - every_s)
             self.loop_lag_max_s = max(self.loop_lag_max_s, self.loop_lag_s)
 
     def snapshot(self) -> dict[str, object]:
@@ -48,4 +48,8 @@ class NodeMetrics:
             "flush_ms_max": round(self.flush_seconds_max * 1e3, 3),
             "loop_lag_ms": round(self.loop_lag_s * 1e3, 3),
             "loop_lag_ms_max": round(self.loop_lag_max_s * 1e3, 3),
+            "gc_pauses": sum(self._pauses.count),
+            "gc_pauses_full": self._pauses.count[-1],
+            "gc_ms_total": round(self._pauses.seconds * 1e3, 3),
+            "gc_ms_max": round(self._pauses.worst_s * 1e3, 3),
         }

@@ -12,20 +12,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from dledger.applier import Applier
+from dledger.changes import Changes
 from dledger.config import NodeConfig
 from dledger.election import elector as election
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.membership import Hello, form_or_join
 from dledger.errors import EXIT_BUG, EXIT_STORE, InvariantBroken, NodeFailed
+from dledger.fitness import Fitness
 from dledger.host import Host, Role
-from dledger.identity import Opened, StoreFiles
+from dledger.identity import DISK_IS_FULL, Opened, StoreFiles
 from dledger.leadership import Leadership
 from dledger.links import PeerConnection
 from dledger.log.appender import Appender
+from dledger.log.poison import leave_marker
+from dledger.log.scrub import Scrubber
 from dledger.log.store import FlushStats, LogStore
-from dledger.members import Members, base_entries, decode_config
+from dledger.members import Members, decode_config, unreadable_config
+from dledger.membership import Membership
 from dledger.messages import (
     REPLIES,
     Append,
@@ -36,27 +42,60 @@ from dledger.messages import (
     InstallSnapshot,
     Message,
     PushResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    RepairRequest,
+    RepairResponse,
+    TimeoutNow,
     Truncate,
+    VoteRequest,
 )
 from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
+from dledger.ports import PeerPort
+from dledger.powerloss import META_KEY, Verdict, encode_end, judge
+from dledger.reads import ReadPoints
+from dledger.repair import Repairer
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
 from dledger.snapshots.service import Snapshots
-from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, Frame
+from dledger.versions import Versions
+from dledger.watch import WatchedWorkers
+from dledger.wire import PROTOCOL_MIN, Frame
 from formats.snapshot import Manifest
 from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
+from runtime.tls import PeerTls
 
 _PUSHES = (Compare, Truncate, Append, Commit)
-_FROM_LEADER = (*_PUSHES, Heartbeat, PushResponse, InstallSnapshot, InstallResponse)
+_READS = (ReadIndexRequest, ReadIndexResponse)
+_INSTALLS = (InstallSnapshot, InstallResponse)
+_FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_READS, *_INSTALLS)
+"""Handled whoever sends them: a leader or candidate may be a voter by an entry that this node lacks (see
+dledger/members.py), and a learner's answers move its window. Other answers count only from a named voter."""
+REMOVED = "this node was removed from the group: stop it, or add it again"
+ALL_LOST_POWER = (
+    "all voters lost power under ASYNC_FLUSH: acknowledged entries may be gone, the longest log wins"
+)
+MAX_HELD = 10_000
+"""Peer messages held back while term and vote are saved; more are dropped, as the network may drop them."""
 
 
 class Node:
     """A member of a DLedger group, or a single node. See the package docstring for the path of a message."""
 
-    def __init__(self, env: Env, config: NodeConfig, host: Host) -> None:
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        host: Host,
+        *,
+        port: PeerPort | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
         self.config = config
+        self._watch = WatchedWorkers(env.workers)
+        env = replace(env, workers=self._watch)
         self.log = LogStore(
             env,
             config.node_dir,
@@ -66,22 +105,27 @@ class Node:
             sync_flush=config.sync_flush,
         )
         self.commit_index = -1
-        self.metrics = NodeMetrics()
+        self.metrics = NodeMetrics(env.pauses)
         self.reasons: list[str] = []
-        """Why this node is not healthy, for /health."""
+        """Why this node is not healthy, for /health (see also `Fitness.reasons`)."""
+        self.statements: list[str] = []
+        """What an operator must know although it is over."""
         self._env = env
         self._host = host
         self._say = env.log.child(f"node.{config.self_id}")
         self._store = StoreFiles(env, config)
         self._members = Members(config)
-        self._peers = Peers(env, config, self, self._fail)
-        self._replicator = Replicator(env, self.log, self._peers, self)
+        self._peers = Peers(env, config, self, self._fail, port=port, tls=tls)
+        self._replicator = Replicator(env, config, self.log, self._peers, self)
         self.snapshots = Snapshots(
-            env, config, self.log, host, self._peers, self._replicator, self._members.config_at, self
+            env, config, self.log, host, self._peers, self._replicator, self._members.state_at, self
         )
-        self._requests = ClientRequests(self)
+        self._reads = ReadPoints(config, self._peers, self)
+        self._requests = ClientRequests(self, self._reads)
+        self._versions = Versions(config)
         # Until the store is open this node is an empty learner, so that it can be asked at any time.
-        self._identity = Identity(config.group, config.self_id, "", config.segment_size)
+        self.identity = Identity(config.group, config.self_id, "", config.segment_size)
+        self.membership = Membership(env, config, self._members, self._peers, self._replicator, self)
         self.elector = self._new_elector(HardState(), False, 0.0)
         self._leadership = Leadership(
             env,
@@ -89,14 +133,37 @@ class Node:
             self.log,
             host,
             self._members,
+            self.membership,
             self._peers,
             self._replicator,
             self._requests,
             self,
             self._fail,
         )
+        self.changes = Changes(
+            env,
+            config,
+            self.log,
+            self._members,
+            self.membership,
+            self._peers,
+            self._replicator,
+            self._leadership,
+            self._versions,
+            self,
+        )
         self.applier = self._new_applier(-1)
-        self._held: deque[tuple[str, Message]] = deque()
+        self._repairer = Repairer(env, self.log, self._peers, self, answer_bytes=config.push_bytes)
+        self._scrubber = Scrubber(
+            self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s
+        )
+        self._fitness = Fitness(
+            env, config, self.log, self._watch, self._leadership, self._replicator, self, self._reconsider
+        )
+        self._lost_power = False
+        self._yield_until = 0.0
+        self._closed = False
+        self._held: deque[tuple[PeerConnection | None, str, Message]] = deque()
         self._holds = 0
         self._timer: asyncio.TimerHandle | None = None
         self._identity_wake = asyncio.Event()
@@ -123,24 +190,27 @@ class Node:
             ("flusher", self.log.run_flusher()),
             ("pool", self.log.run_pool()),
             ("applier", self.applier.run()),
-            ("cold-reads", self._replicator.run_cold_reads()),
+            ("cold-reads", self._replicator.cold.run()),
             ("cuts", self._replicator.run_cuts()),
             ("checkpoint", self._run_checkpoints()),
             ("identity", self._run_identity()),
-            ("loop-lag", self.metrics.watch_loop()),
+            ("loop-lag", self.metrics.watch_loop(self.config.lag_probe_s)),
+            ("dials", self.membership.dials.run()),
+            ("changes", self.changes.run()),
+            ("repair", self._repairer.run()),
+            ("repair-answers", self._repairer.run_answers()),
+            ("scrub", self._scrubber.run()),
+            ("fitness", self._fitness.run()),
             *self.snapshots.tasks(),
         ):
             group.create_task(work, name=f"{self.config.self_id}-{name}")
-        for peer in sorted(self.config.peers):
-            if peer != self.config.self_id:
-                group.create_task(self._peers.dial(peer), name=f"{self.config.self_id}-dial-{peer}")
 
     async def _start(self, opened: Opened) -> None:
         now = self._loop.time()
-        self._identity = opened.identity
+        self.identity = opened.identity
         self._hard_state = opened.hard_state
         self.commit_index = min(opened.checkpoint.committed_index, self.log.last_index)
-        self._members.open(opened.identity, [*base_entries(self.snapshots.base_config()), *opened.configs])
+        self._members.open(opened.identity, opened.configs, self.snapshots.base_config())
         self.log.on_durable = self._on_durable
         self.log.on_flush = self._on_flush
         applied = await self.snapshots.start_host(await self._host.open(self.log))
@@ -153,9 +223,15 @@ class Node:
         self.applier = self._new_applier(applied)
         self.commit_index = max(self.commit_index, applied)
         self.elector = self._new_elector(opened.hard_state.loaded or HardState(), opened.may_vote, now)
-        self.elector.set_members(self._voters(), self.config.peers, now)
+        self.elector.set_members(self.membership.voters, self.membership.others, now)
+        self.membership.connect()
         if not opened.may_vote:
             self.reasons.append(opened.reason)
+        self._lost_power = opened.lost_power
+        self._replicator.trusted = opened.may_vote
+        self.log.on_damage = self._on_damage
+        self._fitness.look()
+        self._repairer.damage()
         self.applier.commit_to(self.commit_index)
         await self._peers.listen()
         self._host.on_role(self.elector.role, self.elector.term, None)
@@ -173,11 +249,12 @@ class Node:
             config.election_timeout_min_s,
             config.election_timeout_max_s,
             config.vote_retry_min_s,
+            config.lease_s,
         )
         return Elector(
             settings,
             config.self_id,
-            self._voters(),
+            self.membership.voters,
             state,
             self.log,
             self._env.random,
@@ -186,19 +263,26 @@ class Node:
         )
 
     async def _close(self) -> None:
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        self._reads.close()
         await self._peers.close()
+        clean = False
         try:
-            await self.log.close()
-        except OSError as error:
+            clean = await self.log.close()
+        except (OSError, TimeoutError) as error:
             self._say.error("log not closed in order", error=repr(error))
-        await self._store.close(
-            Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
-        )
+        checkpoint = Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
+        await self._store.close(checkpoint, clean=clean)
 
     async def _watch_failure(self) -> None:
-        await self._failure
+        try:
+            await self._failure
+        except NodeFailed as failure:
+            if failure.poisons:
+                await leave_marker(self._env, self.config.node_dir, failure.reason)
+            raise
 
     def _fail(self, error: BaseException) -> None:
         self._say.error("node ends", error=repr(error))
@@ -208,7 +292,7 @@ class Node:
     async def _run_checkpoints(self) -> None:
         while True:
             await asyncio.sleep(self.config.checkpoint_interval_s)
-            await self.log.sync_index()
+            await self.log.keep_index()
             await self._store.save_checkpoint(
                 Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
             )
@@ -249,35 +333,52 @@ class Node:
         """Last entry that the host applied."""
         return self.applier.applied_index
 
+    async def read_index(self, timeout_s: float = 1.0) -> int:
+        """A linearizable read point, applied here; on any member. ReadRefused when there is none in time."""
+        return await self._reads.read_index(timeout_s)
+
+    def group_version(self) -> int:
+        """Protocol version that all voters know: what is newer must not be written to the log yet."""
+        return self._versions.group(self._members.voters)
+
+    def may_write(self, kind: int) -> bool:
+        """Whether all voters know this kind of entry."""
+        return self._versions.may_write(kind, self._members.voters)
+
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
         """What a peer told of itself in its hello (empty while it is not connected)."""
         return self.config.meta if node_id == self.config.self_id else self._peers.meta(node_id)
+
+    def peer_address(self, node_id: str) -> str | None:
+        """Where a member's peer port is, as far as this node knows."""
+        return self._members.address(node_id)
 
     def status(self) -> dict[str, object]:
         """For /health, /metrics and `python -m dledger status`."""
         leader = self._replicator.leader
         peers: dict[str, object] = {}
-        for peer in sorted(self.config.peers):
-            if peer == self.config.self_id:
-                continue
+        for peer in self.membership.others:
             progress = leader.progress.get(peer) if leader else None
             peers[peer] = {
                 "connected": self._peers.connected(peer),
-                "address": self.config.peers[peer],
+                "address": self.peer_address(peer),
                 "state": progress.state.value if progress else None,
                 "stored_index": progress.stored if progress else None,
                 "durable_index": progress.durable if progress else None,
                 "lag_entries": self.log.last_index - progress.durable if progress else None,
+                "throttled": self._replicator.throttle.holds(leader, peer) if leader else None,
             }
         return {
             "group": self.config.group,
             "id": self.config.self_id,
-            "cluster": self._identity.cluster,
+            "cluster": self.identity.cluster,
             "role": self.role.value,
             "term": self.term,
             "leader": self.leader_id,
             "serving": self.serving,
             "voters": list(self._members.voters),
+            "learners": list(self._members.current.learners),
+            "config_index": self._members.index,
             "begin_index": self.log.first_index,
             "end_index": self.log.last_index,
             "end_pos": self.log.end_pos,
@@ -288,13 +389,26 @@ class Node:
             "segments_warm": self.log.pool.warm_taken,
             "segments_cold": self.log.pool.cold_taken,
             "peers": peers,
-            "reasons": list(self.reasons),
+            "group_version": self.group_version(),
+            "read_rounds": self._reads.rounds,
+            "reads_by_lease": self._reads.by_lease,
+            "refused": self._peers.refused(),
+            "messages_too_new": self._peers.too_new,
+            "used_ratio": round(self._fitness.used_ratio, 4),
+            "short_of_space": self.log.short_of_space,
+            "health": int(self._fitness.flags),
+            "reasons": [*self.reasons, *self._fitness.reasons()],
+            "statements": list(self.statements),
+            **self._repairer.status(),
+            **self._scrubber.status(),
             **self.snapshots.status(),
         } | self.metrics.snapshot()
 
     # Election: timers, effects, the order of things
 
     def _schedule_tick(self) -> None:
+        if self._closed:
+            return
         when = self.elector.deadline
         if self._timer is not None:
             if self._timer.when() <= when and not self._timer.cancelled():
@@ -305,8 +419,7 @@ class Node:
     def _tick(self) -> None:
         self._timer = None
         if self._holds:
-            self._timer = self._loop.call_later(0.001, self._tick)
-            return
+            return  # whoever holds schedules it again
         try:
             self.perform(self.elector.tick(self._loop.time()))
         except Exception as error:
@@ -321,8 +434,10 @@ class Node:
                 return
             if isinstance(effect, election.Send):
                 self._peers.send(effect.peer, effect.message)
-            else:
+            elif isinstance(effect, election.RoleChanged):
                 self._role_changed(effect)
+            else:
+                self._reads.round_confirmed(effect.round)
 
     def _save(self, state: HardState, then: list[election.Effect]) -> None:
         release = self.hold()
@@ -333,7 +448,7 @@ class Node:
             if future.cancelled():
                 return
             if error is not None:
-                self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE))
+                self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE, poisons=True))
                 return
             try:
                 self.perform(then)
@@ -351,15 +466,16 @@ class Node:
         def release() -> None:
             self._holds -= 1
             while self._held and not self._holds:
-                peer, message = self._held.popleft()
-                self._handle(peer, message)
+                connection, peer, message = self._held.popleft()
+                if connection is None or not connection.closed or not isinstance(message, REPLIES):
+                    self._handle(peer, message)  # who answers on the next connection may be another store
             self._schedule_tick()
 
         return release
 
     def again(self, peer: str, message: Message) -> None:
         """Handle a message once more before everything held back."""
-        self._held.appendleft((peer, message))
+        self._held.appendleft((None, peer, message))
 
     def _role_changed(self, change: election.RoleChanged) -> None:
         self._say.info("role", role=change.role.value, term=change.term, leader=change.leader_id)
@@ -370,8 +486,11 @@ class Node:
         if self._replicator.follower is not None and self._replicator.follower.term != change.term:
             self._replicator.follower = None
         self._host.on_role(change.role, change.term, change.leader_id)
+        self.changes.leader_changed(change.leader_id, self._loop.time())
+        self.membership.connect()
         if change.role is Role.LEADER:
             self._leadership.start(change.term)
+        self._reads.role_changed()
 
     # Replication outcomes
 
@@ -380,11 +499,13 @@ class Node:
         index = min(index, self.log.last_index)
         if index <= self.commit_index:
             return
-        self.commit_index = index
+        before, self.commit_index = self.commit_index, index
         self._leadership.committed(index)
         self._host.on_commit(index)
         self._requests.committed(index)
         self.applier.commit_to(index)
+        self.membership.committed(before, index)
+        self.changes.committed(before, index)
         self._check_refilled()
 
     def _check_refilled(self) -> None:
@@ -397,12 +518,44 @@ class Node:
         agreed = min(follower.matched, self.log.durable_index)
         if agreed >= mark and self.log.term_of(mark) == follower.term:
             self._say.info("store is refilled: this node votes again", index=self.log.durable_index)
-            self.elector.may_vote = True
-            self.reasons.clear()
-            self._identity_wake.set()
+            self._trust()
+
+    def _trust(self) -> None:
+        self.elector.may_vote = self._replicator.trusted = True
+        if self._replicator.follower is not None:
+            self._replicator.follower.trusted = True
+        self._lost_power = False
+        self.reasons.clear()
+        self._identity_wake.set()
+
+    def _reconsider(self, now: float) -> bool:
+        """After a loss of power under ASYNC_FLUSH (S9): must this node leave standing to others?"""
+        if self._lost_power:
+            own = (self.log.last_term, self.log.last_index)
+            verdict = judge(self.config.self_id, own, self.membership.voters, self._peers.hellos)
+            if verdict is not Verdict.WAIT:
+                self._say.error(ALL_LOST_POWER, stands=verdict is Verdict.STAND, end=self.log.last_index)
+                self.statements.append(ALL_LOST_POWER)
+                self._trust()
+                if verdict is Verdict.VOTE:
+                    self._yield_until = now + 10 * self.config.election_timeout_max_s
+        if self.elector.leader_id is not None:
+            self._yield_until = 0.0
+        return now < self._yield_until
+
+    def _on_damage(self) -> None:
+        self._fitness.look()
+        self._repairer.damage()
+
+    def repaired(self) -> None:
+        """Entries are whole again: whoever waited for them goes on."""
+        self._fitness.look()
+        self.applier.durable_moved()
+        self._replicator.resume_paused()
 
     def _on_applied(self) -> None:
         self._leadership.applied()
+        self._reads.applied()
 
     def _on_durable(self) -> None:
         self._replicator.durable_moved()
@@ -414,19 +567,14 @@ class Node:
 
     def config_appended(self, index: int, body: bytes) -> None:
         """A configuration entry came from the leader."""
-        members = decode_config(body)
-        if members is not None:
-            self.config_adopted(index, members)
+        configuration = decode_config(body)
+        if configuration is None:
+            raise NodeFailed(unreadable_config(index), EXIT_STORE)
+        self.membership.adopted(index, configuration)
 
     def log_cut(self, last_index: int) -> None:
-        """Entries above `last_index` are gone, and with them their configurations."""
-        if self._members.cut(last_index):
-            self._members_changed()
-
-    def config_adopted(self, index: int, members: dict[str, str]) -> None:
-        """A configuration entry is in the log: in force from now on."""
-        self._members.add(index, members)
-        self._members_changed()
+        """Entries above `last_index` are gone."""
+        self.membership.cut(last_index)
 
     def install_begins(self) -> None:
         """A snapshot is about to replace the log: no vote until it was refilled (S20)."""
@@ -438,25 +586,26 @@ class Node:
         self.applier.restored(manifest.index)
         self.commit_index = max(self.commit_index, manifest.index)
         self._replicator.installed(leader, manifest.index)
-        self._members.rebase(manifest.index, self.snapshots.base_config())
-        self._members_changed()
-
-    def _voters(self) -> tuple[str, ...]:
-        return self._members.voters_for(self._identity)
+        if manifest.config:
+            self._members.restore(manifest.index, manifest.config)
+        self.membership.changed()
 
     def wall_ms(self) -> int:
         """Time of day for records, in ms."""
         return self._env.wall.now_ms()
 
-    def _members_changed(self) -> None:
-        now = self._loop.time()
-        self._say.info("members", members=self._members.current)
-        self.perform(self.elector.set_members(self._voters(), self.config.peers, now))
-        if self._replicator.leader is not None:
-            self._replicator.perform(
-                self._replicator.leader.set_members(self._members.voters, self.config.peers)
-            )
+    def members_changed(self) -> None:
+        """The configuration, or what is known to be committed of it, is another."""
+        removed = self._members.removed(self.commit_index)
+        if removed != (REMOVED in self.reasons):
+            self.reasons = [reason for reason in self.reasons if reason != REMOVED] + [REMOVED] * removed
         self._identity_wake.set()
+        self._schedule_tick()
+
+    def step_down(self) -> None:
+        """Give leadership up without a successor."""
+        self.perform(self.elector.step_down(self._loop.time()))
+        self._schedule_tick()
 
     # Peers
 
@@ -465,47 +614,56 @@ class Node:
         return Hello(
             self.config.group,
             self.config.self_id,
-            self._identity.incarnation,
-            self._identity.cluster,
+            self.identity.incarnation,
+            self.identity.cluster,
             PROTOCOL_MIN,
-            PROTOCOL_MAX,
+            self.config.protocol_max,
             self.config.segment_size,
             self.config.sync_flush,
-            self._identity.members,
-            dict(self.config.meta),
+            self.identity.members,
+            self._meta(),
+            self.config.lease_promise_ms,
+            self.membership.config_index(),
         )
+
+    def welcome(self, hello: Hello) -> Mapping[str, str]:
+        """Ids of those who may connect, given who asks."""
+        return self.membership.welcome(hello)
+
+    def addresses(self) -> Mapping[str, str]:
+        """Peer ports of the members, this node included."""
+        return self._members.addresses(self.commit_index)
+
+    def _meta(self) -> dict[str, str]:
+        meta = dict(self.config.meta)
+        if self._lost_power:
+            meta[META_KEY] = encode_end(self.log.last_term, self.log.last_index)
+        return meta
 
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself."""
+        self._versions.heard(hello)
         self._identity_wake.set()
 
     def on_peer_up(self, peer: str) -> None:
         """Requests reach the peer."""
+        self._repairer.damage()
         if self._replicator.leader is not None:
-            self._replicator.perform(self._replicator.leader.peer_up(peer, self.acknowledges(peer)))
-
-    def acknowledges(self, peer: str) -> bool:
-        """Whether this leader may count what the peer has stored towards a commit (S18)."""
-        leader = self._replicator.leader
-        hello = self._peers.hellos.get(peer)
-        if leader is None or hello is None:
-            return False
-        members = self._members.established(self.commit_index, leader.opening_index)
-        return members.get(peer) == hello.incarnation
-
-    def counts(self, peer: str) -> bool:
-        """Whether the peer connects as the incarnation that the configuration names (S18)."""
-        hello = self._peers.hellos.get(peer)
-        return hello is not None and self._members.current.get(peer) == hello.incarnation
+            counts = self.membership.acknowledges(peer)
+            self._replicator.perform(self._replicator.leader.peer_up(peer, counts))
 
     def on_peer_down(self, peer: str) -> None:
         """The dialled connection to the peer is gone."""
+        if peer == self.leader_id:
+            self._say.info("connection to the leader lost", leader=peer)
         if self._replicator.leader is not None:
             self._replicator.perform(self._replicator.leader.peer_down(peer))
         self._leadership.progressed()
 
     def on_refused(self, peer: str) -> None:
         """Nobody listens at the peer's address: its process is gone (S17)."""
+        if peer == self.leader_id:
+            self._say.info("the leader's process is gone: nobody listens", leader=peer)
         self.perform(self.elector.leader_refused(peer, self._loop.time()))
         self._schedule_tick()
 
@@ -515,12 +673,21 @@ class Node:
 
     def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
         """A message from a peer; held back while term and vote are being saved."""
-        if isinstance(message, REPLIES) and connection.dialled is None:
+        if isinstance(message, REPLIES):
+            if connection.dialled is None:
+                return
+            self.changes.heard(peer, self._loop.time())
+        if isinstance(message, (RepairRequest, RepairResponse)):
+            self._repairer.receive(peer, message)  # needs no role, no term and no vote
             return
-        if not isinstance(message, _FROM_LEADER) and not self.counts(peer):
+        if not isinstance(message, _FROM_ANYONE) and not self.membership.counts(connection.hello):
             return  # votes and answers count only from a recorded incarnation
+        if isinstance(message, VoteRequest) and connection.hello is not None:
+            # A vote is for a store: two stores with one id must not both get it (S18).
+            message = replace(message, candidate=f"{peer}/{connection.hello.incarnation}")
         if self._holds:
-            self._held.append((peer, message))
+            if len(self._held) < MAX_HELD:
+                self._held.append((connection, peer, message))
         else:
             self._handle(peer, message)
         self._schedule_tick()
@@ -530,6 +697,8 @@ class Node:
         elector = self.elector
         if isinstance(message, PushResponse):
             self._on_push_response(peer, message, now)
+        elif isinstance(message, _READS):
+            self._reads.receive(peer, message)
         elif isinstance(message, InstallResponse):
             if message.term > elector.term:
                 self.perform(elector.higher_term(message.term, now))
@@ -541,7 +710,7 @@ class Node:
                 return
             self.perform(elector.leader_contact(message.leader, message.term, now))
             if self._holds:
-                self._held.appendleft((peer, message))  # the new term goes to disk first
+                self._held.appendleft((None, peer, message))  # the new term goes to disk first
             elif isinstance(message, InstallSnapshot):
                 self.snapshots.receive(peer, message)
             elif not self.snapshots.defers(peer, message):
@@ -556,12 +725,12 @@ class Node:
         leader = self._replicator.leader
         if leader is None or message.term != leader.term:
             return
-        if self.counts(peer):
+        counts = self.membership.acknowledges(peer)
+        if counts:
             self.elector.peer_active(peer, now)
-        leader.peer_counts(peer, self.acknowledges(peer))
+        leader.peer_counts(peer, counts)
         self._replicator.perform(leader.response(peer, message))
         self._leadership.progressed()
-        self._leadership.admit(peer, self._peers.hellos.get(peer), self._identity.cluster)
 
     # Identity
 
@@ -570,21 +739,26 @@ class Node:
         while True:
             await self._identity_wake.wait()
             self._identity_wake.clear()
-            formed = form_or_join(self._identity, self.config.peers, self._peers.hellos)
-            if formed is not None:
-                await self._become(formed)
-            await self._store.save_configs(self._members.indexes)
-            if self.elector.may_vote:
-                await self._store.clear_poison()
+            try:
+                formed = form_or_join(self.identity, self.config.peers, self._peers.hellos)
+                if formed is not None:
+                    await self._become(formed)
+                await self._store.save_configs(self._members.indexes)
+                if self.elector.may_vote:
+                    await self._store.clear_poison()
+            except OSError as error:
+                if error.errno not in DISK_IS_FULL:
+                    raise
+                self._say.warning("disk full: identity or members not saved, trying again", error=error)
+                await asyncio.sleep(self.config.disk_check_s)
+                self._identity_wake.set()
 
     async def _become(self, identity: Identity) -> None:
         await self._store.save_identity(identity)
-        self._identity = identity
+        self.identity = identity
         self._say.info("group formed or joined", cluster=identity.cluster, members=identity.members)
-        self._members.found(identity)
-        self.perform(self.elector.set_members(self._voters(), self.config.peers, self._loop.time()))
+        self.membership.founded(identity)
         self._peers.refresh()
-        self._schedule_tick()
 
 
 def _reason(group: BaseExceptionGroup[BaseException]) -> NodeFailed:
@@ -594,6 +768,8 @@ def _reason(group: BaseExceptionGroup[BaseException]) -> NodeFailed:
         error = error.exceptions[0]
     if isinstance(error, NodeFailed):
         return error
+    if isinstance(error, OSError):
+        return NodeFailed(f"the disk failed: {error}", EXIT_STORE)
     if isinstance(error, InvariantBroken):
         return NodeFailed(f"invariant broken: {error}", EXIT_BUG)
     return NodeFailed(f"unexpected {error!r}", EXIT_BUG)

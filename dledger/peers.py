@@ -7,18 +7,25 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dledger.config import NodeConfig
+from dledger.dialling import Dialler
 from dledger.election.membership import (
     Hello,
     HelloRefused,
+    check_certificate,
     check_hello,
     decode_hello,
     encode_hello,
 )
-from dledger.errors import EXIT_CONFIG, NodeFailed
 from dledger.links import PeerConnection, split_address
-from dledger.messages import REPLIES, Message
-from dledger.wire import CLIENT_REQUEST, ERROR, HELLO, Frame, WireError, decode_message, encode_message
+from dledger.messages import REPLIES, SINCE_2, Message
+from dledger.ports import PeerPort
+from dledger.refusals import Refusals
+from dledger.wire import CLIENT_REQUEST, ERROR, HELLO, PROOF, Frame, WireError, decode_message, encode_message
 from runtime import Env
+from runtime.tls import PeerTls, TlsError
+
+MAX_ERROR_TEXT = 512
+MAX_NONCE = 64
 
 
 class PeerEvents(Protocol):
@@ -26,6 +33,12 @@ class PeerEvents(Protocol):
 
     def my_hello(self) -> Hello:
         """The hello to send now."""
+
+    def welcome(self, hello: Hello) -> Mapping[str, str]:
+        """Ids of those who may connect, given who asks."""
+
+    def addresses(self) -> Mapping[str, str]:
+        """Peer ports of the members, by id."""
 
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself (either direction)."""
@@ -47,62 +60,81 @@ class PeerEvents(Protocol):
 
 
 class Peers:
-    """Listens, dials every other peer, says hello, routes messages."""
+    """Listens, dials every other peer, says hello, routes messages.
+
+    The accepting side puts a nonce into its hello and believes nothing before the dialling side has sent it
+    back: the recorded bytes of an old connection, played again, end there (not with version 1, which has no
+    such frame).
+    """
 
     def __init__(
-        self, env: Env, config: NodeConfig, events: PeerEvents, fail: Callable[[BaseException], None]
+        self,
+        env: Env,
+        config: NodeConfig,
+        events: PeerEvents,
+        fail: Callable[[BaseException], None],
+        *,
+        port: PeerPort | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
+        self._env = env
         self._log = env.log.child("peers")
         self._config = config
         self._events = events
         self._fail = fail
-        self._server: asyncio.AbstractServer | None = None
+        self._tls = tls
+        self._port = port
+        self._own_port = port is None
         self._outbound: dict[str, PeerConnection] = {}
         self._inbound: dict[str, PeerConnection] = {}
         self._accepted: list[PeerConnection] = []
-        self._redial: dict[str, asyncio.Event] = {
-            peer: asyncio.Event() for peer in sorted(config.peers) if peer != config.self_id
-        }
+        self._redial: dict[str, asyncio.Event] = {}
         self.hellos: dict[str, Hello] = {}
         """Last hello of each peer that is connected in some direction."""
-        self._complaints: dict[str, str] = {}
+        self.too_new = 0
+        """Messages that were not sent, because the peer's version of the protocol does not know them."""
+        self._refusals = Refusals(self._log)
 
     # Life
 
     async def listen(self) -> None:
-        """Open the peer port; NodeFailed names the address when it is in use."""
-        host, port = split_address(self._config.peers[self._config.self_id])
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(self._accept, self._config.bind_host or host, port)
-        except OSError as error:
-            raise NodeFailed(f"cannot listen for peers on port {port}: {error}", EXIT_CONFIG) from error
+        """Open the peer port, or join the shared one; NodeFailed names the port when it is in use."""
+        config = self._config
+        if self._port is None:
+            host, port = split_address(config.peers[config.self_id])
+            self._port = PeerPort(
+                self._env,
+                config.bind_host or host,
+                port,
+                tls=self._tls,
+                hello_timeout_s=config.hello_timeout_s,
+            )
+            await self._port.open()
+        self._port.join(config.group, self)
 
-    async def dial(self, peer: str) -> None:
+    async def dial(self, peer: str, address: str) -> None:
         """Keep a connection to one peer, until cancelled."""
-        host, port = split_address(self._config.peers[peer])
+        dialler = Dialler(address, self._tls, self._config.dial_timeout_s)
         pause = self._config.redial_min_s
-        again = self._redial[peer]
-        loop = asyncio.get_running_loop()
+        again = self._redial.setdefault(peer, asyncio.Event())
         while True:
             again.clear()
-            connection: PeerConnection | None = None
             try:
-                async with asyncio.timeout(self._config.dial_timeout_s):
-                    _, connection = await loop.create_connection(lambda: self._dialled(peer), host, port)
-                async with asyncio.timeout(self._config.hello_timeout_s):
-                    await connection.ready
+                connection = await dialler.connect(lambda: self._dialled(peer))
+                try:
+                    async with asyncio.timeout(self._config.hello_timeout_s):
+                        await connection.ready
+                    pause = self._config.redial_min_s
+                    await connection.lost
+                finally:
+                    connection.close("no longer dialled")
+                continue  # dial at once: a refusal tells that the process is gone (S17)
             except ConnectionRefusedError:
                 self._guard(lambda: self._events.on_refused(peer))
+            except TlsError as error:
+                self._refusals.note("tls", peer, str(error))
             except (OSError, TimeoutError) as error:
                 self._log.debug("cannot reach peer", peer=peer, error=repr(error))
-            else:
-                pause = self._config.redial_min_s
-                await connection.lost
-                continue  # dial at once: a refusal tells that the process is gone (S17)
-            if connection is not None:
-                self._complain(peer, connection.error)
-                connection.close()
             try:
                 async with asyncio.timeout(pause):
                     await again.wait()
@@ -111,11 +143,21 @@ class Peers:
                 pause = min(pause * 2, self._config.redial_max_s)
 
     async def close(self) -> None:
-        """Close the port and all connections."""
-        if self._server is not None:
-            self._server.close()
+        """Close all connections, and the port unless it is shared."""
+        if self._port is not None:
+            self._port.leave(self._config.group)
+            if self._own_port:
+                await self._port.close()
         for connection in [*self._accepted, *self._outbound.values()]:
             connection.close("shutting down")
+
+    def refused(self) -> dict[str, int]:
+        """Refused connections and frames by cause, with those of the port."""
+        counts = dict(self._refusals.counts)
+        if self._port is not None:
+            for cause, count in self._port.refusals.counts.items():
+                counts[cause] = counts.get(cause, 0) + count
+        return dict(sorted(counts.items()))
 
     # Sending
 
@@ -123,13 +165,21 @@ class Peers:
         """Whether requests reach the peer now."""
         return peer in self._outbound
 
+    def version(self, peer: str) -> int:
+        """Protocol version spoken with a peer; 0 while it is not connected in any direction."""
+        connection = self._outbound.get(peer) or self._inbound.get(peer)
+        return connection.version if connection else 0
+
     def backlog(self, peer: str) -> int:
         """Unsent bytes towards a peer."""
         connection = self._outbound.get(peer)
         return connection.backlog if connection else 0
 
     def send(self, peer: str, message: Message) -> None:
-        """Requests go out on the dialled connection, replies on the accepted one; lost if there is none."""
+        """Requests go out on the dialled connection, replies on the accepted one; lost if there is none.
+
+        What the peer's version of the protocol does not know is dropped and counted (`too_new`).
+        """
         if isinstance(message, REPLIES):
             connection = self._inbound.get(peer)
             compress = False
@@ -137,8 +187,35 @@ class Peers:
             connection = self._outbound.get(peer)
             # A link that cannot drain what was written is slow: there LZ4 pays.
             compress = connection is not None and connection.backlog > 4 * 1024 * 1024
-        if connection is not None:
-            connection.send(encode_message(message, compress=compress))
+        if connection is None:
+            return
+        if connection.version < 2 and isinstance(message, SINCE_2):
+            self.too_new += 1
+            return
+        connection.send(encode_message(message, compress=compress, version=connection.version))
+
+    def dialled_hello(self, peer: str) -> Hello | None:
+        """Who answers on the dialled connection: whose acknowledgements and votes come back on it."""
+        connection = self._outbound.get(peer)
+        return connection.hello if connection else None
+
+    def tell_clients(self, addresses: Mapping[str, str]) -> None:
+        """Clients learn whom else they can ask."""
+        for connection in self._accepted:
+            if connection.client and not connection.closed:
+                self._tell_client(connection, addresses)
+
+    def _tell_client(self, connection: PeerConnection, addresses: Mapping[str, str]) -> None:
+        hello = encode_hello(self._events.my_hello())
+        connection.send_frame(HELLO, {**hello, "addresses": dict(addresses)})
+
+    def prune(self, keeps: Callable[[Hello], bool]) -> None:
+        """Close the connections of peers that may not connect any more."""
+        for connection in [*self._outbound.values(), *self._accepted]:
+            hello = connection.hello
+            if hello is not None and not connection.closed and not keeps(hello):
+                text = f"{hello.node} is no member of the group any more"
+                self._refuse(connection, "removed", text)
 
     def refresh(self) -> None:
         """This node's identity changed: connections must say hello anew."""
@@ -147,11 +224,6 @@ class Peers:
                 connection.close("identity changed")
 
     # Connections
-
-    def _accept(self) -> PeerConnection:
-        return PeerConnection(
-            self._on_frame, self._on_lost, self._config.max_frame_bytes, on_made=self._on_accepted
-        )
 
     def _dialled(self, peer: str) -> PeerConnection:
         return PeerConnection(
@@ -162,23 +234,138 @@ class Peers:
             on_made=lambda connection: connection.send_frame(HELLO, encode_hello(self._events.my_hello())),
         )
 
-    def _on_accepted(self, connection: PeerConnection) -> None:
-        limit = self._config.max_client_connections + 2 * len(self._config.peers)
-        if len(self._accepted) >= limit:
-            connection.close(f"more than {limit} connections")
+    def adopt(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
+        """An accepted connection for this group said hello."""
+        limit = self._config.max_frame_bytes
+        if hello.get("client"):
+            if sum(1 for other in self._accepted if other.client) >= self._config.max_client_connections:
+                text = f"more than {self._config.max_client_connections} client connections"
+                self._refuse(connection, "clients", text)
+                return
+            connection.client = True
+            connection.hand_to(self._on_client_frame, self._on_lost, limit)
+            self._tell_client(connection, self._events.addresses())
+        else:
+            connection.hand_to(self._on_frame, self._on_lost, limit)
+            self._greet(connection, hello)
+        if not connection.closed:
+            self._accepted.append(connection)
+
+    def _greet(self, connection: PeerConnection, header: Mapping[str, object]) -> None:
+        """Answer the hello of a peer that dialled."""
+        hello = self._check(connection, header)
+        if hello is None:
             return
-        self._accepted.append(connection)
+        mine = encode_hello(self._events.my_hello())
+        if connection.version < 2:
+            connection.send_frame(HELLO, mine)
+            self._introduced(connection, hello)
+            return
+        connection.hello = hello
+        connection.nonce = self._env.ids.uuid()
+        connection.send_frame(HELLO, mine | {"nonce": connection.nonce})
         loop = asyncio.get_running_loop()
         loop.call_later(self._config.hello_timeout_s, self._check_introduced, connection)
 
     def _check_introduced(self, connection: PeerConnection) -> None:
-        if not connection.closed and connection.peer is None and not connection.client:
-            connection.close("no hello in time")
+        if not connection.closed and connection.peer is None:
+            self._refuse(connection, "silent", "the nonce was not sent back in time")
+
+    def _check(self, connection: PeerConnection, header: object) -> Hello | None:
+        """The hello of the other side if it may connect; else the connection is refused."""
+        try:
+            hello = decode_hello(header)
+            version = check_hello(self._events.my_hello(), hello, self._events.welcome(hello))
+            if connection.dialled is not None and hello.node != connection.dialled:
+                raise HelloRefused(
+                    f"{connection.dialled} was dialled, but {hello.node} answers: check dLegerPeers",
+                    "other node",
+                )
+            if self._tls is not None:
+                check_certificate(hello, connection.names)
+        except HelloRefused as refusal:
+            self._refuse(connection, refusal.cause, str(refusal))
+            return None
+        connection.version = version
+        return hello
+
+    def _on_frame(self, connection: PeerConnection, frame: Frame) -> None:
+        peer = connection.peer
+        if frame.number == ERROR:
+            text = str(frame.header)[:MAX_ERROR_TEXT]
+            self._refusals.note("refused by peer", connection.dialled or connection.host, text)
+            connection.close(text)
+        elif peer is not None:
+            try:
+                message = decode_message(frame)
+                if connection.version < 2 and isinstance(message, SINCE_2):
+                    raise WireError(f"unknown message type {frame.number} in protocol {connection.version}")
+                self._check_message(connection, peer, message)
+            except WireError as error:
+                connection.send_frame(ERROR, str(error))
+                raise
+            self._guard(lambda: self._events.on_message(connection, peer, message))
+        elif connection.dialled is not None and frame.number == HELLO:
+            self._on_answer(connection, frame.header)
+        elif connection.hello is not None and frame.number == PROOF:
+            if frame.header != connection.nonce:
+                self._refuse(connection, "replay", "another nonce than the one asked for: a replay")
+                return
+            self._introduced(connection, connection.hello)
+        else:
+            raise WireError(f"frame {frame.number} before the hello is complete")
+
+    def _on_answer(self, connection: PeerConnection, header: object) -> None:
+        """The hello of the peer that was dialled."""
+        hello = self._check(connection, header)
+        if hello is None:
+            return
+        nonce = header.get("nonce") if isinstance(header, dict) else None
+        if isinstance(nonce, str):
+            connection.send_frame(PROOF, nonce[:MAX_NONCE])
+        self._introduced(connection, hello)
+
+    def _introduced(self, connection: PeerConnection, hello: Hello) -> None:
+        """Both sides know each other: messages may flow."""
+        connection.peer = hello.node
+        connection.hello = hello
+        self.hellos[hello.node] = hello
+        self._refusals.forget(hello.node)
+        if connection.dialled is None:
+            older = self._inbound.get(hello.node)
+            self._inbound[hello.node] = connection
+            if older is not None:
+                older.abort()
+            if hello.node in self._redial:
+                self._redial[hello.node].set()
+            self._guard(lambda: self._events.on_hello(hello))
+        else:
+            self._outbound[hello.node] = connection
+            if not connection.ready.done():
+                connection.ready.set_result(hello)
+            self._guard(lambda: self._events.on_hello(hello))
+            if not connection.closed:
+                self._guard(lambda: self._events.on_peer_up(hello.node))
+
+    def _check_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
+        """A peer speaks for itself, and asks on the connections that it dialled."""
+        if isinstance(message, REPLIES) is (connection.dialled is None):
+            raise WireError(f"{type(message).__name__} came on a connection of the other direction")
+        if any(getattr(message, name, peer) != peer for name in ("leader", "candidate", "node")):
+            raise WireError(f"{type(message).__name__} of {peer} names another node")
+
+    def _on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
+        if frame.number != CLIENT_REQUEST:
+            raise WireError(f"frame {frame.number} is no request of a client")
+        self._guard(lambda: self._events.on_client_frame(connection, frame))
 
     def _on_lost(self, connection: PeerConnection) -> None:
         if connection in self._accepted:
             self._accepted.remove(connection)
         peer = connection.peer
+        if connection.garbage:
+            who = peer or connection.dialled or connection.host
+            self._refusals.note("message" if peer else "garbage", who, connection.error)
         if peer is None:
             return
         if self._inbound.get(peer) is connection:
@@ -189,65 +376,10 @@ class Peers:
         if peer not in self._inbound and peer not in self._outbound:
             self.hellos.pop(peer, None)
 
-    def _on_frame(self, connection: PeerConnection, frame: Frame) -> None:
-        if frame.number == HELLO:
-            self._on_hello(connection, frame.header)
-        elif frame.number == CLIENT_REQUEST and connection.client:
-            self._guard(lambda: self._events.on_client_frame(connection, frame))
-        elif frame.number == ERROR:
-            connection.close(str(frame.header))
-        elif connection.peer is None:
-            raise WireError("the first frame must be a hello")
-        else:
-            peer = connection.peer
-            try:
-                message = decode_message(frame)
-            except WireError as error:
-                connection.send_frame(ERROR, str(error))
-                raise
-            self._guard(lambda: self._events.on_message(connection, peer, message))
-
-    def _on_hello(self, connection: PeerConnection, header: object) -> None:
-        if isinstance(header, dict) and header.get("client"):
-            connection.client = True
-            connection.send_frame(HELLO, encode_hello(self._events.my_hello()))
-            return
-        mine = self._events.my_hello()
-        try:
-            hello = decode_hello(header)
-            check_hello(mine, hello, self._config.peers)
-            if connection.dialled is not None and hello.node != connection.dialled:
-                raise HelloRefused(
-                    f"{connection.dialled} was dialled, but {hello.node} answers: check dLegerPeers"
-                )
-        except HelloRefused as refusal:
-            self._complain(connection.dialled or connection.remote, str(refusal))
-            connection.send_frame(ERROR, str(refusal))
-            connection.close(str(refusal))
-            return
-        connection.peer = hello.node
-        connection.hello = hello
-        self.hellos[hello.node] = hello
-        if connection.dialled is None:
-            older = self._inbound.get(hello.node)
-            self._inbound[hello.node] = connection
-            if older is not None and older is not connection:
-                older.abort()
-            connection.send_frame(HELLO, encode_hello(mine))
-            self._redial[hello.node].set()
-            self._guard(lambda: self._events.on_hello(hello))
-        else:
-            self._outbound[hello.node] = connection
-            if not connection.ready.done():
-                connection.ready.set_result(hello)
-            self._guard(lambda: self._events.on_hello(hello))
-            if not connection.closed:
-                self._guard(lambda: self._events.on_peer_up(hello.node))
-
-    def _complain(self, peer: str, text: str) -> None:
-        if text and self._complaints.get(peer) != text:
-            self._complaints[peer] = text
-            self._log.warning("peer connection refused", peer=peer, reason=text)
+    def _refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
+        self._refusals.note(cause, connection.dialled or connection.host, reason)
+        connection.send_frame(ERROR, reason)
+        connection.close(reason)
 
     def _guard(self, call: Callable[[], None]) -> None:
         """Protocol callbacks have no caller: whatever they raise ends the node through `run` (rule 7)."""

@@ -11,8 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from dledger.cold_pushes import ColdPushes, Throttle
+from dledger.config import NodeConfig
 from dledger.errors import InvariantBroken
 from dledger.log.incoming import Run, check_run
+from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
 from dledger.messages import Append, Code, Commit, Compare, Message, PushResponse, Truncate
 from dledger.peers import Peers
@@ -20,10 +23,12 @@ from dledger.replication import follower as follower_core
 from dledger.replication import leader as leader_core
 from dledger.replication.follower import FollowerReplication, Push
 from dledger.replication.install import Offer
-from dledger.replication.leader import LeaderReplication
-from formats.entry import CorruptEntry
+from dledger.replication.leader import LeaderReplication, PushState
+from formats.entry import CorruptEntry, unpack_header
 from runtime import Env
 
+NEAR_ENTRIES = 64
+"""A peer that lacks no more is not asked whether it is throttled."""
 CHAIN_STRIKES = 3
 """Frames in a row that must disagree with the chain before this node's log is taken for corrupt."""
 
@@ -63,21 +68,22 @@ class Installs(Protocol):
 class Replicator:
     """One per node. `leader` is set during a leadership, `follower` towards a known leader."""
 
-    def __init__(self, env: Env, log: LogStore, peers: Peers, events: ReplicatorEvents) -> None:
+    def __init__(
+        self, env: Env, config: NodeConfig, log: LogStore, peers: Peers, events: ReplicatorEvents
+    ) -> None:
         self._env = env
         self._log = log
         self._peers = peers
         self._events = events
         self.leader: LeaderReplication | None = None
         self.follower: FollowerReplication | None = None
-        self._cold: deque[tuple[str, LeaderReplication, leader_core.SendAppend | leader_core.SendCommit]] = (
-            deque()
-        )
-        self._cold_peers: dict[str, int] = {}
-        self._cold_wake = asyncio.Event()
+        self.throttle = Throttle(config, log)
+        self.cold = ColdPushes(self.throttle, self._read_cold, self._push_cold, self._is_live)
         self._cuts: deque[tuple[str, Push, int, Callable[[], None]]] = deque()
         self._cut_wake = asyncio.Event()
         self.corrupt_frames = 0
+        self.trusted = True
+        """False while this store must be refilled before it counts (S9)."""
         self._chain_struck = -1
         self._chain_strikes = 0
         self.installs: Installs | None = None
@@ -99,8 +105,8 @@ class Replicator:
             elif isinstance(effect, leader_core.Committed):
                 self._events.commit_to(effect.index)
             elif isinstance(effect, leader_core.SendCommit):
-                if effect.peer in self._cold_peers:
-                    self._queue_cold(effect.peer, leader, effect)
+                if self.cold.waits(effect.peer):
+                    self.cold.add(leader, effect)
                 else:
                     self._peers.send(effect.peer, Commit(leader.term, leader.self_id, leader.commit_index))
             elif isinstance(effect, leader_core.SendCompare):
@@ -125,69 +131,66 @@ class Replicator:
                 self.installs.no_snapshot(effect.peer)
 
     def _send_append(self, leader: LeaderReplication, effect: leader_core.SendAppend) -> None:
-        if effect.peer in self._cold_peers:
-            self._queue_cold(effect.peer, leader, effect)
+        far = self._log.last_index - effect.first > NEAR_ENTRIES
+        if self.cold.waits(effect.peer) or (far and self.throttle.holds(leader, effect.peer)):
+            self.cold.add(leader, effect)
             return
         data = self._log.range_bytes(effect.first, effect.last)
         if data is None:
-            self._queue_cold(effect.peer, leader, effect)
+            self.cold.add(leader, effect)
             return
         self._push(leader, effect, data)
 
     def _push(
-        self, leader: LeaderReplication, effect: leader_core.SendAppend, data: bytes | memoryview
+        self,
+        leader: LeaderReplication,
+        effect: leader_core.SendAppend,
+        data: bytes | memoryview,
+        last: int | None = None,
     ) -> None:
-        pos, _ = self._log.locate(effect.first)
         message = Append(
             leader.term,
             leader.self_id,
             effect.first - 1,
             effect.prev_term,
             effect.first,
-            effect.last,
-            pos,
+            effect.last if last is None else last,
+            unpack_header(data).pos,
             leader.commit_index,
             data,
         )
         self._peers.send(effect.peer, message)
 
-    def _queue_cold(
-        self, peer: str, leader: LeaderReplication, effect: leader_core.SendAppend | leader_core.SendCommit
-    ) -> None:
-        self._cold_peers[peer] = self._cold_peers.get(peer, 0) + 1
-        self._cold.append((peer, leader, effect))
-        self._cold_wake.set()
-
-    async def run_cold_reads(self) -> None:
-        """Read cold ranges for lagging peers, in order, until cancelled."""
-        while True:
-            await self._cold_wake.wait()
-            self._cold_wake.clear()
-            while self._cold:
-                peer, leader, effect = self._cold.popleft()
-                live = self.leader is leader and self._peers.connected(peer)
-                if live and isinstance(effect, leader_core.SendAppend):
-                    data = await self._read_cold(effect)
-                    if self.leader is leader and data is not None:
-                        self._push(leader, effect, data)
-                    elif self.leader is leader and (progress := leader.progress.get(peer)) is not None:
-                        # Retention was faster: find out anew where the peer is, and what it needs.
-                        self.perform(leader.peer_up(peer, progress.counts))
-                elif live:
-                    self._peers.send(peer, Commit(leader.term, leader.self_id, leader.commit_index))
-                self._cold_peers[peer] -= 1
-                if not self._cold_peers[peer]:
-                    del self._cold_peers[peer]
-
-    async def _read_cold(self, effect: leader_core.SendAppend) -> bytes | None:
-        """Entries for a peer; None when retention has removed them."""
+    async def _read_cold(
+        self, leader: LeaderReplication, effect: leader_core.SendAppend
+    ) -> tuple[bytes, int] | None:
         try:
-            data = await self._log.read_range(effect.first, effect.last)
-        except (KeyError, ValueError):
-            if effect.first >= self._log.first_index:
-                raise
+            return await self._log.read_range(effect.first, effect.last)
+        except Rotten:
+            leader.pause(effect.peer)  # never send rot: go on when it is repaired, or when it is retired
             return None
-        return data if effect.first >= self._log.first_index else None
+
+    def _push_cold(
+        self,
+        leader: LeaderReplication,
+        effect: leader_core.SendAppend | leader_core.SendCommit,
+        data: bytes,
+        last: int,
+    ) -> None:
+        if isinstance(effect, leader_core.SendAppend):
+            self._push(leader, effect, data, last)
+        else:
+            self._peers.send(effect.peer, Commit(leader.term, leader.self_id, leader.commit_index))
+
+    def _is_live(self, leader: LeaderReplication, peer: str) -> bool:
+        progress = leader.progress.get(peer)
+        paused = progress is not None and progress.state is PushState.PAUSED
+        return self.leader is leader and self._peers.connected(peer) and not paused
+
+    def resume_paused(self) -> None:
+        """Try peers whose disk was full, or that wait for what was rotten here."""
+        if self.leader is not None:
+            self.perform(self.leader.resume_paused())
 
     # Follower
 
@@ -196,6 +199,7 @@ class Replicator:
         follower = self.follower
         if follower is None or follower.term != push.term or follower.leader != push.leader:
             follower = FollowerReplication(push.term, push.leader, self._log)
+            follower.trusted = self.trusted
             self.follower = follower
         self._perform_follower(peer, push, follower.receive(push, commit_index), commit_index)
 
@@ -258,6 +262,12 @@ class Replicator:
                 peer, PushResponse(push.term, Code.INCONSISTENT_STATE, follower.matched, -1, log.last_index)
             )
             return
+        if not log.can_store(run.pos):
+            durable = min(follower.matched, log.durable_index)
+            self._peers.send(
+                peer, PushResponse(push.term, Code.DISK_FULL, follower.matched, durable, log.last_index)
+            )
+            return
         if continues:
             self._append_run(run, push.first)
             self._perform_follower(peer, push, follower.stored(push.last), commit_index)
@@ -280,12 +290,17 @@ class Replicator:
         for effect in effects:
             if isinstance(effect, follower_core.StoreEntries):
                 before = effect.first - 1
-                if before >= run.first and run.chains[before - run.first] != self._log.last_chain:
+                own = self._log.last_chain
+                if before >= run.first and own is not None and run.chains[before - run.first] != own:
                     raise InvariantBroken(f"entry {before} has the leader's term but another content")
                 self._append_run(run, effect.first)
             else:
                 self._perform_follower(peer, push, [effect], commit_index)
                 return
+        if not effects:
+            own = self._log.vouched_chain(run.last)
+            if own is not None and own != run.chains[-1]:
+                raise InvariantBroken(f"entry {run.last} has the leader's term but another content")
         self._perform_follower(peer, push, follower.stored(push.last), commit_index)
         self.durable_moved()
 

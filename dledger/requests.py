@@ -1,4 +1,4 @@
-"""Server side of the DLedger client protocol (DLedgerClientProtocol): append, get, metadata, transfer.
+"""Server side of the DLedger client protocol (DLedgerClientProtocol): append, get, read_index, metadata.
 
 Requests are frames of type 64 with a map {"id", "op", ...} and an optional payload, answers of type 65 with
 {"id", "code", ...}. Bodies appended here become records of the reserved topic (kind RAW): the broker above
@@ -9,27 +9,37 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dledger.links import PeerConnection
+from dledger.log.reading import check_stored
+from dledger.member_requests import MemberRequests
 from dledger.messages import Code
+from dledger.reads import ReadPoints, ReadRefused
 from dledger.wire import CLIENT_RESPONSE, Frame, WireError, encode_frame
-from formats.entry import HEADER_SIZE, Kind, unpack_header
-from formats.record import CorruptRecord, decode_record
+from formats.entry import HEADER_SIZE, CorruptEntry, Kind, unpack_header
+from formats.record import CorruptRecord, decode_record, system_record_size
 
 if TYPE_CHECKING:
     from dledger.node import Node
 
 MAX_BODY = 4 * 1024 * 1024
 """Bytes of one appended body."""
+_REFUSALS = {
+    Code.DISK_FULL: "the leader's disk is full: nothing was stored",
+    Code.LEADER_PENDING_FULL: "too much is uncommitted: try later",
+}
 
 
 class ClientRequests:
     """Handles requests of clients; waiting appends are completed by `committed`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, reads: ReadPoints) -> None:
         self._node = node
+        self._reads = reads
         self._waiting: deque[tuple[int, PeerConnection, int]] = deque()
+        self._members = MemberRequests(node, self._answer, self._await_commit)
 
     def handle(self, connection: PeerConnection, frame: Frame) -> None:
         """One request."""
@@ -41,13 +51,19 @@ class ClientRequests:
         if operation == "append":
             self._append(connection, number, bytes(frame.payload))
         elif operation == "get":
-            self._get(connection, number, header.get("index"))
+            self._get(connection, number, header.get("index"), header.get("linearizable") is True)
+        elif operation == "read_index":
+            self._read_point(
+                connection,
+                number,
+                lambda index: self._answer(connection, number, Code.SUCCESS, index=index),
+            )
         elif operation == "metadata":
             self._answer(connection, number, Code.SUCCESS, status=self._node.status())
         elif operation == "delete_before" and isinstance(header.get("index"), int):
             self._node.snapshots.retainer.delete_before(header["index"])
             self._answer(connection, number, Code.SUCCESS, first=self._node.log.first_index)
-        else:
+        elif not self._members.handle(connection, number, header):
             self._answer(
                 connection,
                 number,
@@ -70,51 +86,90 @@ class ClientRequests:
     def _append(self, connection: PeerConnection, number: int, body: bytes) -> None:
         node = self._node
         appender = node.appender
+        limit = node.config.max_entry_bytes - HEADER_SIZE - system_record_size(0)
         if appender is None:
             leader = node.leader_id
-            address = node.config.peers.get(leader) if leader else None
+            address = node.peer_address(leader) if leader else None
             self._answer(connection, number, Code.NOT_LEADER, leader=leader, address=address)
-        elif len(body) > MAX_BODY:
-            text = f"body of {len(body)} bytes: at most {MAX_BODY}"
+        elif len(body) > min(MAX_BODY, limit):
+            text = f"body of {len(body)} bytes: at most {min(MAX_BODY, limit)}"
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
-        elif not appender.room:
-            self._answer(
-                connection, number, Code.LEADER_PENDING_FULL, text="too much is uncommitted: try later"
-            )
+        elif (refusal := appender.refusal) is not None:
+            self._answer(connection, number, refusal, text=_REFUSALS[refusal])
         else:
             index = appender.add_system(body, node.wall_ms(), Kind.RAW)
-            self._waiting.append((index, connection, number))
+            self._await_commit(index, connection, number)
 
-    def _get(self, connection: PeerConnection, number: int, index: object) -> None:
+    def _await_commit(self, index: int, connection: PeerConnection, number: int) -> None:
+        self._waiting.append((index, connection, number))
+
+    def _read_point(self, connection: PeerConnection, number: int, then: Callable[[int], None]) -> None:
+        """Call `then` with a read point that is applied here; else say that there is none."""
+
+        def done(index: int | None) -> None:
+            if index is None:
+                text = f"no read point in time: {self._reads.why()}"
+                self._answer(connection, number, Code.WAIT_QUORUM_ACK_TIMEOUT, text=text)
+            else:
+                then(index)
+
+        try:
+            self._reads.ask(self._node.config.read_timeout_s, done)
+        except ReadRefused as error:
+            self._answer(connection, number, Code.LEADER_PENDING_FULL, text=str(error))
+
+    def _get(self, connection: PeerConnection, number: int, index: object, linearizable: bool) -> None:
+        """An entry that is committed never changes, so only "not there" needs a read point."""
         node = self._node
+        if linearizable and isinstance(index, int) and index > node.commit_index:
+            self._read_point(connection, number, lambda _: self._get(connection, number, index, False))
+            return
         if not isinstance(index, int) or not node.log.first_index <= index <= node.commit_index:
             text = f"committed entries are {node.log.first_index}..{node.commit_index}"
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
             return
+        log = node.log
         try:
-            pos, size = node.log.locate(index)
-        except KeyError:  # an install is replacing the log
-            self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=f"entry {index} is not here")
+            pos, size = log.locate(index)
+        except KeyError:
+            log.note_damage(index, index)
+        if index in log.faulty:
+            self._answer_rotten(connection, number, index)
             return
-        view = node.log.view(pos, size)
+        view = log.view(pos, size)
         if view is not None:
-            self._answer_entry(connection, number, bytes(view))
+            self._answer_entry(connection, number, index, bytes(view))
             return
-        node.log.read_later(pos, size).add_done_callback(
-            lambda read: self._answer_read(connection, number, read)
+        connection.hold()
+        log.read_later(pos, size).add_done_callback(
+            lambda read: self._answer_read(connection, number, index, read)
         )
 
-    def _answer_read(self, connection: PeerConnection, number: int, read: asyncio.Future[bytes]) -> None:
+    def _answer_rotten(self, connection: PeerConnection, number: int, index: int) -> None:
+        text = f"entry {index} is rotten here and waits for repair: try later"
+        self._answer(connection, number, Code.INCONSISTENT_STATE, text=text)
+
+    def _answer_read(
+        self, connection: PeerConnection, number: int, index: int, read: asyncio.Future[bytes]
+    ) -> None:
+        connection.release()
         if read.cancelled():
             return
         error = read.exception()
         if error is None:
-            self._answer_entry(connection, number, read.result())
+            self._answer_entry(connection, number, index, read.result())
         else:
-            self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=f"cannot read: {error}")
+            self._node.log.note_damage(index, index)
+            self._answer_rotten(connection, number, index)
 
-    def _answer_entry(self, connection: PeerConnection, number: int, entry: bytes) -> None:
+    def _answer_entry(self, connection: PeerConnection, number: int, index: int, entry: bytes) -> None:
         header = unpack_header(entry)
+        try:
+            check_stored(entry, index, index, header.pos)
+        except CorruptEntry:
+            self._node.log.note_damage(index, index)
+            self._answer_rotten(connection, number, index)
+            return
         body = entry[HEADER_SIZE:]
         if header.kind == Kind.RAW:
             try:

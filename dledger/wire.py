@@ -43,6 +43,8 @@ PROTOCOL_MAX = 2
 
 PREFIX = struct.Struct(">IH")
 HELLO = 0
+PROOF = 62
+"""The nonce of the accepting side's hello, sent back: what follows is no replay."""
 ERROR = 63
 CLIENT_REQUEST = 64
 CLIENT_RESPONSE = 65
@@ -70,6 +72,8 @@ _NAMES = {type_: tuple(f.name for f in fields(type_) if f.name != "data") for ty
 _REQUIRED = {
     type_: sum(1 for f in fields(type_) if f.name != "data" and f.default is MISSING) for type_ in _NUMBERS
 }
+_FIELDS_IN_1: dict[type[Any], int] = {Heartbeat: 2, HeartbeatResponse: 2}
+"""How many fields a message had in version 1, where it has more now."""
 _ENUMS: dict[type[Any], tuple[int, type[Any]]] = {
     VoteResponse: (3, VoteResult),
     HeartbeatResponse: (1, Code),
@@ -86,6 +90,8 @@ _WITH_PAYLOAD = (Append, InstallSnapshot, RepairResponse)
 COMPRESS_ABOVE = 4096
 """Bytes of payload below which LZ4 is not worth a try."""
 _MAX_PAYLOAD = 64 * 1024 * 1024
+_NUMBER_LIMIT = 1 << 63
+"""Terms, indexes and offsets are signed 64-bit numbers on disk."""
 
 
 class WireError(Exception):
@@ -106,10 +112,15 @@ def encode_frame(number: int, header: object, payload_size: int = 0) -> bytes:
     return PREFIX.pack(2 + len(packed) + payload_size, len(packed)) + packed
 
 
-def encode_message(message: Message, *, compress: bool = False) -> list[bytes | memoryview]:
-    """Parts to write one after another."""
+def encode_message(
+    message: Message, *, compress: bool = False, version: int = PROTOCOL_MAX
+) -> list[bytes | memoryview]:
+    """Parts to write one after another, with the fields that `version` of the protocol knows."""
     type_ = type(message)
-    values: list[Any] = [getattr(message, name) for name in _NAMES[type_]]
+    names = _NAMES[type_]
+    if version < 2 and type_ in _FIELDS_IN_1:
+        names = names[: _FIELDS_IN_1[type_]]
+    values: list[Any] = [getattr(message, name) for name in names]
     if type_ not in _WITH_PAYLOAD:
         return [encode_frame(_NUMBERS[type_], values)]
     payload = message.data  # type: ignore[union-attr]
@@ -133,6 +144,8 @@ def decode_message(frame: Frame) -> Message:
     for name, value in arguments.items():
         if not isinstance(value, str if name in _TEXT_FIELDS else int):
             raise WireError(f"{type_.__name__}.{name}: {type(value).__name__} is no field type")
+        if isinstance(value, int) and not -1 <= value < _NUMBER_LIMIT:
+            raise WireError(f"{type_.__name__}.{name}: {value} is out of range")
     if type_ in _ENUMS:
         place, enum = _ENUMS[type_]
         try:
@@ -149,7 +162,8 @@ def _payload(frame: Frame, values: list[Any], plain_fields: int) -> bytes:
     if len(values) <= plain_fields:
         return bytes(frame.payload)
     raw_size = values[plain_fields]
-    if not isinstance(raw_size, int) or not 0 <= raw_size <= _MAX_PAYLOAD:
+    # LZ4 makes at most 255 bytes of one: a small frame cannot ask for much memory.
+    if not isinstance(raw_size, int) or not 0 <= raw_size <= min(_MAX_PAYLOAD, 255 * len(frame.payload)):
         raise WireError(f"payload: impossible raw size {raw_size!r}")
     try:
         data: bytes = lz4.block.decompress(frame.payload, uncompressed_size=raw_size)
@@ -178,7 +192,7 @@ def decode_frame(data: memoryview) -> Frame:
         raise WireError("header longer than its frame")
     try:
         unpacked = msgpack.unpackb(data[PREFIX.size : end], raw=False, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException, UnicodeDecodeError) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as key of a map
         raise WireError(f"header is not msgpack: {error}") from error
     if not isinstance(unpacked, list) or len(unpacked) < 2 or not isinstance(unpacked[0], int):
         raise WireError("header is not [type, fields]")

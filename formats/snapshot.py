@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from zlib import crc32
 
 from formats.store_files import CorruptFile, decode_json, encode_json
 
-SNAPSHOTS_DIR = "snapshots"
 MANIFEST_FILE = "manifest"
-INSTALLING_FILE = "installing"
+BEGINS_FILE = "begins"
+"""Where the log begins, as JSON: `pos`, and `replace` while a snapshot replaces the log."""
 VERSION = 1
 MAX_PARTS = 1024
 _SIZE_BYTES = 4
@@ -35,8 +35,8 @@ class Manifest:
     """What a snapshot is.
 
     `chain`: chain value of entry `index`. `store_time_ms`: store time of the last record before `pos`, -1
-    when that entry holds none. `config`: body of the configuration entry in force and `config_index` its
-    place; empty and -1 while the founding members are in force.
+    when that entry holds none. `config`: the configuration in force (`Members.state_at`), empty before the
+    group was formed.
     """
 
     index: int
@@ -44,7 +44,6 @@ class Manifest:
     pos: int
     chain: int
     store_time_ms: int
-    config_index: int
     config: bytes
     parts: Mapping[str, Part]
     digest: str
@@ -62,7 +61,7 @@ def make_manifest(
     pos: int,
     chain: int,
     store_time_ms: int,
-    config: tuple[int, bytes] | None,
+    config: bytes,
     parts: Mapping[str, bytes],
 ) -> Manifest:
     """The manifest of these parts (slow for large ones: for a worker). ValueError for an impossible name."""
@@ -72,9 +71,8 @@ def make_manifest(
     if len(parts) > MAX_PARTS:
         raise ValueError(f"{len(parts)} parts: at most {MAX_PARTS}")
     sizes = {name: Part(len(parts[name]), crc32(parts[name])) for name in sorted(parts)}
-    config_index, body = config or (-1, b"")
-    plain = Manifest(index, term, pos, chain, store_time_ms, config_index, body, sizes, "")
-    return Manifest(index, term, pos, chain, store_time_ms, config_index, body, sizes, _digest(plain, parts))
+    plain = Manifest(index, term, pos, chain, store_time_ms, config, sizes, "")
+    return replace(plain, digest=_digest(plain, parts))
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -89,13 +87,13 @@ def decode_manifest(data: bytes) -> Manifest:
         raise CorruptFile(f"snapshot version {value.get('version')} is not {VERSION}")
     try:
         parts = value["parts"]
-        numbers = [value[name] for name in ("index", "term", "pos", "chain", "store_time_ms", "config_index")]
+        numbers = [value[name] for name in ("index", "term", "pos", "chain", "store_time_ms")]
         if not isinstance(parts, dict) or not all(isinstance(number, int) for number in numbers):
             raise CorruptFile("manifest: wrong type of field")
         sizes = {str(name): Part(int(part["size"]), int(part["crc"])) for name, part in parts.items()}
         config = bytes.fromhex(str(value["config"]))
-        index, term, pos, chain, time, config_index = (int(str(number)) for number in numbers)
-        return Manifest(index, term, pos, chain, time, config_index, config, sizes, str(value["digest"]))
+        index, term, pos, chain, time = (int(str(number)) for number in numbers)
+        return Manifest(index, term, pos, chain, time, config, sizes, str(value["digest"]))
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"manifest: {error!r}") from error
 
@@ -139,7 +137,6 @@ def _fields(manifest: Manifest) -> dict[str, object]:
     return {
         "chain": manifest.chain,
         "config": manifest.config.hex(),
-        "config_index": manifest.config_index,
         "digest": manifest.digest,
         "index": manifest.index,
         "parts": {name: {"crc": part.crc, "size": part.size} for name, part in manifest.parts.items()},

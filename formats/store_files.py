@@ -7,10 +7,11 @@
     index/<20 digits>     index files, named likewise (index * 32)
     pool/                 prepared segments, never read
     identity              who this store is: JSON
-    hardstate             term and vote: two slots of 512 bytes, each with a CRC
+    hardstate             term and vote: two slots of 512 bytes, each with a CRC, and a mirror of both
     checkpoint            end and committed index: a hint for tools, as text
     members               configurations in the log: JSON
     poisoned              reason, when a write or fsync failed
+    refill                reason, when entries may be gone: no vote until a leader has refilled the store
     lock                  held by the running process
   consumequeue/<topic>/<queueId>/<20 digits>
   state/                  snapshots of the applied state
@@ -28,14 +29,21 @@ FORMAT_VERSION = 1
 DATA_DIR = "data"
 INDEX_DIR = "index"
 POOL_DIR = "pool"
+SNAPSHOTS_DIR = "snapshots"
 IDENTITY_FILE = "identity"
 HARD_STATE_FILE = "hardstate"
 CHECKPOINT_FILE = "checkpoint"
 MEMBERS_FILE = "members"
 POISONED_FILE = "poisoned"
+REFILL_FILE = "refill"
 LOCK_FILE = "lock"
 
 SLOT_SIZE = 512
+SLOT_OFFSETS = (0, SLOT_SIZE)
+"""Where the two slots of the hard state lie."""
+MIRROR_OFFSET = 4096
+"""Each slot is written a second time this far behind, so that one bad sector forgets no vote."""
+HARD_STATE_SIZE = MIRROR_OFFSET + 2 * SLOT_SIZE
 CHECKPOINT_SIZE = 128
 _SLOT_HEAD = struct.Struct(">4sIQqH")
 _SLOT_MAGIC = b"DLHS"
@@ -77,11 +85,11 @@ def encode_slot(sequence: int, state: HardState) -> bytes:
 def decode_hard_state(data: bytes) -> tuple[int, HardState] | None:
     """The newer valid slot and its sequence number; None when neither can be read.
 
-    A slot that never was written reads as zeros. Both unreadable counts as a wiped node (safety.md S7).
+    A slot that never was written reads as zeros. All unreadable counts as a wiped node (safety.md S7).
     """
     best: tuple[int, HardState] | None = None
-    for number in (0, 1):
-        slot = data[number * SLOT_SIZE : (number + 1) * SLOT_SIZE]
+    for offset in (*SLOT_OFFSETS, *(MIRROR_OFFSET + offset for offset in SLOT_OFFSETS)):
+        slot = data[offset : offset + SLOT_SIZE]
         if len(slot) < SLOT_SIZE or crc32(slot[:-4]).to_bytes(4, "big") != slot[-4:]:
             continue
         magic, version, sequence, term, vote_size = _SLOT_HEAD.unpack_from(slot)
@@ -121,7 +129,10 @@ def decode_json(data: bytes) -> dict[str, object]:
     text, _, crc = data.rstrip(b"\n").rpartition(b"\n")
     if not text or f"{crc32(text):08x}".encode() != crc:
         raise CorruptFile("content and CRC line do not fit")
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise CorruptFile("not a JSON object")
     return value
@@ -134,9 +145,18 @@ def decode_identity(data: bytes) -> Identity:
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise CorruptFile(f"format version {version} is newer than this program's {FORMAT_VERSION}")
     try:
-        return Identity(**value)  # type: ignore[arg-type]
+        identity = Identity(**value)  # type: ignore[arg-type]
     except TypeError as error:
         raise CorruptFile(str(error)) from error
+    texts = (identity.group, identity.node, identity.incarnation, identity.cluster)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(identity.segment_size, int):
+        raise CorruptFile("a field has another type than it should")
+    members = identity.members
+    if not isinstance(members, dict) or not all(
+        isinstance(text, str) for pair in members.items() for text in pair
+    ):
+        raise CorruptFile("members are not a map of texts")
+    return identity
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from remoting.shell import (
     set_up_logging,
 )
 from runtime.env import Env, production_env
+from runtime.program import settle
 
 
 def configure(env: Env, config_file: str | None) -> NamesrvConfig:
@@ -47,6 +48,7 @@ def run(argv: list[str] | None = None) -> int:
         return complain(str(error), EXIT_BAD_CONFIG)
 
     def ready(nameserver: NameServer) -> None:
+        settle()
         where = ", ".join(f"{host}:{port}" for host, port in nameserver.server.addresses)
         env.log.info("boot success", address=where, pid=env.pid)
         announce(f"The Name Server boot success. address={where} pid={env.pid}")
@@ -55,7 +57,7 @@ def run(argv: list[str] | None = None) -> int:
         await main(env, config, stop, ready)
 
     try:
-        return run_program(start)
+        return run_program(env, start)
     finally:
         env.workers.close()
 

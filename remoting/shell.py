@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import logging
 import logging.handlers
 import os
-import resource
-import signal
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from typing import Any
 
 from remoting.properties_file import ConfigError, Property, parse_properties
 from runtime.env import Env
+from runtime.program import run_until_signal
 from runtime.publish import read_file
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
@@ -89,40 +87,14 @@ def set_up_logging(log_dir: str | None, file_name: str, level: int = logging.INF
     root.addHandler(handler)
 
 
-WANTED_FILES = 8192
-"""Open files: 4096 connections, and as many for queues, segments and clients of NameServers."""
-SWITCH_INTERVAL_S = 0.0005
-"""How long the event loop may keep the interpreter from a waiting worker. A group write needs it twice (to
-start, and when fdatasync returns); with Python's default of 5 ms that alone was 10 ms a flush under load."""
-
-
-def run_program(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
+def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
     """Run until it ends or a signal asks it to stop; the exit code.
 
     The first SIGTERM or SIGINT sets the event (stop in good order), the second cancels. An OSError at the
     start, such as a port in use, is printed as one line.
     """
-
-    async def guarded() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None
-
-        def asked_to_stop() -> None:
-            if stop.is_set():
-                task.cancel()
-            stop.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, asked_to_stop)
-        await start(stop)
-
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    _raise_file_limit()
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(guarded())
+        run_until_signal(start, env.pauses)
     except ConfigError as error:
         return complain(str(error), EXIT_BAD_CONFIG)
     except OSError as error:
@@ -131,19 +103,6 @@ def run_program(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> 
     except asyncio.CancelledError:
         return complain("stopped before everything was in order", EXIT_FAILED)
     return 0
-
-
-def _raise_file_limit() -> None:
-    """As many open files as this process may have: a connection each, beside segments and queues."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    elif hard == resource.RLIM_INFINITY and soft < WANTED_FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (WANTED_FILES, hard))
-    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < WANTED_FILES:
-        logging.getLogger().warning(
-            "only %d open files allowed (ulimit -n): %d are wanted", hard, WANTED_FILES
-        )
 
 
 def complain(message: str, code: int) -> int:
@@ -155,13 +114,3 @@ def complain(message: str, code: int) -> int:
 def announce(line: str) -> None:
     """Print the boot line (or any line) to standard output at once."""
     print(line, flush=True)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed, else asyncio's own."""
-    try:
-        uvloop = importlib.import_module("uvloop")
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

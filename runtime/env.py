@@ -6,13 +6,14 @@ import os
 import random
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from runtime.files import Files, OsFiles
 from runtime.ids import Ids
 from runtime.log import Log, StandardLog
+from runtime.pauses import Pauses
 from runtime.workers import ThreadWorkers, Workers
 
 
@@ -47,6 +48,7 @@ class Env:
     log: Log
     pid: int
     boot_id: str
+    pauses: Pauses = field(default_factory=Pauses)
 
 
 def production_env(name: str = "dledger", disk_threads: int = 2) -> Env:

@@ -71,6 +71,9 @@ class Files(Protocol):
     def open(self, path: str, create: bool = False) -> File:
         """Open for reading and writing; FileNotFoundError without `create`."""
 
+    def open_read(self, path: str) -> File:
+        """Open for reading only, as tools do beside a running node; FileNotFoundError."""
+
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
 
@@ -180,6 +183,9 @@ class OsFiles:
         if create:
             flags |= os.O_CREAT
         return OsFile(path, os.open(path, flags, 0o644))
+
+    def open_read(self, path: str) -> OsFile:
+        return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from typing import ParamSpec, Protocol, TypeVar
+from functools import partial
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+CLOSE_LIMIT_S = 5.0
+"""How long a close waits for jobs that do not end."""
 
 
 class Lane(Enum):
@@ -37,21 +42,81 @@ class Workers(Protocol):
         """Wait for running jobs and end the threads."""
 
 
+Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+
+
 class ThreadWorkers:
-    """`Workers` over real threads: one for FLUSH, `disk_threads` for DISK."""
+    """`Workers` over real threads: one for FLUSH, `disk_threads` for DISK.
+
+    They are daemons: a job that hangs in the device must not keep a process from ending.
+    """
 
     def __init__(self, disk_threads: int = 2) -> None:
-        self._pools = {
-            Lane.FLUSH: ThreadPoolExecutor(1, thread_name_prefix="flush"),
-            Lane.DISK: ThreadPoolExecutor(disk_threads, thread_name_prefix="disk"),
-        }
+        self._lanes = {Lane.FLUSH: _LaneThreads("flush", 1), Lane.DISK: _LaneThreads("disk", disk_threads)}
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
-        if kwargs:
-            return loop.run_in_executor(self._pools[lane], lambda: job(*args, **kwargs))
-        return loop.run_in_executor(self._pools[lane], job, *args)
+        future: asyncio.Future[T] = loop.create_future()
+        self._lanes[lane].put((partial(job, *args, **kwargs) if args or kwargs else job, future, loop))
+        return future
 
     def close(self) -> None:
-        for pool in self._pools.values():
-            pool.shutdown(wait=True)
+        """Wait for queued jobs, up to CLOSE_LIMIT_S for each lane."""
+        for lane in self._lanes.values():
+            lane.close()
+
+
+class _LaneThreads:
+    def __init__(self, name: str, count: int) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._name = name
+        self._count = count
+        self._threads: list[threading.Thread] = []
+
+    def put(self, job: Job) -> None:
+        if not self._threads:
+            self._threads = [
+                threading.Thread(target=self._main, name=f"{self._name}-{number}", daemon=True)
+                for number in range(self._count)
+            ]
+            for thread in self._threads:
+                thread.start()
+        self._jobs.put(job)
+
+    def _main(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, future, loop = item
+            if future.cancelled():
+                continue
+            try:
+                result = job()
+            except BaseException as error:
+                _report(loop, future, None, error)
+            else:
+                _report(loop, future, result, None)
+            del item, job, future, loop
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join(CLOSE_LIMIT_S)
+        self._threads = []
+
+
+def _report(
+    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: Any, error: BaseException | None
+) -> None:
+    try:
+        loop.call_soon_threadsafe(_complete, future, result, error)
+    except RuntimeError:
+        return  # the loop is closed: nobody waits any more
+
+
+def _complete(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

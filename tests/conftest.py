@@ -8,6 +8,12 @@ from collections.abc import Callable
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite", action="store_true", help="tests/scripts: write what the commands print now into them"
+    )
+
+
 @pytest.fixture
 def unused_tcp_ports() -> Callable[[int], list[int]]:
     """Ports of 127.0.0.1 that nobody listened on a moment ago."""

@@ -74,7 +74,14 @@ OUTSIDE: dict[str, str] = {
     "chaos/processes.py": "drives real processes",
     "chaos/wire.py": "speaks to real processes",
     "chaos/stores.py": "reads the files of real processes",
+    "chaos/failover.py": "drives real processes",
+    "chaos/replacement.py": "drives real processes",
+    "chaos/probe.py": "a process of its own, with blocking sockets: the clock of failovers",
+    "bench/core.py": "measures pure code with the machine's clock",
+    "bench/idle.py": "measures real processes",
     "chaos/sim/*": "is the other side of the doors: simulates them",
+    "chaos/mutants/*": "runs test suites on copies of the tree",
+    "chaos/simulate/plan.py": "draws plans from seeds, outside of every world",
     "spark/java.py": "finds or prepares a Java runtime for Spark: the machine, not our processes",
     "spark/session.py": "sets up Spark's environment and log file",
 }
@@ -85,13 +92,17 @@ BLANKET_EXCEPT: dict[str, str] = {
     "broker/gate.py": "the boundary of one held request: answered with code 1, as in the server (S29)",
     "dledger/leadership.py": "the pump is a loop callback: the same",
     "dledger/peers.py": "the same for the callbacks of peer connections",
+    "runtime/workers.py": "what a job raises is the result of its future, as in concurrent.futures",
     "remoting/client.py": "the boundary of one request: a failed callback must not take others with it",
     "remoting/server.py": "the boundary of one request: answered with code 1 and counted (safety.md S29)",
 }
 # path pattern -> why `sleep(0)` does not spin there.
 YIELDS: dict[str, str] = {"dledger/applier.py": "works one step a turn; ends when the range is applied"}
 # path pattern -> why a task without a TaskGroup, `id()`/`hash()` or iteration of a set is right there.
-LOOSE_TASKS: dict[str, str] = {"chaos/sim/*": "implements the event loop that makes tasks"}
+LOOSE_TASKS: dict[str, str] = {
+    "chaos/sim/*": "implements the event loop that makes tasks",
+    "chaos/simulate/faults.py": "an operator's call comes from outside of all tasks of the node",
+}
 IDENTITY: dict[str, str] = {"chaos/sim/*": "implements hashing of tasks by number"}
 LONG_MODULES: dict[str, str] = {}
 

@@ -9,7 +9,7 @@ already encoded, waits for the commit (safety.md S12, S24).
 | 1      | outcome unknown: leadership was lost while the message was in the log                        |
 | 2      | too much is pending in the log (LEADER_PENDING_FULL): not executed                           |
 | 13     | too large, or of a kind that this version does not do (delayed, transactional)               |
-| 14     | this node does not lead: not executed; `leaderAddr` says who does                            |
+| 14     | this node does not lead: not executed; `leaderAddr` says who does; or DISK_FULL: not stored  |
 | 16     | system topic, or the topic is not writable                                                   |
 | 17     | no such topic and it may not be created                                                      |
 | 29     | illegal topic name, queue id out of range                                                    |
@@ -119,7 +119,7 @@ class SendProcessor:
         header: SendMessageHeader | SendMessageV2Header,
     ) -> None:
         if not sealer.room:
-            raise _busy()
+            raise sealer.refused
         body = request.body
         if len(body) > self._config.max_message_size:
             raise _too_large("message body", len(body), self._config.max_message_size)
@@ -226,7 +226,7 @@ class SendProcessor:
         header: SendMessageHeader | SendMessageV2Header,
     ) -> None:
         if not sealer.room:
-            raise _busy()
+            raise sealer.refused
         if len(request.body) > self._config.max_message_size:
             raise _too_large("batch body", len(request.body), self._config.max_message_size)
         if header.topic.startswith(RETRY_PREFIX):
@@ -339,10 +339,6 @@ class SendProcessor:
 
 def _quoted(value: bytes) -> bytes:
     return msgspec.json.encode(value.decode(errors="replace"))
-
-
-def _busy() -> RemotingError:
-    return RemotingError(ResponseCode.SYSTEM_BUSY, "LEADER_PENDING_FULL: too much waits for its commit")
 
 
 def _too_large(what: str, size: int, limit: int) -> RemotingError:

@@ -180,4 +180,4 @@ def _change_attributes(attributes: dict[str, str], text: str) -> None:
 
 def _check_room(sealer: Sealer) -> None:
     if not sealer.room:
-        raise RemotingError(ResponseCode.SYSTEM_BUSY, "LEADER_PENDING_FULL: too much waits for its commit")
+        raise sealer.refused

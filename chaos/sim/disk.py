@@ -5,11 +5,11 @@ that lie between them in order.
 * A created, renamed or removed name is pending until its directory is synced; a rename is one operation
   on both directories. Syncing one directory makes only its own operations durable, and the earlier ones
   of the same files: nobody may rely on the neighbours.
-* `kill` keeps everything. `power_cut` keeps what is durable and a prefix, chosen by the seed, of what
-  is pending: for each file, and for the names of the whole disk.
+* `kill` keeps everything. `power_cut` keeps what is durable and, by its mode, some of what is pending:
+  for each file (inode.py), and for the names of the whole disk. What builds on a lost name is lost.
+* Room is counted in blocks of 4 KiB that were written or allocated: a hole that `truncate` made has none.
 
-Seams for later faults: `_surviving` (torn and reordered writes), `Inode.read` and `Inode.write` (rot,
-errors, a full disk).
+Faults are in disk_faults.py.
 """
 
 from __future__ import annotations
@@ -17,98 +17,20 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-import random
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
+
+from chaos.sim.disk_faults import DiskFaults, absolute
+from chaos.sim.inode import MODES, Inode, surviving
 
 if TYPE_CHECKING:
     from chaos.sim.world import World
-
-T = TypeVar("T")
-
-_LARGE = 64 * 1024
-
-# A write (offset, bytes) or a new length (length, None).
-FileOp = tuple[int, bytes | None]
 
 
 def no_entry(path: str) -> FileNotFoundError:
     """ENOENT."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-
-def apply_op(content: bytearray, op: FileOp) -> bytearray:
-    """A content after one operation, changed in place unless it was empty."""
-    offset, data = op
-    length = offset if data is None else offset + len(data)
-    if data is None and length < len(content):
-        del content[length:]
-    elif length > len(content):
-        if content:
-            content.extend(bytes(length - len(content)))
-        else:
-            content = bytearray(length)  # zeros that take no memory until they are touched
-    if data is not None:
-        with memoryview(content) as view:
-            view[offset : offset + len(data)] = data
-    return content
-
-
-class Inode:
-    """Content of one file, whatever its names."""
-
-    __slots__ = ("_dirty_end", "content", "durable", "lock_owner", "number", "pending", "written")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.content = bytearray()
-        self.durable = bytearray()
-        self.pending: deque[FileOp] = deque()
-        self.written = 0  # operations ever
-        self._dirty_end = 0  # zeros from here on
-        self.lock_owner: object | None = None
-
-    def write(self, op: FileOp) -> None:
-        """Into the page cache. BufferError when a mapped file would change its length."""
-        op = self._without_zeros(op)
-        self.content = apply_op(self.content, op)
-        self.pending.append(op)
-        self.written += 1
-        offset, data = op
-        self._dirty_end = (
-            min(self._dirty_end, offset) if data is None else max(self._dirty_end, offset + len(data))
-        )
-
-    def _without_zeros(self, op: FileOp) -> FileOp:
-        # Prepared segments are filled with megabytes of zeros: as memory that nobody touched they are free.
-        offset, data = op
-        if data is None or len(data) < _LARGE or offset < self._dirty_end or data != bytes(len(data)):
-            return op
-        return (max(len(self.content), offset + len(data)), None)
-
-    def read(self, offset: int, length: int) -> bytes:
-        """From the page cache; short at the end."""
-        with memoryview(self.content) as view:
-            return bytes(view[offset : offset + length])
-
-    def commit(self, mark: int) -> None:
-        """Make the first `mark` operations ever durable."""
-        count = len(self.pending) - (self.written - mark)
-        for _ in range(count):
-            self.durable = apply_op(self.durable, self.pending.popleft())
-
-    def lose(self, rng: random.Random) -> int:
-        """Power cut. Returns the number of lost operations. The old content object stays with the dead."""
-        kept = _surviving(list(self.pending), rng)
-        lost = len(self.pending) - len(kept)
-        for op in kept:
-            self.durable = apply_op(self.durable, op)
-        self.pending.clear()
-        self.written = 0
-        self.content = bytearray(self.durable)
-        self.lock_owner = None
-        return lost
 
 
 class Directory:
@@ -143,22 +65,19 @@ class NameOp:
                 directory.durable[name] = target
 
 
-def _surviving(pending: list[T], rng: random.Random) -> list[T]:
-    """What a power cut leaves of pending operations: a prefix."""
-    return pending[: rng.randint(0, len(pending))] if pending else pending
-
-
-class Disk:
+class Disk(DiskFaults):
     """The file system of one machine. Paths are POSIX; relative ones start at the root."""
 
     def __init__(self, world: World, name: str) -> None:
-        self._random = world.stream(f"disk/{name}")
+        super().__init__(world, name)
+        self.open_inodes: dict[int, Inode] = {}  # by number of the open file: they have room without a name
         self._numbers = 0
         self._name_ops: list[NameOp] = []
         self._sequence = 0
-        self.root = Directory(self._number())
+        self.root = Directory(self.next_number())
 
-    def _number(self) -> int:
+    def next_number(self) -> int:
+        """Of files, directories and open files."""
         self._numbers += 1
         return self._numbers
 
@@ -166,13 +85,13 @@ class Disk:
 
     def split(self, path: str) -> tuple[str, str]:
         """Normalised parent and last component."""
-        parent, name = posixpath.split(posixpath.normpath("/" + path))
+        parent, name = posixpath.split(absolute(path))
         return parent, name
 
     def find(self, path: str) -> Inode | Directory | None:
         """What a path names."""
         place: Inode | Directory | None = self.root
-        for part in posixpath.normpath("/" + path).split("/"):
+        for part in absolute(path).split("/"):
             if part:
                 place = place.names.get(part) if isinstance(place, Directory) else None
         return place
@@ -198,7 +117,7 @@ class Disk:
     def create(self, path: str) -> Inode:
         """A new empty file; the parent must exist."""
         parent, name = self.split(path)
-        inode = Inode(self._number())
+        inode = Inode(self.next_number())
         self._change((self.directory(parent), name, inode))
         return inode
 
@@ -213,7 +132,7 @@ class Disk:
         place = self.directory(parent)
         there = place.names.get(name)
         if there is None:
-            self._change((place, name, Directory(self._number())))
+            self._change((place, name, Directory(self.next_number())))
             made = True
         elif isinstance(there, Inode):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
@@ -267,12 +186,16 @@ class Disk:
 
     def sync_names(self, directory: Directory, mark: int) -> None:
         """Make the changes in a directory up to `mark` durable, and the earlier ones they build on."""
+        self._persist(
+            lambda op: op.sequence <= mark and any(change[0] is directory for change in op.changes), mark
+        )
+
+    def _persist(self, chooses: Callable[[NameOp], bool], mark: int) -> None:
         wanted: dict[Subject, None] = {}
         chosen: list[NameOp] = []
         rest: list[NameOp] = []
         for op in reversed(self._name_ops):
-            touches = any(change[0] is directory for change in op.changes)
-            if op.sequence <= mark and (touches or any(subject in wanted for subject in op.subjects)):
+            if chooses(op) or (op.sequence <= mark and any(subject in wanted for subject in op.subjects)):
                 wanted.update(dict.fromkeys(op.subjects))
                 chosen.append(op)
             else:
@@ -281,13 +204,17 @@ class Disk:
             op.apply_durably()
         self._name_ops = rest[::-1]
 
-    def power_cut(self) -> tuple[int, int]:
+    def power_cut(self, mode: str = "prefix") -> tuple[int, int]:
         """Forget what is not durable. Returns how many file operations and name operations were lost."""
-        kept = _surviving(self._name_ops, self._random)
+        if mode not in MODES:
+            raise ValueError(f"{mode}: not one of {', '.join(MODES)}")
+        kept = self._torn_names() if mode == "torn" else self._name_ops[: self._first_names(mode)]
         lost_names = len(self._name_ops) - len(kept)
         for op in kept:
             op.apply_durably()
         self._name_ops = []
+        self.forget_waiting()
+        self.open_inodes.clear()
         lost = 0
         seen: dict[int, None] = {}
         places = [self.root]
@@ -300,17 +227,76 @@ class Disk:
                     places.append(thing)
                 elif thing.number not in seen:
                     seen[thing.number] = None
-                    lost += thing.lose(self._random)
+                    lost += thing.lose(mode, self.rng)
         return lost, lost_names
 
+    def _first_names(self, mode: str) -> int:
+        return surviving(len(self._name_ops), mode, self.rng)
+
+    def _torn_names(self) -> list[NameOp]:
+        missing: dict[Subject, None] = {}
+        kept: list[NameOp] = []
+        for op in self._name_ops:
+            if self.rng.random() < 0.5 or any(subject in missing for subject in op.subjects):
+                missing.update(dict.fromkeys(op.subjects))
+            else:
+                kept.append(op)
+        return kept
+
+    # -- what is there ------------------------------------------------------------------------------
+
+    def files(self, under: str = "/") -> list[str]:
+        """Paths of all files below a directory, sorted."""
+        found: list[str] = []
+        places = [(absolute(under), self.directory(under))]
+        while places:
+            path, place = places.pop()
+            for name, thing in place.names.items():
+                below = posixpath.join(path, name)
+                if isinstance(thing, Directory):
+                    places.append((below, thing))
+                else:
+                    found.append(below)
+        return sorted(found)
+
     def used(self) -> int:
-        """Bytes in all files that have a name."""
-        total = 0
+        """Bytes of the blocks of all files that have a name or are open."""
+        inodes = dict.fromkeys(self.open_inodes.values())
         places = [self.root]
         while places:
             for thing in places.pop().names.values():
                 if isinstance(thing, Directory):
                     places.append(thing)
                 else:
-                    total += len(thing.content)
-        return total
+                    inodes[thing] = None
+        return sum(inode.room for inode in inodes)
+
+    # -- rot ----------------------------------------------------------------------------------------
+
+    def flip(self, path: str, offset: int, bit: int) -> None:
+        """One bit of a file is another, in the page cache and on the device. IndexError beyond the end."""
+        inode = self.inode(path)
+        inode.flip(offset, bit)
+        self.world.fault(self.name, "flip", f"{path} {offset} bit {bit}")
+
+    def lose(self, path: str) -> None:
+        """A file is gone, for good. Who has it open keeps it, nameless. FileNotFoundError."""
+        self.inode(path)
+        self._remove_for_good(path)
+        self.world.fault(self.name, "lose", path)
+
+    def wipe(self, path: str) -> None:
+        """A directory is gone with all below it, for good; of the root, all that is in it."""
+        place = self.directory(path)
+        if place is self.root:
+            place.names.clear()
+            place.durable.clear()
+            self._name_ops.clear()
+        else:
+            self._remove_for_good(path)
+        self.world.fault(self.name, "wipe", path)
+
+    def _remove_for_good(self, path: str) -> None:
+        self.remove(path)
+        mark = self.name_mark
+        self._persist(lambda op: op.sequence == mark, mark)

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from chaos.sim.disk import Directory, Disk, FileOp, Inode
+from chaos.sim.disk import Directory, Disk
+from chaos.sim.inode import FileOp, Inode
 from runtime.files import Buffer, DiskUsage
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class SimFile:
         self.path = path
         self._files = files
         self._inode: Inode | None = inode
+        self._number = files.opened(inode)
         self._view: memoryview | None = None
         self._mapped = False
 
@@ -35,28 +37,58 @@ class SimFile:
 
     def pread(self, length: int, offset: int) -> bytes:
         """Up to `length` bytes from `offset`; short only at the end of the file."""
-        return self._open_inode().read(offset, length)
+        inode = self._open_inode()
+        self._files.reads(self.path)
+        return inode.read(offset, length)
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
-        """Write all parts one after another, into the page cache."""
+        """Write all parts one after another, into the page cache. ENOSPC and EIO may leave a part of it."""
         data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        inode = self._open_inode()
+        if not data or not self._files.effect("write", self.path, offset, len(data)):
+            return
+        if not self._files.disk.troubled:
+            inode.take_room(offset, offset + len(data), None)
+            self._change(inode, (offset, data))
+            return
+        disk = self._files.disk
+        error = disk.failure("write", self.path)
+        if error is not None:
+            data = data[: disk.rng.randint(0, len(data))]
+        else:
+            offset = disk.place(self.path, inode, offset, len(data))
         if data:
-            self._change((offset, data), f"write {self.path} {offset}+{len(data)}")
+            fits = inode.take_room(offset, offset + len(data), disk.free()) - offset
+            if fits < len(data):
+                error = disk.full(self.path)
+            if fits:
+                self._change(inode, (offset, data[:fits]))
+        if error is not None:
+            raise error
 
     def allocate(self, size: int) -> None:
         """Reserve blocks up to `size`, reading as zeros."""
-        if size > self.size():
-            self._change((size, None), f"alloc {self.path} {size}")
+        inode = self._open_inode()
+        if size <= self.size() and inode.has_room(size):
+            return
+        if self._files.effect("alloc", self.path, size):
+            disk = self._files.disk
+            disk.check("write", self.path)
+            free = disk.free()
+            if free is not None and inode.lacks_room(size) > free:
+                raise disk.full(self.path)
+            if size > self.size():
+                self._change(inode, (size, None))
+            inode.take_room(0, size, None)
 
     def truncate(self, size: int) -> None:
-        """Set the length; new bytes read as zeros."""
-        if size != self.size():
-            self._change((size, None), f"trunc {self.path} {size}")
-
-    def _change(self, op: FileOp, detail: str) -> None:
+        """Set the length; new bytes read as zeros and have no room yet."""
         inode = self._open_inode()
-        if not self._files.effect(detail):
-            return
+        if size != self.size() and self._files.effect("trunc", self.path, size):
+            self._files.disk.check("write", self.path)
+            self._change(inode, (size, None))
+
+    def _change(self, inode: Inode, op: FileOp) -> None:
         try:
             inode.write(op)
         except BufferError as error:
@@ -67,8 +99,12 @@ class SimFile:
     def fdatasync(self) -> None:
         """Make durable what was written before; it is so when the job ends."""
         inode = self._open_inode()
-        if self._files.effect(f"fsync {self.path}", durable=True):
+        if self._files.effect("fsync", self.path, durable=True):
             mark = inode.written
+            error = self._files.disk.failure("fsync", self.path) if self._files.disk.troubled else None
+            if error is not None:
+                self._files.sync_failed(inode.fail_commit(mark, self._files.disk.rng))
+                raise error
             self._files.commit(lambda: inode.commit(min(mark, inode.written)))
 
     def view(self) -> memoryview:
@@ -98,6 +134,7 @@ class SimFile:
             self._files.mapped.remove(self)
         if inode.lock_owner is self:
             inode.lock_owner = None
+        self._files.closed(self._number)
         self._inode = None
 
     def unmap(self) -> None:
@@ -128,34 +165,81 @@ class SimFiles:
     """Names and directories, for one process."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
-        self._disk = disk
+        self.disk = disk
         self._process = process
         self._world = process.world
         self.mapped: list[SimFile] = []
+        self._open_numbers: dict[int, None] = {}
 
     @property
     def alive(self) -> bool:
         """Whether the process still runs."""
         return self._process.alive
 
-    def effect(self, detail: str, durable: bool = False, ends_job: bool = True) -> bool:
+    def effect(
+        self,
+        operation: str,
+        path: str,
+        start: int | None = None,
+        length: int | None = None,
+        *,
+        durable: bool = False,
+        ends_job: bool = True,
+    ) -> bool:
         """Count and trace an operation; False when the process is dead. Checks rule 4 of simulation.md."""
+        world = self._world
+        if world.job is not None and world.job.thread is not None:
+            self._process.workers.pause()
         if not self._process.effect():
             return False
-        world = self._world
         if world.trace is not None:
+            detail = f"{operation} {path}" + ("" if start is None else f" {start}")
+            detail += "" if length is None else f"+{length}"
             world.trace.add(self._process.loop.now_ns(), self._process.name, "disk", detail)
-        if world.settings.strict_disk:
-            if world.job is None:
-                if durable and world.current is not None:
-                    world.fail(
-                        self._process, f"{detail}: durable work on the event loop, not in a worker", None
-                    )
-            else:
-                if world.job.synced:
-                    world.fail(self._process, f"{detail}: a job ends with its one durable action", None)
-                world.job.synced = durable and ends_job
+        job = world.job
+        if job is None:
+            if durable and world.current is not None:
+                self._against_the_rules(
+                    f"{operation} {path}: durable work on the event loop, not in a worker"
+                )
+        else:
+            job.touched = True
+            if job.synced:
+                self._against_the_rules(f"{operation} {path}: a job ends with its one durable action")
+            job.synced = durable and ends_job
         return True
+
+    def _against_the_rules(self, text: str) -> None:
+        if self._world.settings.strict_disk:
+            self._world.fail(self._process, text, None)
+
+    def reads(self, path: str) -> None:
+        """Content is about to be read. OSError EIO."""
+        job = self._world.job
+        if job is not None:
+            job.touched = True
+            if job.thread is not None:
+                self._process.workers.pause()
+        if self.disk.troubled:
+            self.disk.check("read", path)
+
+    def sync_failed(self, how: str) -> None:
+        """An fsync made nothing durable, so the job may go on."""
+        self._world.note(self._process.name, "unsynced", how)
+        if self._world.job is not None:
+            self._world.job.synced = False
+
+    def opened(self, inode: Inode) -> int:
+        """A number for an open file."""
+        number = self.disk.next_number()
+        self.disk.open_inodes[number] = inode
+        self._open_numbers[number] = None
+        return number
+
+    def closed(self, number: int) -> None:
+        """It is closed: without a name, its room is free again."""
+        self.disk.open_inodes.pop(number, None)
+        self._open_numbers.pop(number, None)
 
     def commit(self, action: Callable[[], None]) -> None:
         """Make something durable: when the running job ends, or now if there is none."""
@@ -169,89 +253,104 @@ class SimFiles:
         for file in self.mapped:
             file.unmap()
         self.mapped.clear()
+        for number in list(self._open_numbers):
+            self.closed(number)
 
     def open(self, path: str, create: bool = False) -> SimFile:
         """Open for reading and writing; FileNotFoundError without `create`."""
-        if create and self._disk.find(path) is None:
-            self._disk.directory(self._disk.split(path)[0])
-            if self.effect(f"create {path}"):
-                return SimFile(self, path, self._disk.create(path))
+        if self._world.job is not None:
+            self._world.job.touched = True
+        self.disk.check("open", path)
+        if create and self.disk.find(path) is None:
+            self.disk.directory(self.disk.split(path)[0])
+            if self.effect("create", path):
+                self.disk.check_room(path)
+                return SimFile(self, path, self.disk.create(path))
             return SimFile(self, path, Inode(0))
-        return SimFile(self, path, self._disk.inode(path))
+        return SimFile(self, path, self.disk.inode(path))
+
+    def open_read(self, path: str) -> SimFile:
+        """Open for reading; FileNotFoundError."""
+        return self.open(path)
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
-        return self._disk.find(path) is not None
+        return self.disk.find(path) is not None
 
     def size(self, path: str) -> int:
         """Length in bytes."""
-        return len(self._disk.inode(path).content)
+        return len(self.disk.inode(path).content)
 
     def listdir(self, path: str) -> list[str]:
         """Names inside, sorted; empty when the directory is not there."""
-        return sorted(self._disk.directory(path).names) if self.exists(path) else []
+        return sorted(self.disk.directory(path).names) if self.exists(path) else []
 
     def is_dir(self, path: str) -> bool:
         """Whether the name is a directory."""
-        return isinstance(self._disk.find(path), Directory)
+        return isinstance(self.disk.find(path), Directory)
 
     def mkdir(self, path: str) -> None:
         """Make a directory with its parents and make their names durable; no error if it is there."""
         if self.is_dir(path):
             return
         # Harmless to repeat, so several in one job are allowed; all are durable when it ends.
-        if self.effect(f"mkdir {path}", durable=True, ends_job=False):
+        if self.effect("mkdir", path, durable=True, ends_job=False):
+            self.disk.check_room(path)
             missing = path
             above: list[str] = []
             while not self.is_dir(missing):
-                missing = self._disk.split(missing)[0]
+                missing = self.disk.split(missing)[0]
                 above.append(missing)
-            self._disk.make_directory(path)
-            mark = self._disk.name_mark
-            places = [self._disk.directory(name) for name in above]
+            self.disk.make_directory(path)
+            mark = self.disk.name_mark
+            places = [self.disk.directory(name) for name in above]
 
             def commit() -> None:
                 for place in reversed(places):
-                    self._disk.sync_names(place, mark)
+                    self.disk.sync_names(place, mark)
 
             self.commit(commit)
 
     def rename(self, old: str, new: str) -> None:
         """Replace atomically; durable after `sync_dir` of the parent(s)."""
-        if self.effect(f"rename {old} {new}"):
-            self._disk.rename(old, new)
+        if self.effect("rename", f"{old} {new}"):
+            self.disk.rename(old, new)
 
     def unlink(self, path: str) -> None:
         """Remove a file name; no error if it is not there."""
         if self.is_dir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if self.exists(path) and self.effect(f"unlink {path}"):
-            self._disk.remove(path)
+        if self.exists(path) and self.effect("unlink", path):
+            self.disk.remove(path)
 
     def rmtree(self, path: str) -> None:
         """Remove a directory and all in it, in one step here; no error if it is not there."""
         if not self.exists(path):
             return
-        self._disk.directory(path)
-        if self.effect(f"rmtree {path}"):
-            self._disk.remove(path)
+        self.disk.directory(path)
+        if self.effect("rmtree", path):
+            self.disk.remove(path)
 
     def sync_dir(self, path: str) -> None:
         """Make the names in this directory durable, when the job ends."""
-        directory = self._disk.directory(path)
-        if self.effect(f"syncdir {path}", durable=True):
-            mark = self._disk.name_mark
-            self.commit(lambda: self._disk.sync_names(directory, mark))
+        directory = self.disk.directory(path)
+        if self.effect("syncdir", path, durable=True):
+            error = self.disk.failure("fsync", path) if self.disk.troubled else None
+            if error is not None:
+                self.sync_failed("names")
+                raise error
+            mark = self.disk.name_mark
+            self.commit(lambda: self.disk.sync_names(directory, mark))
 
     def usage(self, path: str) -> DiskUsage:
         """Of the whole disk."""
-        total = self._world.settings.disk_bytes
-        return DiskUsage(total, total - self._disk.used())
+        total = self.disk.capacity
+        return DiskUsage(total, max(0, total - self.disk.used()))
 
     def lock(self, path: str) -> SimFile:
         """Create and lock a file against other processes until closed; BlockingIOError if held."""
         file = self.open(path, create=True)
-        inode = self._disk.inode(path)
+        inode = self.disk.inode(path)
         owner = inode.lock_owner
         if isinstance(owner, SimFile) and owner.held_lock():
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)

@@ -19,9 +19,13 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chaos.sim.job_thread import JobThread
 
 
 class OutsideWorldError(Exception):
@@ -83,6 +87,7 @@ class Guard:
         self.inside = False
         self.installed = False
         self._thread = 0
+        self._other: JobThread | None = None  # of a spread job
         # Where, name, the original, its replacement. Made at the first installation.
         self._replacements: list[tuple[Any, str, Any, Any]] = []
 
@@ -104,6 +109,20 @@ class Guard:
         for owner, name, original, _ in self._replacements:
             setattr(owner, name, original)
 
+    @contextmanager
+    def watching(self, thread: JobThread) -> Iterator[None]:
+        """While code of a node runs on another thread."""
+        own, self._other = self._other, thread
+        try:
+            yield
+        finally:
+            self._other = own
+
+    def _is_ours(self) -> bool:
+        # Other threads are none of the simulator's.
+        running = threading.get_ident()
+        return running == self._thread or (self._other is not None and running == self._other.identity)
+
     def _prepare(self) -> None:
         for owner, names in _TARGETS:
             for name in names:
@@ -115,11 +134,7 @@ class Guard:
         self._replacements.append((random.Random, "seed", seed, self._checked_seed(seed)))
 
     def _refuses(self, caller: str) -> bool:
-        return (
-            self.inside
-            and caller.partition(".")[0] not in _EXEMPT
-            and threading.get_ident() == self._thread  # other threads are none of the simulator's
-        )
+        return self.inside and caller.partition(".")[0] not in _EXEMPT and self._is_ours()
 
     def _checked(self, label: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -133,7 +148,7 @@ class Guard:
     def _checked_seed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def seed(generator: random.Random, a: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if a is None and self.inside and threading.get_ident() == self._thread:
+            if a is None and self.inside and self._is_ours():
                 raise OutsideWorldError("random.Random() without a seed inside a node: use env.random")
             return original(generator, a, *args, **kwargs)
 

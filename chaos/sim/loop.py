@@ -19,15 +19,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import math
 import socket
 import sys
 from asyncio import base_events
-from asyncio.events import _get_running_loop, _set_running_loop
+from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 
-from chaos.sim.futures import SimFuture, SimHandle, SimTask
+from chaos.sim.futures import SimFuture, SimHandle, SimTask, SimTimer, new_handle
 from chaos.sim.settings import SECOND
 from chaos.sim.transport import SimTransport
 
@@ -46,6 +47,7 @@ class SimLoop(asyncio.BaseEventLoop):
     """The event loop of one simulated process."""
 
     _in_turn = False  # BaseEventLoop.__init__ asks is_running()
+    get_debug = staticmethod(bool)  # False; every future asks, so not in Python
 
     def __init__(self, process: Process) -> None:
         super().__init__()
@@ -54,21 +56,59 @@ class SimLoop(asyncio.BaseEventLoop):
         self.world = process.world
         self._closed = False
         self.dead = False
+        self._no_turns = False  # dead or stopped
         self.callbacks = 0
         self._clock = process.node.clock
         self._now = self.world.now
-        self._wake: int | None = None
-        self._ready: deque[asyncio.Handle] = deque()
-        self._io: list[asyncio.Handle] = []
-        self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
+        self._wake: int | None = None  # time of the next turn; an event of the world is there for it
+        self._parked: int | None = None  # another event that is there, later: a turn can be put on it
+        self._ready: deque[Any] = deque()  # handles
+        self._io: list[Any] = []
+        self._timers: list[tuple[int, float, SimTimer]] = []
         self._cancelled_timers = 0
         self._numbers = 0
         self._task_numbers = 0
         self._close_agen = self._asyncgen_dropped
+        self._own_turn = self.turn
+        self.set_slowness(process.node.slowness)
+
+    # -- faults: called by the world only -----------------------------------------------------------
+
+    def set_slowness(self, factor: float) -> None:
+        """Everything that the processor does takes so many times longer than in the settings."""
         settings = self.world.settings
-        self._callback_ns = settings.callback_ns
-        self._turn_ns = settings.turn_ns
-        self._turn_jitter_ns = settings.turn_jitter_ns
+        self._callback_ns = round(settings.callback_ns * factor)
+        self._turn_ns = round(settings.turn_ns * factor)
+        self._turn_jitter_ns = round(settings.turn_jitter_ns * factor)
+
+    def stall(self, duration_ns: int) -> None:
+        """The step that is being done takes so much longer."""
+        self._now += duration_ns
+
+    def suspend(self) -> None:
+        """SIGSTOP: no turn until `resume`, whatever becomes ready."""
+        self._wake = None
+        self._no_turns = True
+
+    def resume(self) -> None:
+        """SIGCONT: what became ready and what fell due meanwhile is done at once."""
+        self._no_turns = False
+        self._now = max(self._now, self.world.now)
+        self._sleep()
+
+    def die(self) -> None:
+        """Kill: no callback runs any more; the one that is running has no effects any more."""
+        self.dead = self._no_turns = True
+        self._wake = None
+
+    def clock_changed(self) -> None:
+        """Timers keep their time on the machine's clock, which is another time of the world now."""
+        now = self.now_ns()
+        self._timers = [(max(self._due(timer.when()), now), key, timer) for _, key, timer in self._timers]
+        heapq.heapify(self._timers)
+        if not self._no_turns:
+            self._wake = None
+            self._sleep()
 
     # -- time ---------------------------------------------------------------------------------------
 
@@ -78,7 +118,11 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         """Seconds on this machine's monotonic clock; unrelated to any other machine's."""
-        return self._clock.local_ns(self.now_ns()) / SECOND
+        now = self._now
+        if not self._in_turn and now < self.world.now:
+            now = self.world.now
+        clock = self._clock
+        return (now + clock.ahead if clock.steady else clock.local_ns(now)) / SECOND
 
     def next_number(self) -> int:
         """For hashes: 1, 2, 3 ..."""
@@ -91,7 +135,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """First in, first out."""
-        handle = SimHandle(callback, args, self, context)
+        handle: SimHandle = new_handle(SimHandle)
+        handle._context = contextvars.copy_context() if context is None else context
+        handle._callback = callback
+        handle._args = args
+        handle._cancelled = False
         self._ready.append(handle)
         if not self._in_turn:
             self.wake(self.world.now)
@@ -125,13 +173,15 @@ class SimLoop(asyncio.BaseEventLoop):
         """At `when` on this machine's clock. Timers of one instant run in seeded order."""
         if when is None:
             raise TypeError("when cannot be None")
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        timer._scheduled = True  # type: ignore[attr-defined]
-        due = max(self._clock.world_ns(when), self.now_ns())
-        heapq.heappush(self._timers, (due, self.world.next_key(), timer))
+        timer = SimTimer(when, callback, args, self, context)
+        due = max(self._due(when), self.now_ns())
+        heapq.heappush(self._timers, (due, self.world.tie(), timer))
         if not self._in_turn:
             self.wake(due)
         return timer
+
+    def _due(self, when: float) -> int:
+        return self._clock.world_ns(math.ceil(when * SECOND))
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         if not handle._scheduled:  # type: ignore[attr-defined]
@@ -151,53 +201,64 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def wake(self, when: int) -> None:
         """Have a turn at world time `when`, or as soon after as the process is not busy."""
-        if self.dead:
+        if self._no_turns:
             return
         if when < self._now:
             when = self._now
-        if self._wake is None or when < self._wake:
+        wake = self._wake
+        if wake is None or when < wake:
             self._wake = when
-            self.world.push(when, self.turn, when)
+            if when == self._parked:
+                self._parked = wake
+                return
+            if wake is not None:
+                self._parked = wake
+            self.world.push(when, self._own_turn, when)
 
     def turn(self, when: int) -> None:
         """One iteration of the loop. Called by the world only."""
-        if when != self._wake or self.dead:
-            return  # an earlier wake-up replaced this one
+        if when != self._wake:
+            if when == self._parked:
+                self._parked = None
+            return  # an earlier wake-up replaced this one, or the process is dead or stopped
         self._wake = None
         self._now = when
         ready = self._ready
         if self._io:
             ready.extend(self._io)
-            self._io = []
+            self._io.clear()
         timers = self._timers
         while timers and timers[0][0] <= when:
             timer = heapq.heappop(timers)[2]
-            timer._scheduled = False  # type: ignore[attr-defined]
-            if timer.cancelled():
+            timer._scheduled = False
+            if timer._cancelled:
                 self._cancelled_timers -= 1
             else:
                 ready.append(timer)
         if ready:
-            self._run_ready()
-        if not self.dead:
-            self._sleep()
+            self._run_ready(len(ready))
+            if self._no_turns:
+                return
+        self._sleep()
 
-    def _run_ready(self) -> None:
+    def _run_ready(self, count: int) -> None:
         world = self.world
-        ready = self._ready
-        count = len(ready)
-        cost = self._callback_ns
         if world.trace is not None:
             world.trace.add(self._now, self.process.name, "turn", str(count))
-        before = _get_running_loop()
-        hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._close_agen)
-        _set_running_loop(self)
+        if world.loop is not self:
+            world.loop = self
+            _set_running_loop(self)
+            sys.set_asyncgen_hooks(None, self._close_agen)
+        popleft = self._ready.popleft
+        cost = self._callback_ns
         self._in_turn = True
-        world.enter(self.process)
+        world.current = self.process
+        guard = world.guard
+        guard.inside = True
         try:
-            for _ in range(count):
-                handle: Any = ready.popleft()
+            while count:
+                count -= 1
+                handle = popleft()
                 if handle._cancelled:
                     continue
                 self.callbacks += 1
@@ -216,23 +277,28 @@ class SimLoop(asyncio.BaseEventLoop):
                 if self.dead:
                     break
         finally:
-            handle = None  # a traceback may keep this frame: do not keep its tasks
-            world.leave()
+            del handle  # a traceback may keep this frame: do not keep its tasks
+            world.current = None
+            guard.inside = False
             self._in_turn = False
-            _set_running_loop(before)
-            sys.set_asyncgen_hooks(*hooks)
         self._now += self._turn_ns + int(world.schedule_random() * self._turn_jitter_ns)
 
     def _sleep(self) -> None:
-        if self._ready or self._io:
-            self.wake(self._now)
-            return
-        timers = self._timers
-        while timers and timers[0][2].cancelled():
-            heapq.heappop(timers)
-            self._cancelled_timers -= 1
-        if timers:
-            self.wake(timers[0][0])
+        """Arm the next turn; none is armed now. As `wake`, without its questions: this is done every turn."""
+        when = self._now
+        if not self._ready and not self._io:
+            timers = self._timers
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
+                self._cancelled_timers -= 1
+            if not timers:
+                return
+            when = max(when, timers[0][0])
+        self._wake = when
+        if when == self._parked:
+            self._parked = None
+        else:
+            self.world.push(when, self._own_turn, when)
 
     # -- tasks and futures --------------------------------------------------------------------------
 
@@ -367,7 +433,7 @@ class SimLoop(asyncio.BaseEventLoop):
         server: Any,
         *_: object,
     ) -> None:
-        handle = SimHandle(self._accept, (sock, factory, server), self, None)
+        handle = SimHandle(self._accept, (sock, factory, server), None)
         sock.start(handle)
 
     def _stop_serving(self, sock: Listener) -> None:

@@ -5,7 +5,7 @@
 * A power cut tells nobody: the peers hear nothing until they write, or wait for an answer, to the
   restarted machine, whose kernel knows no such connection and answers RST.
 
-Not modelled yet: bandwidth, keepalive, user time-out, loss and duplication below TCP.
+Delays, loss, bandwidth, resets and strangers are in network_faults.py, keepalive in sockets.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import errno
 import socket
 from typing import TYPE_CHECKING
 
+from chaos.sim.link import Link
+from chaos.sim.network_faults import NetworkFaults
 from chaos.sim.tcp import ANY, Address, Endpoint, Flow, Listener
 
 if TYPE_CHECKING:
@@ -25,20 +27,12 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _FIRST_EPHEMERAL_PORT = 32768
 
 
-class Cut:
-    """One blocked direction between two machines, and what waits for its end."""
-
-    def __init__(self) -> None:
-        self.flows: list[Flow] = []
-        self.credits: list[tuple[Endpoint, int]] = []
-
-
-class Network:
+class Network(NetworkFaults):
     """All machines' connections."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.cuts: dict[tuple[str, str], Cut] = {}
+        self.links: dict[tuple[str, str], Link] = {}
         self._random = world.stream("network")
         self.random = self._random.random
         self._numbers = 0
@@ -61,24 +55,42 @@ class Network:
             text = f"{_text(endpoint.local)}>{_text(endpoint.remote)} {detail}"
             self.world.trace.add(now, endpoint.node.name, kind, text.rstrip())
 
-    def obstacle(self, source: Node, target: Node) -> list[Flow] | None:
-        """Where a packet from one to the other has to wait; None when it passes."""
-        cut = self.cuts.get((source.name, target.name))
-        if cut is not None:
-            return cut.flows
-        return None if target.powered else target.waiting
+    def link(self, source: Node, target: Node) -> Link:
+        """One direction between two machines."""
+        key = (source.name, target.name)
+        link = self.links.get(key)
+        if link is None:
+            link = self.links[key] = Link(self.world.settings, source, target)
+        return link
+
+    @property
+    def cuts(self) -> list[tuple[str, str]]:
+        """The directions that `heal` has to open, sorted."""
+        return sorted(key for key, link in self.links.items() if link.blocked or link.silent)
+
+    def obstacle(self, flow: Flow) -> list[Flow] | None:
+        """Where the first packet of a flow has to wait; None when it passes."""
+        link = flow.link
+        if flow.stranded:
+            return []
+        if link.blocked or (link.silent and not self._is_handshake(flow)):
+            return link.flows
+        return None if link.target.powered else link.target.waiting
+
+    def _is_handshake(self, flow: Flow) -> bool:
+        return flow.queue[0][1] in (self._on_syn, self._on_syn_ack, self._on_refusal)
 
     def partition(self, source: str, target: str) -> None:
         """Hold everything from one machine to another, in this direction."""
-        self.cuts.setdefault((source, target), Cut())
+        self.link(self.world.nodes[source], self.world.nodes[target]).blocked = True
 
     def power_cut(self, node: Node) -> None:
         """A kernel that is gone retransmits nothing: what it still had to deliver through a cut is lost."""
-        held = [cut.flows for _, cut in sorted(self.cuts.items())]
+        held = [link.flows for _, link in sorted(self.links.items())]
         held += [other.waiting for other in self.world.nodes.values()]
         for flows in held:
             for flow in flows:
-                if flow.source is node:
+                if flow.link.source is node:
                     flow.clear()
 
     def power_on(self, node: Node) -> None:
@@ -89,12 +101,14 @@ class Network:
 
     def heal(self, source: str, target: str) -> None:
         """End a partition; what was held arrives by retransmission."""
-        cut = self.cuts.pop((source, target), None)
-        if cut is not None:
-            for flow in cut.flows:
-                flow.resume()
-            for endpoint, count in cut.credits:
-                endpoint.credit(count, self.world.now)
+        link = self.link(self.world.nodes[source], self.world.nodes[target])
+        link.blocked = link.silent = False
+        flows, link.flows = link.flows, []
+        for flow in flows:
+            flow.resume()
+        credits, link.credits = link.credits, []
+        for endpoint, count in credits:
+            endpoint.credit(count, self.world.now)
 
     # -- system calls -------------------------------------------------------------------------------
 
@@ -167,7 +181,7 @@ class Network:
         listener = target.listeners.get(port)
         if listener is None or not listener.listens_on(ip):
             self.trace(client, "refused", "")
-            Flow(self, target, client.node).send(self.world.now, self._on_refusal, handshake)
+            Flow(self, self.link(target, client.node)).send(self.world.now, self._on_refusal, handshake)
         elif listener.full:
             self.world.push(self.world.now + self.world.settings.backlog_retry_ns, self._on_syn, handshake)
         else:

@@ -8,12 +8,12 @@ it runs one at a time. *Kill* ends the process: the kernel closes its sockets an
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from chaos.sim.clock import Clock
 from chaos.sim.disk import Disk
 from chaos.sim.env import make_env
 from chaos.sim.files import SimFiles
@@ -26,26 +26,6 @@ if TYPE_CHECKING:
     from chaos.sim.world import World
 
 Main = Callable[[Env], Coroutine[Any, Any, object]]
-
-
-@dataclass
-class Clock:
-    """Monotonic clock of a machine: `offset_ns + rate * world time`. The wall clock adds its own skew."""
-
-    offset_ns: int
-    wall_skew_ms: int
-    rate: float = 1.0
-
-    def local_ns(self, world_ns: int) -> int:
-        """What the clock shows at a world time."""
-        if self.rate == 1.0:
-            return self.offset_ns + world_ns
-        return self.offset_ns + math.floor(self.rate * world_ns)
-
-    def world_ns(self, local_s: float) -> int:
-        """First world time at which the clock shows at least `local_s` seconds."""
-        local = math.ceil(local_s * 1_000_000_000) - self.offset_ns
-        return local if self.rate == 1.0 else math.ceil(local / self.rate)
 
 
 @dataclass(frozen=True)
@@ -70,6 +50,7 @@ class Node:
         self.clock = Clock(rng.randrange(settings.uptime_ns), skew)
         self.disk = Disk(world, name)
         self.powered = True
+        self.slowness = 1.0  # of its processor
         self.process: Process | None = None
         self.boots = 1
         self.processes = 0
@@ -83,7 +64,7 @@ class Node:
         self.powered = True
         self.boots += 1
         self.boot_id = f"{self._random.getrandbits(128):032x}"
-        self.clock.offset_ns = self._random.randrange(self.world.settings.uptime_ns)
+        self.clock.set(self.world.now, self._random.randrange(self.world.settings.uptime_ns))
 
     def __repr__(self) -> str:
         return f"<Node {self.name} {self.address}>"
@@ -102,7 +83,10 @@ class Process:
         self.exit: Exit | None = None
         self.effects = 0
         self.crash_at: int | None = None
-        self.crash_power = False
+        self.crash_power: str | None = None  # mode of the power cut; None kills
+        self.stall_at: int | None = None
+        self.stall_ns = 0
+        self.stopped = False
         self.endpoints: dict[int, Endpoint] = {}
         self.random: random.Random = self.world.stream(f"process/{node.name}/{self.number}")
         self.loop = SimLoop(self)
@@ -127,6 +111,8 @@ class Process:
         if self.effects == self.crash_at:
             self.world.crash(self)
             return False
+        if self.stall_at is not None and self.effects >= self.stall_at and self.loop.is_running():
+            self.world.stall(self)
         return True
 
     def cancel(self) -> None:

@@ -31,6 +31,7 @@ class Settings:
     handoff_ns: tuple[int, int] = (5 * US, 50 * US)  # from run() to the first instruction of the job
     job_ns: tuple[int, int] = (5 * US, 40 * US)
     sync_ns: tuple[int, int] = (80 * US, 800 * US)  # added to a job that made something durable
+    spread_chance: float = 0.0  # that a job does not run in one piece (job_thread.py; costs real time)
     disk_threads: int = 2
     executor_threads: int = 8  # run_in_executor, to_thread
     disk_bytes: int = 1 << 40

@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from chaos.sim.settings import US
+from chaos.sim.settings import MS, US
 
 if TYPE_CHECKING:
     import asyncio
 
+    from chaos.sim.link import Link
     from chaos.sim.network import Network
     from chaos.sim.node import Node, Process
     from chaos.sim.transport import SimTransport
@@ -31,35 +32,47 @@ ANY = ("", "0.0.0.0", "::")
 class Flow:
     """What is on its way from one machine to another for one direction of one connection."""
 
-    __slots__ = ("_bounds", "_last", "_network", "closed", "queue", "source", "stalled", "target")
+    __slots__ = ("_last", "_network", "closed", "link", "queue", "stalled", "stranded")
 
-    def __init__(self, network: Network, source: Node, target: Node) -> None:
-        settings = network.world.settings
+    def __init__(self, network: Network, link: Link) -> None:
         self._network = network
-        self._bounds = settings.loopback_ns if source is target else settings.latency_ns
         self._last = 0
-        self.source = source
-        self.target = target
+        self.link = link
         self.queue: deque[tuple[int, Callable[[Any], None], Any]] = deque()
         self.stalled = False
+        self.stranded = False  # for ever
         self.closed = False
+
+    @property
+    def target(self) -> Node:
+        """Where it goes."""
+        return self.link.target
 
     def send(self, now: int, deliver: Callable[[Any], None], payload: Any, delay_ns: int = 0) -> None:
         """Put a packet behind the others; `deliver(payload)` runs when it arrives."""
         if self.closed:
             return
-        at = now + delay_ns + self._network.between(self._bounds)
+        network, link = self._network, self.link
+        low, high = link.latency_ns
+        at = now + delay_ns + low + int(network.random() * (high - low))
+        if link.impaired:
+            at += link.extra_ns(now, payload, network.random)
         if at <= self._last:
             at = self._last + 1
         self._last = at
         self.queue.append((at, deliver, payload))
         if len(self.queue) == 1 and not self.stalled:
-            self._network.world.push(at, self._arrive, None)
+            network.world.push(at, self._arrive, None)
 
     def clear(self) -> None:
         """Nothing of it arrives any more, and nothing more is sent."""
         self.queue.clear()
         self.closed = True
+
+    def passes(self) -> bool:
+        """Whether the kernels at both ends hear each other in this direction."""
+        link = self.link
+        return link.source.powered and link.target.powered and not (link.blocked or self.stranded)
 
     def resume(self) -> None:
         """The obstacle is gone: the first retransmission gets through."""
@@ -72,11 +85,13 @@ class Flow:
     def _arrive(self, argument: None) -> None:
         if not self.queue or self.stalled:
             return
-        obstacle = self._network.obstacle(self.source, self.target)
-        if obstacle is not None:
-            self.stalled = True
-            obstacle.append(self)
-            return
+        link = self.link
+        if link.blocked or link.silent or self.stranded or not link.target.powered:
+            obstacle = self._network.obstacle(self)
+            if obstacle is not None:
+                self.stalled = True
+                obstacle.append(self)
+                return
         _, deliver, payload = self.queue.popleft()
         if self.queue:
             world = self._network.world
@@ -94,7 +109,7 @@ class Endpoint:
         self.local = local
         self.remote = remote
         self.number = network.next_number()
-        self.flow = Flow(network, process.node, to)
+        self.flow = Flow(network, network.link(process.node, to))
         self.peer: Endpoint | None = None
         self.transport: SimTransport | None = None
         self.space = network.world.settings.window
@@ -102,7 +117,8 @@ class Endpoint:
         self.eof = False
         self.broken = False  # reset by the peer
         self.closed = False  # by the program, or with it
-        self.gone = False  # power cut: the kernel knows nothing of it
+        self.gone = False  # the kernel knows nothing of it (any more)
+        self.watched = False  # by keepalive
         self._error: OSError | None = None
         self._inbox: deque[bytes] = deque()
         self._unread = 0
@@ -114,12 +130,13 @@ class Endpoint:
     @property
     def readable(self) -> bool:
         """Whether `recv` would not block."""
-        return bool(self._inbox) or self.eof or self.broken
+        return bool(self._inbox) or self.eof or self.broken or self.gone
 
     def send(self, data: bytes) -> int:
         """Take up to the free window; 0 when it is full. ConnectionResetError, BrokenPipeError."""
-        self._raise_error()
-        if self.broken or self._fin_sent:
+        if self._error is not None:
+            self._raise_error()
+        if self.broken or self.gone or self._fin_sent:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         count = min(len(data), self.space)
         if count == 0:
@@ -128,7 +145,8 @@ class Endpoint:
         if not self.process.effect():
             return len(data)
         self.space -= count
-        self.network.trace(self, "send", f"{count}")
+        if self.network.world.trace is not None:
+            self.network.trace(self, "send", f"{count}")
         self._transmit(data if count == len(data) else data[:count])
         return count
 
@@ -152,7 +170,7 @@ class Endpoint:
 
     def shutdown_write(self) -> None:
         """Half-close: FIN after what was sent."""
-        if self._fin_sent or self.broken or self.closed or not self.process.effect():
+        if self._fin_sent or self.broken or self.gone or self.closed or not self.process.effect():
             return
         self._send_fin()
 
@@ -207,7 +225,7 @@ class Endpoint:
         if self.peer is None or self.broken:
             return
         self.network.trace(self, "reset", "")
-        flow = Flow(self.network, self.node, self.flow.target) if self.gone else self.flow
+        flow = Flow(self.network, self.flow.link) if self.gone else self.flow
         flow.send(max(self.process.loop.now_ns(), self.network.world.now), self.peer.on_reset, None)
 
     def on_data(self, data: bytes) -> None:
@@ -219,7 +237,8 @@ class Endpoint:
             return
         self._inbox.append(data)
         self._unread += len(data)
-        self.network.trace(self, "recv", f"{len(data)}")
+        if self.network.world.trace is not None:
+            self.network.trace(self, "recv", f"{len(data)}")
         if self.transport is not None:
             self.transport.on_readable()
 
@@ -248,15 +267,33 @@ class Endpoint:
             self.transport.on_readable()
             self.transport.on_writable()
 
+    def vanish(self, code: int) -> None:
+        """The kernel gives the connection up and tells its program only, with an errno."""
+        if self.closed or self.gone or self.broken:
+            return
+        self.gone = True
+        self._error = OSError(code, os.strerror(code))
+        self.process.endpoints.pop(self.number, None)
+        self.flow.clear()
+        if self.transport is not None:
+            self.transport.on_readable()
+            self.transport.on_writable()
+
     def _credit_peer(self, count: int) -> None:
         sender = self.peer
         if sender is None or sender.closed or sender.gone:
             return
-        cut = self.network.cuts.get((self.node.name, sender.node.name))
-        if cut is not None:
-            cut.credits.append((sender, count))
+        link, now = self.flow.link, self.process.loop.now_ns()
+        if link.blocked:
+            link.credits.append((sender, count))
+        elif now > self.network.world.now + MS:  # after a stall: the sender must not hear of it before
+            self.network.world.push(now, self._credit_late, (sender, count))
         else:
-            sender.credit(count, self.process.loop.now_ns())
+            sender.credit(count, now)
+
+    def _credit_late(self, credit: tuple[Endpoint, int]) -> None:
+        sender, count = credit
+        sender.credit(count, self.network.world.now)
 
     def credit(self, count: int, now: int) -> None:
         """The peer read so much; a waiting writer hears of it one latency later."""

@@ -12,8 +12,10 @@ import asyncio
 import contextvars
 import sys
 from asyncio import transports
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from chaos.sim.futures import SimHandle
+from chaos.sim.sockets import SimSocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +37,7 @@ class SimTransport(transports._FlowControlMixin):
         waiter: asyncio.Future[None] | None = None,
         server: Any = None,
     ) -> None:
-        extra = {"socket": None, "sockname": endpoint.local, "peername": endpoint.remote}
+        extra = {"socket": SimSocket(endpoint), "sockname": endpoint.local, "peername": endpoint.remote}
         super().__init__(extra, loop)
         self._sim_loop = loop
         self._endpoint = endpoint
@@ -48,8 +50,8 @@ class SimTransport(transports._FlowControlMixin):
         self._reading = False
         self._eof_sent = False
         context = contextvars.copy_context()
-        self._read_handle = _io_handle(self._read_ready, loop, context)
-        self._write_handle = _io_handle(self._write_ready, loop, context)
+        self._read_handle = SimHandle(self._read_ready, (), context)
+        self._write_handle = SimHandle(self._write_ready, (), context)
         self._read_posted = False
         self._write_posted = False
         self.set_protocol(protocol)
@@ -146,45 +148,60 @@ class SimTransport(transports._FlowControlMixin):
         if not data:
             self._read_eof()
             return
-        self._call("data_received", self._protocol.data_received, data)
+        try:
+            self._protocol.data_received(data)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._failed("data_received", error)
 
     def _read_into_buffer(self) -> None:
-        ok, buffer = self._call("get_buffer", self._protocol.get_buffer, -1)
-        if not ok:
+        try:
+            buffer = self._protocol.get_buffer(-1)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._failed("get_buffer", error)
             return
         if not len(buffer):
-            error = RuntimeError("get_buffer() returned an empty buffer")
-            self._fatal_error(error, "Fatal error: protocol.get_buffer() call failed.")
+            self._failed("get_buffer", RuntimeError("get_buffer() returned an empty buffer"))
             return
         try:
-            with memoryview(buffer) as view, view.cast("B") as target:
-                data = self._endpoint.recv(len(target))
-                target[: len(data)] = data
+            if type(buffer) is memoryview and buffer.format == "B" and buffer.ndim == 1:
+                data = self._endpoint.recv(buffer.nbytes)
+                buffer[: len(data)] = data
+            else:
+                with memoryview(buffer) as view, view.cast("B") as target:
+                    data = self._endpoint.recv(len(target))
+                    target[: len(data)] = data
         except OSError as error:
             self._fatal_error(error)
             return
         if not data:
             self._read_eof()
             return
-        self._call("buffer_updated", self._protocol.buffer_updated, len(data))
+        try:
+            self._protocol.buffer_updated(len(data))
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._failed("buffer_updated", error)
 
     def _read_eof(self) -> None:
-        ok, keep_open = self._call("eof_received", self._protocol.eof_received)
-        if not ok:
+        try:
+            keep_open = self._protocol.eof_received()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._failed("eof_received", error)
             return
         if keep_open:
             self._reading = False
         else:
             self.close()
 
-    def _call(self, name: str, method: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
-        try:
-            return True, method(*args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            self._fatal_error(error, f"Fatal error: protocol.{name}() call failed.")
-            return False, None
+    def _failed(self, name: str, error: BaseException) -> None:
+        self._fatal_error(error, f"Fatal error: protocol.{name}() call failed.")
 
     # -- writing --------------------------------------------------------------------------------------
 
@@ -310,10 +327,6 @@ class SimTransport(transports._FlowControlMixin):
                     server._detach(self)
                 else:
                     server._detach()
-
-
-def _io_handle(callback: Callable[[], None], loop: SimLoop, context: contextvars.Context) -> asyncio.Handle:
-    return asyncio.Handle(callback, (), loop, context)
 
 
 def _set_unless_done(waiter: asyncio.Future[None]) -> None:

@@ -2,7 +2,8 @@
 
 A job runs in one piece when a thread of its lane takes it, as thread code does: with no running loop. Its
 future is completed when its duration is over. What an fsync in it covers was written before it began; it
-becomes durable at the end of the job. Between the two, a power cut loses it.
+becomes durable at the end of the job. Between the two, a power cut loses it. With `Settings.spread_chance`
+some jobs are spread instead: the loop has turns between their effects, and they can be killed there.
 
 Enforced (design/simulation.md, rule 4): a job makes one thing durable, and that last, so that a crash can
 fall between any two durable actions.
@@ -14,8 +15,10 @@ import asyncio
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from chaos.sim.job_thread import JobThread
 from runtime.workers import Lane
 
 if TYPE_CHECKING:
@@ -24,11 +27,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_PAUSE_CHANCE = 0.5  # of a spread job, at each effect and read
+
 
 class Job:
     """One call on its way through a lane."""
 
-    __slots__ = ("commits", "error", "function", "future", "lane", "result", "synced")
+    __slots__ = ("commits", "error", "function", "future", "lane", "result", "synced", "thread", "touched")
 
     def __init__(self, lane: _Lane, future: asyncio.Future[Any], function: Callable[[], Any]) -> None:
         self.lane = lane
@@ -36,6 +41,8 @@ class Job:
         self.function = function
         self.commits: list[Callable[[], None]] = []  # what its fsync will have made durable
         self.synced = False  # nothing more may follow in this job
+        self.thread: JobThread | None = None  # when it is spread
+        self.touched = False  # it uses the disk, and waits for it
         self.result: Any = None
         self.error: Exception | None = None
 
@@ -65,6 +72,7 @@ class SimWorkers:
         }
         self._started: list[Job] = []  # a thread is about to run them
         self._running: list[Job] = []  # run; their time is not over
+        self._held: list[Job] = []  # would have begun while the process was stopped
         self._closed = False
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
@@ -89,21 +97,41 @@ class SimWorkers:
     def close(self) -> None:
         """Run what is queued to its end now, and take no more (a blocking wait in production)."""
         self._closed = True
-        for job in self._running:
-            self._complete(job)
-        self._running.clear()
+        running, self._running = self._running, []
+        for job in running:
+            self._finish_now(job)
         for lane in self._lanes.values():
             waiting = [job for job in self._started if job.lane is lane] + list(lane.queue)
             lane.queue.clear()
             for job in waiting:
                 self._execute(job)
-                self._complete(job)
+                self._finish_now(job)
         self._started.clear()
+
+    def _finish_now(self, job: Job) -> None:
+        node = self._process.node
+        if node.disk.hung and job.touched:  # production waits here, for ever
+            self._running.append(job)
+            node.disk.wait(self._finish, (job, node.boots))
+        else:
+            self._complete(job)
+
+    def resume(self) -> None:
+        """SIGCONT: the threads go on."""
+        held, self._held = self._held, []
+        for job in held:
+            if job.thread is None:
+                self._hand_over(job, self._world.now)
+            else:
+                self._world.push(self._world.now, self._slice, job)
 
     def _take(self, job: Job) -> None:
         job.lane.free -= 1
         self._started.append(job)
-        when = self._process.loop.now_ns() + self._between(self._settings.handoff_ns)
+        self._hand_over(job, self._process.loop.now_ns())
+
+    def _hand_over(self, job: Job, now: int) -> None:
+        when = now + self._between(self._settings.handoff_ns)
         self._world.push(when, self._begin, job)
 
     def _between(self, bounds: tuple[int, int]) -> int:
@@ -113,40 +141,93 @@ class SimWorkers:
     def _begin(self, job: Job) -> None:
         if self._process.loop.dead or job not in self._started:
             return  # killed, or `close` was quicker
-        self._started.remove(job)
+        if self._process.stopped:
+            self._held.append(job)
+            return
         if job.future.cancelled():
+            self._started.remove(job)
             self._next(job.lane)
             return
+        chance = self._settings.spread_chance
+        if chance and self._random.random() < chance:
+            job.thread = JobThread(partial(self._call, job))
+            self._slice(job)
+        else:
+            self._execute(job)
+            self._executed(job)
+
+    def _slice(self, job: Job) -> None:
+        assert job.thread is not None
+        if self._process.loop.dead or job not in self._started:
+            return  # killed, or `close` was quicker
+        if self._process.stopped:
+            self._held.append(job)
+            return
         self._execute(job)
+        if job.thread.done:
+            self._executed(job)
+        else:
+            self._world.push(self._world.now + self._between(self._settings.job_ns), self._slice, job)
+
+    def pause(self) -> None:
+        """The running job comes to an effect: if it is spread, others may run first."""
+        job = self._world.job
+        if job is None or job.thread is None or self._closed or self._process.loop.dead:
+            return
+        if self._random.random() < _PAUSE_CHANCE:
+            job.thread.park()
+
+    def abandon(self) -> None:
+        """The process is dead: what its spread jobs have left to do is without effect, and done now."""
+        for job in self._started:
+            if job.thread is not None and job is not self._world.job:
+                self._execute(job)
+
+    def _executed(self, job: Job) -> None:
+        if self._process.loop.dead:
+            return
+        self._started.remove(job)
         self._running.append(job)
         duration = self._between(self._settings.job_ns)
         if job.commits:
             duration += self._between(self._settings.sync_ns)
+        disk = self._process.node.disk
+        if disk.slowness != 1 and job.touched:
+            duration = round(duration * disk.slowness)
         # The kernel finishes an fsync of a process that is killed meanwhile, but not over a power cut.
         self._world.push(self._world.now + duration, self._finish, (job, self._process.node.boots))
 
     def _execute(self, job: Job) -> None:
+        """Run a job to its end, or, if it is spread, to where it pauses."""
         world = self._world
-        before, outer = _get_running_loop(), world.job
-        _set_running_loop(None)
-        nested = world.current is not None
+        outer = (world.current, world.job, world.guard.inside)
+        loop = _get_running_loop() if world.current else None  # closes its workers, or its process is killed
+        world.enter(self._process)
         world.job = job
-        if not nested:
-            world.enter(self._process)
+        try:
+            if job.thread is None:
+                self._call(job)
+            else:
+                with world.guard.watching(job.thread):
+                    job.thread.go()
+        finally:
+            world.current, world.job, world.guard.inside = outer
+            if loop is not None:
+                _set_running_loop(loop)
+
+    def _call(self, job: Job) -> None:
         try:
             job.result = job.function()
         except Exception as error:
             job.error = error
-        finally:
-            if not nested:
-                world.leave()
-            world.job = outer
-            _set_running_loop(before)
 
     def _finish(self, job_and_boot: tuple[Job, int]) -> None:
         job, boot = job_and_boot
         node = self._process.node
         if job not in self._running:
+            return
+        if node.disk.hung and job.touched and node.powered and node.boots == boot:
+            node.disk.wait(self._finish, job_and_boot)
             return
         self._running.remove(job)
         if node.powered and node.boots == boot:
@@ -155,9 +236,10 @@ class SimWorkers:
                 self._next(job.lane)
 
     def _complete(self, job: Job) -> None:
-        for commit in job.commits:
-            commit()
-        job.commits.clear()
+        if job.commits:
+            for commit in job.commits:
+                commit()
+            job.commits.clear()
         if self._process.loop.dead or job.future.done():
             return
         if job.error is not None:

@@ -9,7 +9,7 @@
         world.restart(a, server_main)
         world.run_until(lambda: done(), limit_s=10)
 
-Order of events: (time in ns, seeded tie, sequence number). Everything random comes from streams that the
+Order of events: (time in ns, seeded tie). Everything random comes from streams that the
 seed and a name determine, one per purpose, so that a change in one part does not reshuffle the others.
 Whatever nobody handled (an exception in a callback, a program that raised, a broken rule of the disk) fails
 the run at once.
@@ -27,11 +27,13 @@ import heapq
 import random
 import sys
 import warnings
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from chaos.sim.faults import Faults
 from chaos.sim.guard import Guard
 from chaos.sim.network import Network
 from chaos.sim.node import Exit, Main, Node, Process
@@ -39,11 +41,10 @@ from chaos.sim.settings import SECOND, Settings
 from chaos.sim.trace import Trace
 
 if TYPE_CHECKING:
+    from chaos.sim.loop import SimLoop
     from chaos.sim.workers import Job
 
 _CLOSE_ATTEMPTS = 100
-_TIE_BITS = 20
-_SEQUENCE_BITS = 44
 
 
 class RunFailed(Exception):
@@ -54,7 +55,7 @@ class RunTimeout(Exception):
     """`run_until` reached its limit, or nothing was left to happen."""
 
 
-class World:
+class World(Faults):
     """A deterministic world. One seed, one course of events."""
 
     def __init__(
@@ -72,12 +73,13 @@ class World:
         self.now = 0
         self.events = 0
         self.current: Process | None = None
+        self.loop: SimLoop | None = None  # the running loop of this thread: whose turn was last
         self.job: Job | None = None
         self.nodes: dict[str, Node] = {}
+        self.faults: dict[str, int] = {}  # kind -> how many were injected
         self.recent_log: deque[str] = deque(maxlen=self.settings.recent_log_lines)
-        self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
-        self._sequence = 0
-        self._tie = self.stream("schedule").getrandbits
+        self._heap: list[tuple[int, float, Callable[[Any], None], Any]] = []
+        self.tie = self.stream("schedule").random  # orders events of one instant; 53 bits never meet again
         self.schedule_random = self.stream("turns").random
         self.network = Network(self)
         self._failure: tuple[str, BaseException | None] | None = None
@@ -91,26 +93,16 @@ class World:
         """A generator that depends on the seed and the name only."""
         return random.Random(f"{self.seed}/{name}")
 
-    def next_key(self) -> int:
-        """Orders events of one instant: a seeded tie, then the sequence number."""
-        self._sequence += 1
-        return self._tie(_TIE_BITS) << _SEQUENCE_BITS | self._sequence
-
     def push(self, when: int, action: Callable[[Any], None], argument: Any) -> None:
         """Have `action(argument)` called at world time `when` (ns)."""
-        self._sequence += 1
-        key = self._tie(_TIE_BITS) << _SEQUENCE_BITS | self._sequence
-        heapq.heappush(self._heap, (when, key, action, argument))
+        heapq.heappush(self._heap, (when, self.tie(), action, argument))
 
     def enter(self, process: Process) -> None:
-        """Code of a process begins to run."""
+        """Code of a process begins to run, outside of its loop."""
+        self.loop = None
+        _set_running_loop(None)
         self.current = process
         self.guard.inside = True
-
-    def leave(self) -> None:
-        """It ended."""
-        self.current = None
-        self.guard.inside = False
 
     @property
     def time(self) -> float:
@@ -122,7 +114,7 @@ class World:
         """Callbacks run by all loops so far."""
         return sum(process.loop.callbacks for process in self._processes)
 
-    # -- machines and faults -------------------------------------------------------------------------
+    # -- machines and processes ----------------------------------------------------------------------
 
     def node(self, name: str) -> Node:
         """The machine of that name; made when first asked for."""
@@ -147,6 +139,14 @@ class World:
         self.note(node.name, "start", f"pid {node.process.pid}")
         return node.process
 
+    def foreign_node(self, name: str, number: int) -> Node:
+        """A machine that is not one of `nodes`: nobody finds it by name, and no fault concerns it."""
+        return Node(self, name, number)
+
+    def run_beside(self, node: Node, main: Main, may_raise: tuple[type[BaseException], ...]) -> None:
+        """Start a program on a foreign machine, next to others that run there."""
+        self._processes.append(Process(node, main, may_raise))
+
     def restart(
         self, node: Node | str, main: Main, *, may_raise: tuple[type[BaseException], ...] = ()
     ) -> Process:
@@ -157,68 +157,6 @@ class World:
             self.note(node.name, "boot", str(node.boots))
             self.network.power_on(node)
         return self.spawn(node, main, may_raise=may_raise)
-
-    def kill(self, node: Node | str) -> None:
-        """kill -9: nothing is unwound, the kernel closes the sockets, the page cache stays."""
-        process = self._resolve(node).process
-        if process is not None:
-            self.ended(process, Exit("killed"))
-
-    def power_cut(self, node: Node | str) -> None:
-        """The machine is off: unsynced writes and names are lost, nobody is told."""
-        node = self._resolve(node)
-        if not node.powered:
-            return
-        node.powered = False
-        if node.process is not None:
-            self.ended(node.process, Exit("power cut"))
-        self.network.power_cut(node)
-        files, names = node.disk.power_cut()
-        self.note(node.name, "power", f"cut, lost {files} writes, {names} names")
-
-    def crash_before(self, node: Node | str, effect: int, *, power: bool = False) -> None:
-        """Kill the running process (or cut the power) just before its n-th effect from now; 1 is the next.
-
-        Effects are sends, closes, and changes of the disk. The rest of that step has none any more.
-        """
-        process = self._resolve(node).process
-        if process is None:
-            raise RuntimeError("no process to crash")
-        process.crash_at = process.effects + effect
-        process.crash_power = power
-
-    def partition(self, a: Node | str, b: Node | str, *, directed: bool = False) -> None:
-        """Hold everything from a to b, and, unless `directed`, from b to a."""
-        a, b = self._resolve(a), self._resolve(b)
-        self.note(a.name, "cut", f"{a.name}>{b.name}" if directed else f"{a.name}<>{b.name}")
-        self.network.partition(a.name, b.name)
-        if not directed:
-            self.network.partition(b.name, a.name)
-
-    def isolate(self, node: Node | str) -> None:
-        """Partition a machine from all others."""
-        node = self._resolve(node)
-        for other in self.nodes.values():
-            if other is not node:
-                self.partition(node, other)
-
-    def heal(self, a: Node | str | None = None, b: Node | str | None = None) -> None:
-        """End the partition between two machines, all of one machine, or all."""
-        ends = [self._resolve(end).name for end in (a, b) if end is not None]
-        for source, target in sorted(self.network.cuts):
-            if all(end in (source, target) for end in ends):
-                self.note(source, "heal", f"{source}>{target}")
-                self.network.heal(source, target)
-
-    def _resolve(self, node: Node | str) -> Node:
-        return self.nodes[node] if isinstance(node, str) else node
-
-    def crash(self, process: Process) -> None:
-        """The effect that `crash_before` named has come."""
-        if process.crash_power:
-            self.power_cut(process.node)
-        else:
-            self.kill(process.node)
 
     def ended(self, process: Process, how: Exit) -> None:
         """A process is over; nothing of it runs again, and nothing of it is freed."""
@@ -244,7 +182,8 @@ class World:
                 endpoint.gone = True
         if not node.powered:
             node.listeners.clear()
-        loop.dead = True
+        loop.die()
+        process.workers.abandon()
         process.files.killed()
 
     # -- what happened -------------------------------------------------------------------------------
@@ -306,9 +245,13 @@ class World:
             self.guard.__enter__()
         collecting = gc.isenabled()
         gc.disable()
+        outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
         try:
             return self._steps(limit, predicate)
         finally:
+            self.loop = None
+            _set_running_loop(outer)
+            sys.set_asyncgen_hooks(*hooks)
             if collecting:
                 gc.enable()
             if own_guard:
@@ -317,8 +260,7 @@ class World:
     def _steps(self, limit: int, predicate: Callable[[], object] | None) -> bool:
         heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= limit:
-            when, _, action, argument = pop(heap)
-            self.now = when
+            self.now, _, action, argument = pop(heap)
             self.events += 1
             action(argument)
             if self._failure is not None:

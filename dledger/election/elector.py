@@ -5,26 +5,28 @@ vote results of DLedger. One rule carries durability: effects are in order, and 
 `SaveHardState` may happen only when term and vote are on disk; until then the shell holds back the rest
 and every later event (architecture rule 3).
 
-```
-              time-out, or "leader refused" hint                quorum of pre-votes
-  FOLLOWER --------------------------------------> CANDIDATE  ------------------------> CANDIDATE
-     ^                                             (pre-vote,                           (vote, term + 1)
-     |  higher term, or heartbeat of a leader       term kept)                              |
-     +----------------------------------------------- - - - - - <---------------------------+
-     |                                                                                      | quorum of votes
-     +----------- higher term, or no contact to a quorum <------ LEADER <-------------------+
-```
+The states and every step between them are the table in `dledger.election.transitions`; what a round of
+votes came to is told by `dledger.election.votes`.
 
-A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter.
+Heartbeats are numbered in rounds within a term. A round that a quorum of voters answered proves that this
+node led when the round was sent: the ground of read points (dissertation 6.4, `dledger.reads`) and, when
+the group allows it, of a lease.
+
+A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter. It
+answers vote requests all the same: it may have been promoted by an entry that it lacks, and only a candidate
+whose configuration names it counts its vote (see dledger/members.py).
 Time is a float in seconds from the shell's monotonic clock; chance is injected.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from dledger.election.transitions import ROLES, Cause, State, check
+from dledger.election.votes import Verdict, arbitrate, lost, somebody_is_ahead
 from dledger.errors import InvariantBroken
 from dledger.host import Role
 from dledger.messages import (
@@ -37,7 +39,11 @@ from dledger.messages import (
     VoteResponse,
     VoteResult,
 )
+from dledger.replication.quorum import quorum_index
 from formats.store_files import HardState
+
+MAX_OPEN_ROUNDS = 256
+"""Unanswered rounds whose time of sending is remembered; an older one gives no lease."""
 
 
 class LogTip(Protocol):
@@ -67,6 +73,8 @@ class ElectionSettings:
     timeout_min_s: float
     timeout_max_s: float
     retry_min_s: float
+    lease_s: float = 0.0
+    """How long a confirmed round is a lease, in seconds from its sending; 0: no lease reads (S17)."""
 
 
 # Effects, performed in order.
@@ -96,7 +104,14 @@ class RoleChanged:
     leader_id: str | None
 
 
-Effect = SaveHardState | Send | RoleChanged
+@dataclass(frozen=True, slots=True)
+class RoundConfirmed:
+    """A quorum of voters answered this leader's heartbeats of this round or of a later one."""
+
+    round: int
+
+
+Effect = SaveHardState | Send | RoleChanged | RoundConfirmed
 
 
 class Elector:
@@ -125,17 +140,29 @@ class Elector:
         self.may_stand = True
         """False while this node would be a bad leader (rotten entries, a full or stalled disk): it votes, but
         does not stand."""
+        self.health = 0
+        """`Health` flags of this node, told to the leader."""
         self.term = hard_state.term
         self.vote = hard_state.vote
-        self.role = Role.FOLLOWER if self_id in self._voters else Role.LEARNER
+        self.state = State.FOLLOWER if self_id in self._voters else State.LEARNER
         self.leader_id: str | None = None
+        # With leases a restarted voter keeps the promise that its former life may have given to a leader.
+        self._quiet_until = now + settings.timeout_min_s if settings.lease_s else now
         self._leader_heard = -1e9
         self._leader_gone = False
-        self._pre = False
-        self._granted: dict[str, bool] = {}
+        self._absent: str | None = None
+        """Whose host refused the last connection: no use in waiting for its vote."""
+        self._results: dict[str, VoteResult] = {}
         self._failed_rounds = 0
-        self._transfer = False
+        self._round = 0
+        self._confirmed = 0
+        self._answered: dict[str, int] = {}
+        self._rounds_sent: deque[tuple[int, float]] = deque(maxlen=MAX_OPEN_ROUNDS)
+        self._lease_from = -1e9
+        self._handed_over = False
         self._contact: dict[str, float] = {}
+        self.peer_health: dict[str, int] = {}
+        """What voters last told this leader of themselves (`Health` flags)."""
         self._quorum_deadline = 0.0
         self._deadline = now + self._timeout()
         self._next_heartbeat = now
@@ -143,9 +170,19 @@ class Elector:
     # What the shell asks
 
     @property
+    def role(self) -> Role:
+        """The state as the outside sees it."""
+        return ROLES[self.state]
+
+    @property
+    def round(self) -> int:
+        """Number of the last round of heartbeats that this leader sent in its term."""
+        return self._round
+
+    @property
     def deadline(self) -> float:
         """When `tick` wants to be called next."""
-        if self.role is Role.LEADER:
+        if self.state is State.LEADER:
             return min(self._next_heartbeat, self._quorum_deadline)
         return self._deadline
 
@@ -158,15 +195,23 @@ class Elector:
         """More than half of the voters (isQuorum)."""
         return count > len(self._voters) // 2
 
+    def lease_valid(self, now: float) -> bool:
+        """Whether no other leader can exist at `now`: read the clock after the request (S17).
+
+        Never once a hand-over was tried in this term: its vote requests override the voters' promise.
+        """
+        leading = self.state is State.LEADER and not self._handed_over
+        return leading and now < self._lease_from + self._settings.lease_s
+
     # Events
 
     def tick(self, now: float) -> list[Effect]:
         """A deadline passed, or might have."""
-        if self.role is Role.LEADER:
+        if self.state is State.LEADER:
             return self._tick_leader(now)
         if now < self._deadline:
             return []
-        cannot = self.role is Role.LEARNER or not (self.may_vote and self.may_stand)
+        cannot = self.state is State.LEARNER or not (self.may_vote and self.may_stand)
         if cannot or self._self_id not in self._voters:
             self._deadline = now + self._timeout()
             return self._forget_leader(now)
@@ -193,29 +238,36 @@ class Elector:
         effects: list[Effect] = []
         if term > self.term:
             effects += self._follow(term, leader, now)
-        elif self.leader_id is None or self.role is Role.CANDIDATE:
-            effects += self._become_follower(leader, now)
+        elif self.leader_id is None:
+            effects += self._become_follower(Cause.LEADER_HEARD, leader, now)
         elif self.leader_id != leader:
             raise InvariantBroken(f"two leaders in term {term}: {self.leader_id} and {leader}")
         self._leader_heard = now
         self._leader_gone = False
+        self._absent = None
         self._failed_rounds = 0
         self._deadline = now + self._timeout()
         return effects
 
     def peer_active(self, peer: str, now: float) -> None:
         """A peer answered this leader in this term: it counts for the check-quorum."""
-        if self.role is Role.LEADER:
+        if self.state is State.LEADER:
             self._contact[peer] = now
+
+    def heard(self, peer: str, since: float) -> bool:
+        """Whether this leader heard a voter after `since`."""
+        return self._contact.get(peer, -1e9) > since
 
     def leader_refused(self, peer: str, now: float) -> list[Effect]:
         """The leader's host answers that nobody listens there: its process is gone (S17).
 
-        Only a hint: it starts a pre-vote early, which disturbs nobody, and gives up stickiness.
+        Only a hint: it starts a pre-vote early, which disturbs nobody, and gives up stickiness. With leases
+        it means nothing: the promise given to the leader outlives the leader's process.
         """
-        if peer != self.leader_id or self.role is not Role.FOLLOWER:
+        if peer != self.leader_id or self.state is not State.FOLLOWER or self._settings.lease_s:
             return []
         self._leader_gone = True
+        self._absent = peer
         self._deadline = min(self._deadline, now + self._rng.uniform(0.0, self._settings.retry_min_s))
         return []
 
@@ -225,29 +277,46 @@ class Elector:
 
     def set_members(self, voters: Iterable[str], peers: Iterable[str], now: float) -> list[Effect]:
         """The configuration changed (effective at append, S19); `peers` are all others, also learners."""
+        before = self._voters
         self._voters = tuple(sorted(voters))
         self._peers = tuple(sorted(peer for peer in peers if peer != self._self_id))
-        if self.role is Role.LEARNER and self._self_id in self._voters:
+        votes = self._self_id in self._voters
+        if self.state is State.LEADER:
+            # A learner that became a voter was not counted as heard until now; who left is forgotten, as
+            # another store may come under its id.
+            self._contact = {
+                peer: self._contact.get(peer, -1e9 if peer in before else now) for peer in self._voters
+            }
+            self._answered = {peer: self._answered.get(peer, 0) for peer in self._voters}
+        if self.state is State.LEARNER and votes:
             self._deadline = now + self._timeout()
-            self.role = Role.FOLLOWER
+            self._enter(Cause.PROMOTED, State.FOLLOWER)
             return [RoleChanged(self.role, self.term, self.leader_id)]
-        if (
-            self.role is not Role.LEADER
-            and self._self_id not in self._voters
-            and self.role is not Role.LEARNER
-        ):
-            self.role = Role.LEARNER
+        if self.state not in (State.LEADER, State.LEARNER) and not votes:
+            self._enter(Cause.REMOVED, State.LEARNER)
             return [RoleChanged(self.role, self.term, self.leader_id)]
-        return []
+        return self._confirm()
+
+    def start_round(self, now: float) -> list[Effect]:
+        """Send a round of heartbeats now; its number is `round`. Nothing unless this node leads."""
+        if self.state is not State.LEADER:
+            return []
+        self._next_heartbeat = now + self._settings.heartbeat_interval_s
+        self._round += 1
+        if self._settings.lease_s:
+            self._rounds_sent.append((self._round, now))
+        message = Heartbeat(self.term, self._self_id, self._round)
+        return [*(Send(peer, message) for peer in self._peers), *self._confirm()]
 
     def step_down(self, now: float) -> list[Effect]:
         """Give leadership up without a successor: this node cannot serve (its disk does not answer)."""
-        return self._become_follower(None, now) if self.role is Role.LEADER else []
+        return self._become_follower(Cause.STEP_DOWN, None, now) if self.state is State.LEADER else []
 
     def hand_over(self, target: str) -> list[Effect]:
         """Tell a caught-up voter to stand at once."""
-        if self.role is not Role.LEADER or target not in self._voters or target == self._self_id:
+        if self.state is not State.LEADER or target not in self._voters or target == self._self_id:
             return []
+        self._handed_over = True
         return [Send(target, TimeoutNow(self.term, self._self_id))]
 
     # Time-outs
@@ -263,17 +332,15 @@ class Elector:
         effects: list[Effect] = []
         if now >= self._quorum_deadline:
             recent = now - self._settings.timeout_max_s
-            alive = 1 + sum(
-                1
-                for peer in self._voters
-                if peer != self._self_id and self._contact.get(peer, -1e9) >= recent
+            # A leader that is leaving the group leads without counting itself (dissertation 4.2.2).
+            alive = sum(
+                1 for peer in self._voters if peer == self._self_id or self._contact.get(peer, -1e9) >= recent
             )
             if not self.quorum(alive):
-                return self._become_follower(None, now)
+                return self._become_follower(Cause.NO_QUORUM, None, now)
             self._quorum_deadline = now + self._settings.timeout_min_s / 2
         if now >= self._next_heartbeat:
-            self._next_heartbeat = now + self._settings.heartbeat_interval_s
-            effects += [Send(peer, Heartbeat(self.term, self._self_id)) for peer in self._peers]
+            effects += self.start_round(now)
         return effects
 
     def _forget_leader(self, now: float) -> list[Effect]:
@@ -285,22 +352,16 @@ class Elector:
     # Elections
 
     def _start_pre_vote(self, now: float) -> list[Effect]:
-        self._pre = True
-        self._granted = {}
-        self._transfer = False
         self._failed_rounds += 1
         self._deadline = now + self._retry_pause()
-        effects: list[Effect] = []
-        if self.role is not Role.CANDIDATE or self.leader_id is not None:
-            self.role = Role.CANDIDATE
-            self.leader_id = None
-            effects.append(RoleChanged(Role.CANDIDATE, self.term, None))
+        new = self.role is not Role.CANDIDATE or self.leader_id is not None
+        self._enter(Cause.TIMEOUT, State.PRE_CANDIDATE)
+        self.leader_id = None
+        effects: list[Effect] = [RoleChanged(Role.CANDIDATE, self.term, None)] if new else []
         return effects + self._ask(self.term + 1, now)
 
-    def _start_vote(self, now: float) -> list[Effect]:
-        self._pre = False
-        self._granted = {}
-        self.role = Role.CANDIDATE
+    def _start_vote(self, cause: Cause, now: float) -> list[Effect]:
+        self._enter(cause, State.CANDIDATE)
         self.leader_id = None
         self.term += 1
         self.vote = self._self_id
@@ -309,23 +370,26 @@ class Elector:
             SaveHardState(HardState(self.term, self.vote)),
             RoleChanged(Role.CANDIDATE, self.term, None),
         ]
-        return effects + self._ask(self.term, now)
+        return effects + self._ask(self.term, now, transfer=cause is Cause.TIMEOUT_NOW)
 
-    def _ask(self, term: int, now: float) -> list[Effect]:
-        request = VoteRequest(
-            term, self._self_id, self._log.last_index, self._log.last_term, self._pre, self._transfer
-        )
+    def _ask(self, term: int, now: float, *, transfer: bool = False) -> list[Effect]:
+        pre = self.state is State.PRE_CANDIDATE
+        request = VoteRequest(term, self._self_id, self._log.last_index, self._log.last_term, pre, transfer)
         effects: list[Effect] = [Send(peer, request) for peer in self._voters if peer != self._self_id]
-        self._granted[self._self_id] = True
+        self._results = {self._self_id: VoteResult.ACCEPT}
         return effects + self._count(now)
 
     def _count(self, now: float) -> list[Effect]:
-        granted = sum(1 for voter in self._voters if self._granted.get(voter))
-        if self.quorum(granted):
-            return self._start_vote(now) if self._pre else self._become_leader(now)
-        refused = sum(1 for voter in self._voters if self._granted.get(voter) is False)
-        if len(self._voters) - refused <= len(self._voters) // 2:
-            # Lost: no use in waiting for the time-out of the round.
+        verdict = arbitrate(self._results, self._voters)
+        if verdict is Verdict.PASSED:
+            if self.state is State.PRE_CANDIDATE:
+                return self._start_vote(Cause.PRE_QUORUM, now)
+            return self._become_leader(now)
+        absent = {} if self._absent is None else {self._absent: VoteResult.UNKNOWN}
+        if lost(absent | self._results, self._voters):
+            # No use in waiting for the time-out of the round.
+            if verdict is Verdict.WAIT_TO_REVOTE and somebody_is_ahead(self._results):
+                self._failed_rounds += 1  # stand back, so that the better log can win
             self._deadline = min(self._deadline, now + self._retry_pause())
         return []
 
@@ -336,33 +400,43 @@ class Elector:
             effects += self._follow(request.term, None, now)
         if result is None:
             result = self._compare_logs(request)
-        if result is None and not request.pre:
-            if self.vote not in (None, request.candidate):
-                known = self.leader_id is not None
-                result = VoteResult.REJECT_ALREADY_HAS_LEADER if known else VoteResult.REJECT_ALREADY_VOTED
-            elif self.vote is None:
-                self.vote = request.candidate
-                self._deadline = now + self._timeout()
-                effects = [effect for effect in effects if not isinstance(effect, SaveHardState)]
-                effects.append(SaveHardState(HardState(self.term, self.vote)))
+        if result is None and request.pre:
+            result = self._give_way(request, now)
+        if result is None and not request.pre and self.vote is None:
+            self.vote = request.candidate
+            self._deadline = now + self._timeout()
+            effects = [effect for effect in effects if not isinstance(effect, SaveHardState)]
+            effects.append(SaveHardState(HardState(self.term, self.vote)))
         answer = VoteResult.ACCEPT if result is None else result
         effects.append(Send(peer, VoteResponse(self.term, request.term, request.pre, answer)))
         return effects
 
     def _refusal(self, request: VoteRequest, now: float) -> VoteResult | None:
         """Reasons that leave this node's term as it is."""
-        if not self.may_vote or self._self_id not in self._voters:
+        # Being a learner in the own configuration is no reason: the entry that makes this node a voter may
+        # not have arrived, and the candidate that has it may need this vote (dissertation 4.1). Candidates
+        # ask only voters of theirs, and count only recorded incarnations (S18).
+        if not self.may_vote:
             return VoteResult.UNKNOWN
         if request.term < self.term or (request.pre and request.term <= self.term and self.leader_id):
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
+        if request.term == self.term and self.vote not in (None, request.candidate):
+            known = self.leader_id is not None
+            return VoteResult.REJECT_ALREADY_HAS_LEADER if known else VoteResult.REJECT_ALREADY_VOTED
         if request.transfer:
             return None
-        if self.role is Role.LEADER and request.term > self.term:
-            return VoteResult.REJECT_ALREADY_HAS_LEADER
-        heard = now - self._leader_heard < self._settings.timeout_min_s
-        if self.leader_id is not None and heard and not self._leader_gone and request.term > self.term:
+        if now < self._quiet_until:
+            return VoteResult.REJECT_TERM_NOT_READY
+        if request.term > self.term and (self.state is State.LEADER or self._sticks(now)):
             return VoteResult.REJECT_ALREADY_HAS_LEADER
         return None
+
+    def _sticks(self, now: float) -> bool:
+        """Whether this voter has promised a leader not to help another one yet (dissertation 9.6)."""
+        heard = now - self._leader_heard < self._settings.timeout_min_s
+        if self._settings.lease_s:
+            return heard  # a promise that nothing ends early
+        return heard and self.leader_id is not None and not self._leader_gone
 
     def _compare_logs(self, request: VoteRequest) -> VoteResult | None:
         """A voter refuses a candidate whose log is not at least as up to date (5.4.1)."""
@@ -374,40 +448,63 @@ class Elector:
             return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
         return None
 
+    def _give_way(self, request: VoteRequest, now: float) -> VoteResult | None:
+        """Who grants a pre-vote stands back a little, so that the vote is not split.
+
+        Two that stand at once would win each other's pre-vote, vote for themselves and wait for a time-out.
+        So the better log goes first, then the lower id. Only in the first round: who cannot win although it
+        goes first (it reaches too few) must not keep others from winning.
+        """
+        if self.state is State.PRE_CANDIDATE:
+            better = (request.last_term, request.last_index) > (self._log.last_term, self._log.last_index)
+            if self._failed_rounds == 1 and not better and self._self_id < request.candidate:
+                return VoteResult.REJECT_ALREADY_VOTED
+            self._results = {}
+        self._deadline = max(self._deadline, now + self._settings.retry_min_s * self._rng.uniform(1.0, 2.0))
+        return None
+
     def _on_vote_response(self, peer: str, response: VoteResponse, now: float) -> list[Effect]:
         if response.term > self.term and response.result is not VoteResult.ACCEPT:
             return self._follow(response.term, None, now)
-        asked = self.term + 1 if self._pre else self.term
-        current = response.asked_term == asked and response.pre == self._pre
+        pre = self.state is State.PRE_CANDIDATE
+        current = response.asked_term == self.term + pre and response.pre == pre
         if self.role is not Role.CANDIDATE or not current or peer not in self._voters:
             return []
-        self._granted[peer] = response.result is VoteResult.ACCEPT
+        if not (self.may_vote and self.may_stand):
+            return []  # it began to stand before its disk fell ill
+        self._results[peer] = response.result
         return self._count(now)
 
     def _on_timeout_now(self, peer: str, message: TimeoutNow, now: float) -> list[Effect]:
         stale = message.term != self.term or message.leader != self.leader_id
-        if stale or self.role is not Role.FOLLOWER or not (self.may_vote and self.may_stand):
+        if stale or self.state is not State.FOLLOWER or not (self.may_vote and self.may_stand):
             return []
-        self._transfer = True
-        return self._start_vote(now)
+        return self._start_vote(Cause.TIMEOUT_NOW, now)
 
-    # Roles
+    # States
+
+    def _enter(self, cause: Cause, state: State) -> None:
+        self.state = check(self.state, cause, state)
 
     def _become_leader(self, now: float) -> list[Effect]:
-        self.role = Role.LEADER
+        self._enter(Cause.QUORUM, State.LEADER)
         self.leader_id = self._self_id
         self._failed_rounds = 0
-        self._transfer = False
-        self._contact = {peer: now for peer in self._voters if self._granted.get(peer)}
+        self.peer_health = {}
+        self._contact = {peer: now for peer in self._voters if self._results.get(peer) is VoteResult.ACCEPT}
         self._quorum_deadline = now + self._settings.timeout_max_s
         self._next_heartbeat = now
+        self._round = self._confirmed = 0
+        self._answered = {}
+        self._rounds_sent.clear()
+        self._lease_from = -1e9
+        self._handed_over = False
         return [RoleChanged(Role.LEADER, self.term, self._self_id), *self._tick_leader(now)]
 
-    def _become_follower(self, leader: str | None, now: float) -> list[Effect]:
-        self.role = Role.FOLLOWER if self._self_id in self._voters else Role.LEARNER
+    def _become_follower(self, cause: Cause, leader: str | None, now: float) -> list[Effect]:
+        self._enter(cause, State.FOLLOWER if self._self_id in self._voters else State.LEARNER)
         self.leader_id = leader
         self._leader_gone = False
-        self._transfer = False
         self._deadline = now + self._timeout()
         return [RoleChanged(self.role, self.term, leader)]
 
@@ -415,8 +512,11 @@ class Elector:
         """Take over a higher term; no vote given in it yet."""
         self.term = term
         self.vote = None
+        cause = Cause.HIGHER_TERM if leader is None else Cause.LEADER_HEARD
+        if self.state is State.LEADER:
+            cause = Cause.HIGHER_TERM
         # The change of role comes first: a deposed leader stops serving before the disk is asked.
-        return [*self._become_follower(leader, now), SaveHardState(HardState(term, None))]
+        return [*self._become_follower(cause, leader, now), SaveHardState(HardState(term, None))]
 
     # Heartbeats
 
@@ -424,11 +524,32 @@ class Elector:
         if message.term < self.term:
             return [Send(peer, HeartbeatResponse(self.term, Code.EXPIRED_TERM))]
         effects = self.leader_contact(message.leader, message.term, now)
-        return [*effects, Send(peer, HeartbeatResponse(self.term, Code.SUCCESS))]
+        answer = HeartbeatResponse(self.term, Code.SUCCESS, message.round, self.health)
+        return [*effects, Send(peer, answer)]
 
     def _on_heartbeat_response(self, peer: str, message: HeartbeatResponse, now: float) -> list[Effect]:
         if message.term > self.term:
             return self._follow(message.term, None, now)
-        if message.term == self.term:
-            self.peer_active(peer, now)
-        return []
+        if message.term != self.term or self.state is not State.LEADER:
+            return []
+        self.peer_active(peer, now)
+        self.peer_health[peer] = message.health
+        if message.code is not Code.SUCCESS:
+            return []
+        self._answered[peer] = max(self._answered.get(peer, 0), min(message.round, self._round))
+        return self._confirm()
+
+    def _confirm(self) -> list[Effect]:
+        """Which round a quorum of the voters has answered by now."""
+        if self.state is not State.LEADER:
+            return []
+        answered = (
+            self._round if voter == self._self_id else self._answered.get(voter, 0) for voter in self._voters
+        )
+        confirmed = quorum_index(answered)
+        if confirmed <= self._confirmed:
+            return []
+        self._confirmed = confirmed
+        while self._rounds_sent and self._rounds_sent[0][0] <= confirmed:
+            self._lease_from = self._rounds_sent.popleft()[1]
+        return [RoundConfirmed(confirmed)]

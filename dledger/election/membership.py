@@ -13,17 +13,24 @@ configuration maps node id to incarnation; only the named incarnation votes and 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from formats.store_files import Identity
 
 _MAX_TEXT = 512
+_MAX_ITEMS = 64
+"""Members, and things told of itself, in a hello."""
+_MAX_NUMBER = 1 << 40
 
 
 class HelloRefused(Exception):
-    """The other side may not connect; the text says why and what to do."""
+    """The other side may not connect; the text says why and what to do, `cause` is a constant to count by."""
+
+    def __init__(self, text: str, cause: str = "malformed hello") -> None:
+        super().__init__(text)
+        self.cause = cause
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,11 @@ class Hello:
     members: Mapping[str, str] = field(default_factory=dict)
     """The configuration the group was formed with: node id -> incarnation."""
     meta: Mapping[str, str] = field(default_factory=dict)
+    lease_ms: int = 0
+    """How long a voter keeps to a leader that it heard, when the group allows lease reads; else 0."""
+    config_index: int = -1
+    """Index of the newest configuration entry that this node has, if that names it; else -1. Vouches for a
+    member that the other side, whose log is behind, does not know yet."""
 
 
 def encode_hello(hello: Hello) -> dict[str, Any]:
@@ -56,6 +68,8 @@ def encode_hello(hello: Hello) -> dict[str, Any]:
         "sync_flush": hello.sync_flush,
         "members": dict(hello.members),
         "meta": dict(hello.meta),
+        "lease_ms": hello.lease_ms,
+        "configuration": hello.config_index + 1,
     }
 
 
@@ -66,58 +80,89 @@ def decode_hello(value: object) -> Hello:
     try:
         protocol = value["protocol"]
         return Hello(
-            group=_text(value, "group"),
-            node=_text(value, "node"),
-            incarnation=_text(value, "incarnation"),
-            cluster=_text(value, "cluster"),
-            protocol_min=int(protocol[0]),
-            protocol_max=int(protocol[1]),
-            segment_size=int(value["segment_size"]),
+            group=_text(value["group"], "group"),
+            node=_text(value["node"], "node"),
+            incarnation=_text(value["incarnation"], "incarnation"),
+            cluster=_text(value["cluster"], "cluster"),
+            protocol_min=_number(protocol[0], "protocol"),
+            protocol_max=_number(protocol[1], "protocol"),
+            segment_size=_number(value["segment_size"], "segment_size"),
             sync_flush=bool(value["sync_flush"]),
-            members={str(key): str(item) for key, item in dict(value.get("members", {})).items()},
-            meta={str(key): str(item) for key, item in dict(value.get("meta", {})).items()},
+            lease_ms=_number(value.get("lease_ms", 0), "lease_ms"),
+            members=_texts(value.get("members", {}), "members"),
+            meta=_texts(value.get("meta", {}), "meta"),
+            config_index=_number(value.get("configuration", 0), "configuration") - 1,
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, IndexError) as error:
         raise HelloRefused(f"hello is malformed: {error!r}") from error
 
 
-def _text(value: Mapping[str, Any], key: str) -> str:
-    item = value[key]
+def _text(item: object, name: str) -> str:
     if not isinstance(item, str) or len(item) > _MAX_TEXT:
-        raise HelloRefused(f"hello: {key} is no text of at most {_MAX_TEXT} characters")
+        raise HelloRefused(f"hello: {name} is no text of at most {_MAX_TEXT} characters")
     return item
+
+
+def _number(item: object, name: str) -> int:
+    if not isinstance(item, int) or not 0 <= item <= _MAX_NUMBER:
+        raise HelloRefused(f"hello: {name} is no number from 0 to {_MAX_NUMBER}")
+    return item
+
+
+def _texts(items: object, name: str) -> dict[str, str]:
+    if not isinstance(items, dict) or len(items) > _MAX_ITEMS:
+        raise HelloRefused(f"hello: {name} is no map of at most {_MAX_ITEMS} texts")
+    return {_text(key, name): _text(item, name) for key, item in items.items()}
 
 
 def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int:
     """May this peer connect? The protocol version to speak, or HelloRefused (S9, S18)."""
     if other.group != mine.group:
         raise HelloRefused(
-            f"this is group {mine.group!r}, not {other.group!r}: check dLegerGroup and dLegerPeers"
+            f"this is group {mine.group!r}, not {other.group!r}: check dLegerGroup and dLegerPeers", "group"
         )
     if other.node == mine.node:
-        raise HelloRefused(f"two nodes call themselves {mine.node}: check dLegerSelfId")
+        raise HelloRefused(f"two nodes call themselves {mine.node}: check dLegerSelfId", "same id")
     if other.node not in configured:
-        raise HelloRefused(f"{other.node} is not among the configured peers {', '.join(sorted(configured))}")
+        raise HelloRefused(
+            f"{other.node} is no member of group {mine.group} ({', '.join(sorted(configured))}): it was "
+            "removed, or must be added first (python -m dledger member add)",
+            "unknown peer",
+        )
     if mine.cluster and other.cluster and mine.cluster != other.cluster:
         raise HelloRefused(
             f"{other.node} belongs to cluster {other.cluster}, this node to {mine.cluster}: "
-            "the stores were not made by the same group"
+            "the stores were not made by the same group",
+            "cluster",
         )
     for name, own, theirs in (
         ("mapedFileSizeCommitLog", mine.segment_size, other.segment_size),
         ("flushDiskType SYNC_FLUSH", mine.sync_flush, other.sync_flush),
+        ("the promise of lease reads in ms", mine.lease_ms, other.lease_ms),
     ):
         if own != theirs:
             raise HelloRefused(
-                f"{name} is {own} on {mine.node} and {theirs} on {other.node}: it must be the same"
+                f"{name} is {own} on {mine.node} and {theirs} on {other.node}: it must be the same",
+                name.partition(" ")[0],
             )
     version = min(mine.protocol_max, other.protocol_max)
     if version < max(mine.protocol_min, other.protocol_min):
         raise HelloRefused(
             f"no common peer protocol: {mine.node} speaks {mine.protocol_min}-{mine.protocol_max}, "
-            f"{other.node} {other.protocol_min}-{other.protocol_max}"
+            f"{other.node} {other.protocol_min}-{other.protocol_max}",
+            "version",
         )
     return version
+
+
+def check_certificate(other: Hello, names: Sequence[str]) -> None:
+    """HelloRefused unless the certificate is made out to this node: "n0", or "n0.<group>"."""
+    wanted = (other.node, f"{other.node}.{other.group}")
+    if not any(name in wanted for name in names):
+        shown = ", ".join(names) or "nobody"
+        raise HelloRefused(
+            f"the certificate is made out to {shown}, not to {wanted[0]} or {wanted[1]}", "certificate"
+        )
 
 
 def cluster_id(members: Mapping[str, str]) -> str:
@@ -144,8 +189,3 @@ def form_or_join(
     members = {node: hello.incarnation for node, hello in hellos.items()}
     members[identity.node] = identity.incarnation
     return replace(identity, cluster=cluster_id(members), members=members)
-
-
-def voters_of(members: Mapping[str, str]) -> tuple[str, ...]:
-    """Voting node ids of a configuration."""
-    return tuple(sorted(members))

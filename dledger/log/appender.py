@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
+from dledger.errors import InvariantBroken
 from dledger.log.store import LogStore
 from dledger.log.tail import Batch
-from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, Kind
+from dledger.messages import Code
+from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, Kind
 from formats.record import system_record, system_record_size
 
 
@@ -26,9 +28,17 @@ class Appender:
         pending_bytes: int,
         pending_entries: int,
         schedule_pump: Callable[[], None],
+        max_entry_bytes: int = MAX_ENTRY_SIZE,
     ) -> None:
+        if log.last_chain is None:
+            raise InvariantBroken(f"a leader whose last entry {log.last_index} is rotten")
         self.term = term
+        self.paused = False
+        """Leadership is being handed over."""
+        self.disk_full = False
+        """The disk is above its limit: nothing new from clients."""
         self._log = log
+        self._max_entry = max_entry_bytes
         self._pending_bytes = pending_bytes
         self._pending_entries = pending_entries
         self._schedule = schedule_pump
@@ -48,11 +58,24 @@ class Appender:
 
     @property
     def room(self) -> bool:
-        """False at the pending limits (LEADER_PENDING_FULL): refuse with SYSTEM_BUSY."""
-        return (
+        """False when an entry must be refused now; see `refusal`."""
+        return self.refusal is None
+
+    @property
+    def refusal(self) -> Code | None:
+        """Why an entry must be refused before it is sealed (S12): DISK_FULL or LEADER_PENDING_FULL."""
+        if self.disk_full or (
+            self._log.short_of_space
+            and not self._log.can_seal(self._next_pos, self._next_index, self._max_entry)
+        ):
+            return Code.DISK_FULL
+        if (
             self._next_pos - self._committed_pos < self._pending_bytes
             and self._next_index - self._committed_index <= self._pending_entries
-        )
+            and not self.paused
+        ):
+            return None
+        return Code.LEADER_PENDING_FULL
 
     @property
     def next_index(self) -> int:
@@ -62,6 +85,8 @@ class Appender:
     def reserve(self, total_size: int) -> int:
         """Pos of the first entry of `total_size` bytes (headers and bodies), rolling if they do not fit."""
         size = self._log.segment_size
+        if total_size > self._max_entry:
+            raise ValueError(f"{total_size} bytes in one entry or batch: at most {self._max_entry}")
         start = self._next_pos - self._next_pos % size
         if self._next_pos - start + total_size + 8 > size:
             if total_size + 8 > size:

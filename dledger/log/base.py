@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -26,8 +25,3 @@ class LogBase:
 
 ORIGIN = LogBase(-1, -1, 0, 0)
 """Of a log that holds its first entry."""
-
-
-def base_without_segments(bases: Mapping[int, LogBase]) -> LogBase:
-    """Of a store without a segment: its newest snapshot (installed, and nothing followed yet), or nothing."""
-    return bases[max(bases)] if bases else ORIGIN

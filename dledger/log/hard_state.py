@@ -1,8 +1,18 @@
-"""Term and vote on disk: two slots written in turn, so that a torn write leaves the other (safety.md S7)."""
+"""Term and vote on disk (safety.md S7): two slots written in turn, so that a torn write leaves the other, and
+a mirror of both in another block, so that rot in one place does not forget a vote."""
 
 from __future__ import annotations
 
-from formats.store_files import HARD_STATE_FILE, SLOT_SIZE, HardState, decode_hard_state, encode_slot
+from dledger.log.reading import read_around_errors
+from formats.store_files import (
+    HARD_STATE_FILE,
+    HARD_STATE_SIZE,
+    MIRROR_OFFSET,
+    SLOT_OFFSETS,
+    HardState,
+    decode_hard_state,
+    encode_slot,
+)
 from runtime import File, Files
 
 
@@ -13,33 +23,38 @@ class HardStateFile:
         self._file = file
         self._sequence = sequence
         self.loaded = state
-        """What was on disk at open; None when neither slot could be read (a new or damaged store)."""
+        """What was on disk at open; None when no slot could be read (a new or damaged store)."""
 
     @classmethod
     def open(cls, files: Files, directory: str) -> HardStateFile:
         """Open or create. The caller syncs the directory before the first save."""
         file = files.open(f"{directory}/{HARD_STATE_FILE}", create=True)
-        if file.size() < 2 * SLOT_SIZE:
-            file.allocate(2 * SLOT_SIZE)
+        if file.size() < HARD_STATE_SIZE:
+            file.allocate(HARD_STATE_SIZE)
             file.fdatasync()
-        found = decode_hard_state(file.pread(2 * SLOT_SIZE, 0))
+        found = decode_hard_state(read_around_errors(file, HARD_STATE_SIZE, 0))
         return cls(file, 0, None) if found is None else cls(file, found[0], found[1])
 
     def settle(self) -> None:
         """Make durable what was read: the process may have died between a write and its fsync (S2).
 
-        The same slot is written again, so that a torn write leaves the other one as it was.
+        The same slot is written again, so that a torn write leaves the other one as it was; a lost copy is
+        there again.
         """
         if self.loaded is not None:
-            self._file.pwritev([encode_slot(self._sequence, self.loaded)], self._sequence % 2 * SLOT_SIZE)
-            self._file.fdatasync()
+            self._write(self._sequence, self.loaded)
 
     def save(self, state: HardState) -> None:
         """Write the slot that is not the newest, fsync. After an error the node must end (S3)."""
-        sequence = self._sequence + 1
-        self._file.pwritev([encode_slot(sequence, state)], sequence % 2 * SLOT_SIZE)
+        self._write(self._sequence + 1, state)
+        self._sequence += 1
+
+    def _write(self, sequence: int, state: HardState) -> None:
+        slot = encode_slot(sequence, state)
+        offset = SLOT_OFFSETS[sequence % 2]
+        self._file.pwritev([slot], offset)
+        self._file.pwritev([slot], MIRROR_OFFSET + offset)
         self._file.fdatasync()
-        self._sequence = sequence
 
     def close(self) -> None:
         """Close the file."""

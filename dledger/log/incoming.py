@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from dledger.log.tail import Batch
-from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, CorruptEntry, Kind
+from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, CorruptEntry, Kind
 
 
 @dataclass
@@ -91,6 +91,7 @@ def check_run(
             or entry_pos != pos + offset
             or size != body_size + HEADER_SIZE
             or body_size < 0
+            or size > MAX_ENTRY_SIZE
             or end > total
             or not term_before <= term <= max_term
         ):

@@ -1,29 +1,40 @@
 """Index files: 32 bytes per entry at `index * 32`. The last unit is the durable mark (safety.md S4).
 
-Units are written only for entries that are fsynced already. Files are sparse: a unit that was never written
-reads as zeros.
+Units are written only for entries that are fsynced already. Blocks are reserved ahead of the writing, so that
+a full disk is met while preparing and never by a write. Units have no CRC: what is read here may be rotten,
+and whoever needs certainty compares it with the entry (see walk.py).
+
+Everything is read with `pread`: an I/O error is then a value, and counts as a unit that is not there.
 """
 
 from __future__ import annotations
 
+from dledger.log.reading import read_around_errors
 from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, IndexUnit
 from formats.store_files import INDEX_DIR, parse_segment_name, segment_name
 from runtime import File, Files
 
+RESERVE_STEP = 4 * 1024 * 1024
+"""Bytes of blocks reserved at a time (131,072 units): little enough for a small disk."""
+_PIECE = 256 * 1024
+"""Bytes of one read or write when a whole file is gone through."""
+
 
 class IndexFiles:
-    """The directory `index`. `unit` reads mapped memory; everything else blocks (worker)."""
+    """The directory `index`. All methods block (FLUSH lane); `unit` and `lacks` also run on the loop."""
 
     def __init__(self, files: Files, node_dir: str, units_per_file: int) -> None:
         self._files = files
         self._dir = f"{node_dir}/{INDEX_DIR}"
         self._size = units_per_file * INDEX_UNIT_SIZE
+        self._step = min(RESERVE_STEP, self._size)
         self._open: dict[int, File] = {}
+        self._reserved: dict[int, int] = {}
         self._dirty: dict[int, File] = {}
         self._first = 0
 
     def begin_at(self, first: int) -> None:
-        """The log's first entry: units before it are not looked at (they may never have been written)."""
+        """The log's first entry: units before it are left over, or were never written."""
         self._first = first
 
     def open(self) -> None:
@@ -35,19 +46,46 @@ class IndexFiles:
                 file = self._open[start] = self._files.open(f"{self._dir}/{name}")
                 if file.size() < self._size:
                     file.truncate(self._size)  # a power loss may forget the length of a new file
+                self._reserved[start] = 0
 
     def unit(self, index: int) -> IndexUnit | None:
-        """The unit of an entry, None when it was not written (or is damaged beyond its own index)."""
+        """The unit of an entry, None when it was not written, cannot be read or is not that entry's."""
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
         file = self._open.get(start)
         if index < 0 or file is None:
             return None
-        unit = IndexUnit._make(INDEX_UNIT.unpack_from(file.view(), at - start))
+        try:
+            data = file.pread(INDEX_UNIT_SIZE, at - start)
+        except OSError:
+            return None
+        if len(data) < INDEX_UNIT_SIZE:
+            return None
+        unit = IndexUnit._make(INDEX_UNIT.unpack(data))
         return unit if unit.magic == MAGIC and unit.index == index else None
 
+    def units(self, first: int, count: int) -> list[IndexUnit | None]:
+        """Units of entries `first..first + count - 1`, each as `unit` gives it."""
+        return [
+            IndexUnit._make(fields) if fields[0] == MAGIC and fields[3] == number else None
+            for number, fields in enumerate(INDEX_UNIT.iter_unpack(self.raw(first, count)), first)
+        ]
+
+    def raw(self, first: int, count: int) -> bytes:
+        """The bytes of these units; zeros where there are none."""
+        parts = []
+        at = first * INDEX_UNIT_SIZE
+        end = at + count * INDEX_UNIT_SIZE
+        while at < end:
+            start = at - at % self._size
+            here = min(end, start + self._size) - at
+            file = self._open.get(start)
+            parts.append(bytes(here) if file is None else read_around_errors(file, here, at - start))
+            at += here
+        return b"".join(parts)
+
     def write(self, first: int, units: bytes) -> None:
-        """Write consecutive units from entry `first` on (blocking, not synced); see `lacks`."""
+        """Write consecutive units from entry `first` on (not synced); see `lacks`."""
         at = first * INDEX_UNIT_SIZE
         view = memoryview(units)
         while view:
@@ -60,7 +98,7 @@ class IndexFiles:
             at += len(part)
 
     def drop_before(self, first: int) -> int:
-        """Remove the files that hold only units of entries before `first` (blocking); how many there were.
+        """Remove the files that hold only units of entries before `first`; how many there were.
 
         The file that holds the unit of `first` keeps the units before it: nobody looks at them.
         """
@@ -68,51 +106,64 @@ class IndexFiles:
         gone = [start for start in sorted(self._open) if start + self._size <= first * INDEX_UNIT_SIZE]
         for start in gone:
             self._dirty.pop(start, None)
+            self._reserved.pop(start, None)
             self._open.pop(start).close()
             self._files.unlink(f"{self._dir}/{segment_name(start)}")
         return len(gone)
 
     def remove_all(self, first: int) -> None:
-        """Remove all files; the next unit written is that of `first` (blocking)."""
+        """Remove all files; the next unit written is that of `first`."""
         self._first = first
         self._dirty.clear()
+        self._reserved.clear()
         for start in sorted(self._open):
             self._open.pop(start).close()
         for name in self._files.listdir(self._dir):
             self._files.unlink(f"{self._dir}/{name}")
 
-    def distrust(self, first: int) -> None:
-        """Units from entry `first` on were read, and may not be durable: the next sync covers them (S2)."""
+    def distrust(self, first: int, last: int) -> None:
+        """Units of entries `first..last` were read, and may not be durable: the next sync covers them (S2)."""
         for start in sorted(self._open):
-            if start + self._size > first * INDEX_UNIT_SIZE:
+            if start + self._size > first * INDEX_UNIT_SIZE and start <= last * INDEX_UNIT_SIZE:
                 self._dirty[start] = self._open[start]
 
-    def take_dirty(self) -> list[File]:
-        """Files written since the last call; the caller fsyncs them, one job each."""
-        dirty = list(self._dirty.values())
-        self._dirty.clear()
-        return dirty
+    def dirty(self) -> list[int]:
+        """Files written and not yet synced; the caller runs `sync` for each, one job each."""
+        return list(self._dirty)
+
+    def sync(self, start: int) -> None:
+        """Make one file durable; until then it counts as dirty, so that nobody believes it too early."""
+        file = self._dirty.get(start)
+        if file is not None:
+            file.fdatasync()
+            self._dirty.pop(start, None)
 
     def clear_from(self, first: int) -> list[File]:
-        """Zero all units from entry `first` on (blocking); the files to fsync."""
+        """Zero all units from entry `first` on, holes or not; the files to fsync."""
         touched = []
         for start in sorted(self._open):
             file = self._open[start]
             begin = max(first * INDEX_UNIT_SIZE - start, 0)
             if begin >= self._size:
                 continue
-            end = self._written_end(start)
+            end = self._used_end(file)
+            for at in range(begin, end, _PIECE):
+                file.pwritev([bytes(min(_PIECE, end - at))], at)
             if end > begin:
-                file.pwritev([bytes(end - begin)], begin)
                 touched.append(file)
         return touched
 
     def last_unit(self) -> IndexUnit | None:
         """The durable mark: the last unit written."""
         for start in sorted(self._open, reverse=True):
-            end = self._written_end(start)
-            if end:
-                return self.unit((start + end) // INDEX_UNIT_SIZE - 1)
+            end = self._used_end(self._open[start])
+            while end > 0:
+                begin = max(0, end - _PIECE)
+                count = (end - begin) // INDEX_UNIT_SIZE
+                for unit in reversed(self.units((start + begin) // INDEX_UNIT_SIZE, count)):
+                    if unit is not None:
+                        return unit if unit.index >= self._first else None
+                end = begin
         return None
 
     def close(self) -> None:
@@ -122,55 +173,62 @@ class IndexFiles:
         self._open.clear()
 
     def lacks(self, first: int, count: int) -> bool:
-        """Whether units `first..first + count - 1` need a file that is not there yet."""
-        begin = first * INDEX_UNIT_SIZE
-        end = (first + count - 1) * INDEX_UNIT_SIZE
-        return begin - begin % self._size not in self._open or end - end % self._size not in self._open
+        """Whether units `first..first + count - 1` need a file or blocks that are not there yet."""
+        at = first * INDEX_UNIT_SIZE
+        end = at + count * INDEX_UNIT_SIZE
+        while at < end:
+            start = at - at % self._size
+            stop = min(end, start + self._size)
+            if self._reserved.get(start, -1) < stop - start:
+                return True
+            at = stop
+        return False
 
-    def create(self, first: int, count: int) -> None:
-        """Make the missing files (blocking); then the caller runs `sync_names` as a job of its own."""
-        start = first * INDEX_UNIT_SIZE
-        start -= start % self._size
-        while start <= (first + count - 1) * INDEX_UNIT_SIZE:
+    def create(self, first: int, count: int) -> bool:
+        """Make missing files and reserve blocks; True when names are new: then `sync_names`, as another job.
+
+        OSError (ENOSPC) when there is no room; nothing is lost by trying again.
+        """
+        at = first * INDEX_UNIT_SIZE
+        end = at + max(count, 1) * INDEX_UNIT_SIZE
+        new = False
+        while at < end:
+            start = at - at % self._size
+            stop = min(end, start + self._size)
             if start not in self._open:
                 file = self._files.open(f"{self._dir}/{segment_name(start)}", create=True)
-                file.truncate(self._size)
+                try:
+                    file.allocate(self._step)
+                    file.truncate(self._size)
+                except OSError:
+                    file.close()
+                    raise
                 self._open[start] = file
-            start += self._size
+                self._reserved[start] = self._step
+                new = True
+            wanted = min(self._size, -(-(stop - start) // self._step) * self._step)
+            if self._reserved[start] < wanted:
+                self._open[start].allocate(wanted)
+                self._reserved[start] = wanted
+            at = stop
+        return new
 
     def sync_names(self) -> None:
-        """Make names of new files durable (blocking)."""
+        """Make names of new files durable."""
         self._files.sync_dir(self._dir)
 
-    def _written_end(self, start: int) -> int:
-        """Bytes of the file up to its last written unit.
+    def _used_end(self, file: File) -> int:
+        """Bytes of a file up to its last one that is not zero, rounded up to a unit.
 
-        Units are written in order from the log's first entry on, so a binary search over pages finds the
-        region, and the page is walked. A
-        power loss may leave holes in the last second's units; whatever unit is found was written after its
-        entry was fsynced, and recovery rewrites the holes.
+        Not by bisection: rot or a hole in the middle must not hide what lies behind it.
         """
-        file = self._open[start]
-        view = file.view()
-        page = 4096
-        begin = max(self._first * INDEX_UNIT_SIZE - start, 0)
-        if begin >= self._size:
-            return 0
-        first_page = begin // page
-        low, high = first_page, self._size // page + (1 if self._size % page else 0)
-        while low < high:
-            middle = (low + high) // 2
-            if self._valid(view, start, max(middle * page, begin)):
-                low = middle + 1
-            else:
-                high = middle
-        if low == first_page:
-            return 0
-        end = max((low - 1) * page, begin)
-        while end < self._size and self._valid(view, start, end):
-            end += INDEX_UNIT_SIZE
-        return end
-
-    def _valid(self, view: memoryview, start: int, at: int) -> bool:
-        magic, _, _, index, _ = INDEX_UNIT.unpack_from(view, at)
-        return bool(magic == MAGIC and index == (start + at) // INDEX_UNIT_SIZE)
+        end = min(file.size(), self._size)
+        zeros = bytes(_PIECE)
+        while end > 0:
+            begin = max(0, end - _PIECE)
+            data = read_around_errors(file, end - begin, begin)
+            if data != zeros[: len(data)]:
+                used = begin + len(data.rstrip(b"\0"))
+                return -(-used // INDEX_UNIT_SIZE) * INDEX_UNIT_SIZE
+            end = begin
+        return 0

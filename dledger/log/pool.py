@@ -7,6 +7,8 @@ believe because their pos does not fit.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from formats.store_files import POOL_DIR
 from runtime import Env, Files, Lane
 
@@ -46,19 +48,25 @@ class SegmentPool:
             else:
                 files.unlink(path)
 
-    async def take(self, path: str) -> bool:
+    @property
+    def least_free(self) -> int:
+        """Free bytes below which no segment can be prepared."""
+        return self._size + min(_RESERVE, 2 * self._size)
+
+    async def take(self, path: str, *, fresh: bool = False) -> bool:
         """Move a prepared segment to `path`, durably; True when it was warm.
 
-        An empty pool gives a cold file with reserved blocks. OSError (ENOSPC) when the disk is full.
+        An empty pool gives a cold file with reserved blocks; so does `fresh` (it must not hold old entries).
+        OSError (ENOSPC) when the disk is full.
         """
         run = self._env.workers.run
-        warm = bool(self._ready)
+        warm = bool(self._ready) and not fresh
         if warm:
             source = self._ready.pop(0)
             self.warm_taken += 1
         else:
             source = self._new_name("cold")
-            await run(Lane.DISK, _reserve, self._env.files, source, self._size)
+            await self._or_remove(source, run(Lane.DISK, _reserve, self._env.files, source, self._size))
             self.cold_taken += 1
         await run(Lane.DISK, self._env.files.rename, source, path)
         await run(Lane.DISK, self._env.files.sync_dir, path.rpartition("/")[0])
@@ -77,15 +85,32 @@ class SegmentPool:
             self._ready.append(name)
         await run(Lane.DISK, self._env.files.sync_dir, path.rpartition("/")[0])
 
+    async def give_up_one(self) -> bool:
+        """Remove a prepared segment to make room; False when there is none."""
+        if not self._ready:
+            return False
+        path = self._ready.pop()
+        await self._env.workers.run(Lane.DISK, self._env.files.unlink, path)
+        return True
+
     async def fill_one(self) -> bool:
         """Prepare one segment if one is missing and the disk has room; False when there is nothing to do."""
         if len(self._ready) >= self._target:
             return False
         run = self._env.workers.run
         usage = await run(Lane.DISK, self._env.files.usage, self._dir)
-        if usage.free < self._size + _RESERVE:
+        if usage.free < self.least_free:
             return False
         unfinished = self._new_name("filling")
+        await self._or_remove(unfinished, self._fill(unfinished))
+        ready = unfinished.removesuffix("filling") + "ready"
+        await run(Lane.DISK, self._env.files.rename, unfinished, ready)
+        await run(Lane.DISK, self._env.files.sync_dir, self._dir)
+        self._ready.append(ready)
+        return True
+
+    async def _fill(self, unfinished: str) -> None:
+        run = self._env.workers.run
         await run(Lane.DISK, _reserve, self._env.files, unfinished, self._size)
         for offset in range(0, self._size, _FILL_CHUNK):
             # Chunk by chunk, so that cold reads and derived files get their turn in the same lane.
@@ -93,11 +118,14 @@ class SegmentPool:
                 Lane.DISK, _zero, self._env.files, unfinished, offset, min(_FILL_CHUNK, self._size - offset)
             )
         await run(Lane.DISK, _sync, self._env.files, unfinished)
-        ready = unfinished.removesuffix("filling") + "ready"
-        await run(Lane.DISK, self._env.files.rename, unfinished, ready)
-        await run(Lane.DISK, self._env.files.sync_dir, self._dir)
-        self._ready.append(ready)
-        return True
+
+    async def _or_remove(self, path: str, work: Awaitable[None]) -> None:
+        """Half a file on a full disk would make it fuller with every attempt."""
+        try:
+            await work
+        except OSError:
+            await self._env.workers.run(Lane.DISK, self._env.files.unlink, path)
+            raise
 
     def _new_name(self, kind: str) -> str:
         self._sequence += 1

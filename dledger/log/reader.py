@@ -1,19 +1,25 @@
 """What is read of the log: indexes and terms from memory, entries from the tail or the mapped segments.
 
 Written bytes of the newest segments ("hot") are read through the map; older ones by a worker (safety.md S8).
+What goes to a peer or into the state machine is checked when it was read from the disk: rot becomes `faulty`
+(and `on_damage` is called), it is never passed on (S4).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from dledger.log.base import ORIGIN, LogBase
+from dledger.log.faulty import FaultyEntries
 from dledger.log.index_files import IndexFiles
+from dledger.log.reading import BATCH_BROKEN, Rotten, check_stored
 from dledger.log.segments import Segments
 from dledger.log.tail import Batch, cut_batch
 from dledger.log.terms import TermTable
-from formats.entry import HEADER_SIZE, unpack_header
+from dledger.log.walk import chain_of
+from formats.entry import HEADER_SIZE, CorruptEntry, unpack_header
 from runtime import Env, Lane
 
 HOT_SEGMENTS = 4
@@ -36,8 +42,13 @@ class ReadableLog:
         self._written_pos = 0
         self._durable_index = -1
         self._durable_pos = 0
-        self.last_chain = 0
-        """Chain value of the last entry."""
+        self.last_chain: int | None = 0
+        """Chain value of the last entry; None while that one is rotten."""
+        self.faulty = FaultyEntries()
+        self.suspects = FaultyEntries()
+        """Those of the faulty ones that a read could not believe: to be examined before anybody is asked."""
+        self.on_damage: Callable[[], None] = lambda: None
+        """Called when entries became faulty."""
         self._unwritten: deque[Batch] = deque()
         """The tail: sealed and not yet in the file."""
         self._unindexed: deque[Batch] = deque()
@@ -84,7 +95,7 @@ class ReadableLog:
 
     def term_of(self, index: int) -> int | None:
         """Term of an entry, also of the one before the first; -1 for index -1; None when it is not known."""
-        if index == self._base.index:
+        if index == self._first_index - 1:
             return self._base.term if self._base.known else None
         if not self._first_index <= index <= self._last_index:
             return None
@@ -119,35 +130,62 @@ class ReadableLog:
         batch = self._tail_batch(index)
         if batch is not None and batch.last == index:
             return batch.end_pos
-        pos, size = self.locate(index)
+        try:
+            pos, size = self.locate(index)
+        except KeyError:
+            self.note_damage(index, index)
+            return self._end_before(index)
         return pos + size
 
+    def _end_before(self, index: int) -> int:
+        """Where entries that can be located end, for an `index` that cannot: not beyond its own beginning."""
+        while index > self._first_index:
+            index -= 1
+            unit = self._index.unit(index)
+            if unit is not None:
+                return unit.pos + unit.size
+        return self._base.pos
+
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
-        """(last index, bytes) of a run from `first`; see `LogView.range_end`."""
+        """(last index, bytes) of a run from `first`; see `LogView.range_end`.
+
+        A cold run may end within a client batch: whoever reads it (`read_range`) takes the rest along.
+        """
         batch = self._tail_batch(first)
         if batch is not None:
             return cut_batch(batch, first, max_bytes)
-        begin, size = self.locate(first)
+        unit = self._index.unit(first)
+        if unit is None:
+            self.note_damage(first, first)
+            return first, HEADER_SIZE
+        begin, end = unit.pos, unit.pos + unit.size
         segment_end = self._segments.start_of(begin) + self._segments.size
         limit = min(begin + max_bytes, segment_end)
         low = first
         high = min(self._last_indexed(), first + max_bytes // HEADER_SIZE)
         while low < high:
             middle = (low + high + 1) // 2
-            pos, size = self.locate(middle)
-            if pos + size <= limit:
-                low = middle
+            probe = self._index.unit(middle)
+            if probe is not None and begin < probe.pos and probe.pos + probe.size <= limit:
+                low, end = middle, probe.pos + probe.size
             else:
                 high = middle - 1
-        pos, size = self.locate(low)
-        remaining = unpack_header(self._bytes(pos, HEADER_SIZE)).batch_remaining
-        if remaining:
-            low += remaining
-            pos, size = self.locate(low)
-        return low, pos + size - begin
+        if self._segments.is_hot(begin, self._end_pos):
+            low, end = self._batch_end(low, end)
+        return low, end - begin
+
+    def _batch_end(self, last: int, end: int) -> tuple[int, int]:
+        unit = self._index.unit(last)
+        view = None if unit is None else self._segments.view(unit.pos, HEADER_SIZE)
+        if view is None or unpack_header(view).index != last:
+            self.note_damage(last, last)
+            return last, end
+        remaining = unpack_header(view).batch_remaining
+        behind = self._index.unit(last + remaining) if remaining else None
+        return (last, end) if behind is None else (behind.index, behind.pos + behind.size)
 
     def range_bytes(self, first: int, last: int) -> bytes | memoryview | None:
-        """Bytes of entries `first..last` of one segment; None when they are cold (then `read_range`)."""
+        """Checked bytes of entries `first..last` of one segment; None when `read_range` must read them."""
         batch = self._tail_batch(first)
         if batch is not None and last <= batch.last:
             if first == batch.first and last == batch.last:
@@ -155,16 +193,80 @@ class ReadableLog:
             start = sum(batch.sizes[: first - batch.first])
             size = sum(batch.sizes[first - batch.first : last - batch.first + 1])
             return memoryview(batch.data)[start : start + size]
-        pos, size = self.locate(first)
-        end = self.end_of(last)
-        if not self._segments.is_hot(pos, self._end_pos):
+        if self.faulty and self.faulty.within(first, last) is not None:
             return None
-        return self.view(pos, end - pos)
+        unit = self._index.unit(first)
+        if unit is None or not self._segments.is_hot(unit.pos, self._end_pos):
+            return None
+        view = self.view(unit.pos, self.end_of(last) - unit.pos)
+        if view is None:
+            return None
+        try:
+            header = check_stored(view, first, last, unit.pos)
+        except CorruptEntry:
+            return None  # `read_range` finds out what is wrong
+        return None if header.batch_remaining else view
 
-    async def read_range(self, first: int, last: int) -> bytes:
-        """The same, by a worker."""
-        pos, _ = self.locate(first)
-        return await self.read(pos, self.end_of(last) - pos)
+    async def read_range(self, first: int, last: int) -> tuple[bytes, int]:
+        """The same, by a worker, up to the end of a client batch: (bytes, last index). Rotten if need be."""
+        fresh = self.range_bytes(first, last)
+        if fresh is not None:
+            return bytes(fresh), last
+        if self.faulty and (bad := self.faulty.within(first, last)) is not None:
+            raise Rotten(bad, bad, "known")
+        unit = self._index.unit(first)
+        try:
+            if unit is None:
+                raise CorruptEntry("the index unit is lost", first, -1)
+            data = await self._read_unchecked(first, unit.pos, self.end_of(last) - unit.pos)
+            header = check_stored(data, first, last, unit.pos)
+            rest = last + header.batch_remaining
+            if rest > last:
+                end = unit.pos + len(data)
+                start = self._segments.start_of(unit.pos)
+                if rest > self._last_index or self.end_of(rest) > start + self._segments.size:
+                    raise CorruptEntry(BATCH_BROKEN, last, end)
+                data += await self._read_unchecked(last + 1, end, self.end_of(rest) - end)
+                check_stored(data, first, rest, unit.pos)
+                last = rest
+        except CorruptEntry as error:
+            broken = error.reason == BATCH_BROKEN
+            first, last = error.index, error.index + broken
+            self.note_damage(first, last, certain=broken)
+            raise Rotten(first, last, str(error)) from error
+        except OSError as error:
+            self.note_damage(first, last)
+            raise Rotten(first, last, str(error)) from error
+        return data, last
+
+    async def _read_unchecked(self, first: int, pos: int, size: int) -> bytes:
+        if size <= 0:
+            raise CorruptEntry("index units do not continue", first, pos)
+        try:
+            return await self.read(pos, size)
+        except ValueError as error:
+            raise CorruptEntry(str(error), first, pos) from error
+
+    def note_damage(self, first: int, last: int, *, certain: bool = False) -> None:
+        """Entries that were read are not what was written (or may not be): they are faulty until examined."""
+        last = min(last, self._written_index())
+        first = max(first, self._first_index)
+        if first <= last and not certain:
+            self.suspects.add(first, last)
+        if self.faulty.add(first, last):
+            self._env.log.warning("entries of the log are damaged", first=first, last=last)
+            self.on_damage()
+
+    def vouched_chain(self, index: int) -> int | None:
+        """Chain value of an entry that can be believed, None when it is not at hand (short reads)."""
+        if index == self._last_index:
+            return self.last_chain
+        batch = self._tail_batch(index)
+        if batch is not None:
+            return batch.chain if batch.last == index else None
+        if index in self.faulty:
+            return None
+        return chain_of(self._segments, self._index, index, self._first_index)
 
     def view(self, pos: int, size: int) -> memoryview | None:
         """Bytes of the hot window; None when they are cold.
@@ -174,28 +276,56 @@ class ReadableLog:
         data = self._from_tail(pos, size)
         if data is not None:
             return data
+        if self.faulty and self._is_rotten(pos, size):
+            return None
         if pos + size > self._written_pos or not self._segments.is_hot(pos, self._end_pos):
             return None
         return self._segments.view(pos, size)
 
     async def read(self, pos: int, size: int) -> bytes:
-        """Bytes at `pos`; ValueError when the log does not hold them."""
+        """Bytes at `pos`; ValueError when the log does not hold them, Rotten when they cannot be believed."""
         if pos + size > self._written_pos:
             data = self._from_tail(pos, size)
             if data is None:
                 raise ValueError(f"the log ends at {self._end_pos}, not {pos + size}")
             return bytes(data)
-        return await self.read_later(pos, size)
+        if self.faulty and self._is_rotten(pos, size):
+            raise Rotten(self._index_at(pos), self._index_at(pos + size - 1), "known")
+        try:
+            return await self.read_later(pos, size)
+        except OSError as error:
+            first, last = self._index_at(pos), self._index_at(pos + size - 1)
+            self.note_damage(first, last)
+            raise Rotten(first, last, str(error)) from error
+
+    def _is_rotten(self, pos: int, size: int) -> bool:
+        """Whether these bytes touch a faulty entry."""
+        return self.faulty.within(self._index_at(pos), self._index_at(pos + size - 1)) is not None
+
+    def _index_at(self, pos: int) -> int:
+        """The entry that holds a byte; where index units are lost, one before it."""
+        low, high = self._first_index, self._last_index
+        while low < high:
+            at = (low + high + 1) // 2
+            while (begin := self._pos_of(at)) is None and at > low:
+                at -= 1
+            if at == low:
+                return low
+            if begin is not None and begin <= pos:
+                low = at
+            else:
+                high = at - 1
+        return low
+
+    def _pos_of(self, index: int) -> int | None:
+        try:
+            return self.locate(index)[0]
+        except KeyError:
+            return None
 
     def read_later(self, pos: int, size: int) -> asyncio.Future[bytes]:
         """Start reading written bytes by a worker; the future may carry ValueError or OSError."""
         return self._env.workers.run(Lane.DISK, self._segments.pread, pos, size)
-
-    def _bytes(self, pos: int, size: int) -> memoryview | bytes:
-        view = self._segments.view(pos, size)
-        if view is None:
-            raise KeyError(pos)
-        return view
 
     def _from_tail(self, pos: int, size: int) -> memoryview | None:
         end = pos + size
@@ -219,4 +349,8 @@ class ReadableLog:
     def _last_indexed(self) -> int:
         if self._unindexed:
             return self._unindexed[0].first - 1
+        return self._unwritten[0].first - 1 if self._unwritten else self._last_index
+
+    def _written_index(self) -> int:
+        """Last entry that is in the file."""
         return self._unwritten[0].first - 1 if self._unwritten else self._last_index

@@ -1,12 +1,14 @@
 """What a start believes of the log on disk (safety.md S1, S2, S4, S5). Blocking; runs in a worker.
 
-The durable mark is the last index unit: everything up to it was fsynced. The scan starts at the segment
-that holds the mark and believes entry after entry as long as pos, index, term, body CRC and chain continue.
+The durable mark is the last index unit: everything up to it was fsynced. The walk starts at the segment that
+holds the mark and believes entry after entry as long as pos, index, term, body CRC and chain continue.
 
-* Damage at or below the mark is rot: never cut; the node refuses to start until its store is repaired.
-* Damage above the mark is a torn tail and cut. If whole entries lie behind the damage, a machine that lost
-  power may just have written them out of order; but after a mere restart of the process nothing can, so
-  there it is rot too.
+* Damage at or below the mark is rot. It is never cut: those entries are *faulty*, the log goes on behind
+  them, and the node has them repaired by its peers. So is damage above the mark when the next entry
+  continues its chain and the machine did not lose power: a crash of the process alone leaves no gaps.
+* Other damage above the mark is a torn tail and cut.
+* Where nobody can tell (`doubt`), what cannot be believed is cut, and the node neither votes nor stands
+  until it has been refilled: as after a failed write (S3).
 """
 
 from __future__ import annotations
@@ -14,26 +16,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dledger.log.base import ORIGIN, LogBase, base_without_segments
+from dledger.log.base import ORIGIN, LogBase
 from dledger.log.index_files import IndexFiles
 from dledger.log.segments import Segments
 from dledger.log.terms import TermTable
+from dledger.log.walk import End, Place, Roll, Rot, Walker, chain_of, header_of, read_bytes
 from formats.entry import (
     HEADER_SIZE,
     INDEX_UNIT,
+    INDEX_UNIT_SIZE,
     MAGIC,
-    CorruptEntry,
     EntryHeader,
     IndexUnit,
     Kind,
-    check_entry,
-    is_blank,
     unpack_header,
 )
 
+_EVERYTHING = 1 << 62
+_UNITS = 4096
+
 
 class StoreDamaged(Exception):
-    """Rot: entries that were durable cannot be read. The text says which and what to do."""
+    """More is lost than can be told apart. The text says what and what to do."""
 
 
 @dataclass
@@ -43,7 +47,7 @@ class Recovered:
     first_index: int = 0
     last_index: int = -1
     last_term: int = -1
-    last_chain: int = 0
+    last_chain: int | None = 0
     end_pos: int = 0
     terms: TermTable = field(default_factory=TermTable)
     mark: int = -1
@@ -53,37 +57,72 @@ class Recovered:
     scanned_from: int = 0
     """First entry walked: index units from it on may have been read from the page cache only (S2)."""
     missing_units: list[tuple[int, bytes]] = field(default_factory=list)
-    """(first index, units) of scanned entries without an index unit."""
+    """(first index, units) of scanned entries whose index unit is missing or differs."""
+    missing_blanks: list[int] = field(default_factory=list)
+    """Offsets where the blank tail of a segment is to be written again."""
     stale_segments: list[int] = field(default_factory=list)
     """Segments behind the end."""
     configs: list[int] = field(default_factory=list)
     """Indexes of configuration entries in the scanned segments."""
+    faulty: list[tuple[int, int]] = field(default_factory=list)
+    """Rotten entries, as ranges."""
     cut: str = ""
-    """Why the log ends where it does, when it was a torn tail."""
+    """Why the log ends where it does, when something was cut."""
+    doubt: str = ""
+    """Why more may be gone than a torn tail: the node must be refilled before it votes."""
 
 
-@dataclass
-class _Position:
-    index: int
-    term: int
-    pos: int
-    chain: int | None
+def choose_base(
+    segments: Segments, index: IndexFiles, bases: Mapping[int, LogBase], begins: int | None
+) -> LogBase:
+    """What lies before the log, given the store's snapshots by pos.
 
-
-def choose_base(segments: Segments, bases: Mapping[int, LogBase]) -> LogBase:
-    """What lies before the first segment, given the snapshots of this store by pos."""
-    if not segments.starts:
-        return base_without_segments(bases)
-    start = segments.first_start
-    if start == 0:
+    `begins`: where the log begins, if the store says so; else it begins with its first segment, unless the
+    index knows that one to be lost, or, without any segment, at the newest snapshot.
+    """
+    starts = segments.starts
+    if begins is not None:
+        return bases.get(begins) or LogBase(-1, -1, begins, None)
+    if not starts:
+        return bases[max(bases)] if bases and index.last_unit() is None else ORIGIN
+    if starts[0] == 0 or _is_first_lost(index, starts[0]):
         return ORIGIN
-    head = unpack_header(segments.file(start).view())
-    if head.magic != MAGIC or head.pos != start:
-        return bases.get(start, LogBase(-1, -1, start, None))
-    base = bases.get(start)
-    if base is not None and base.index + 1 == head.index:
-        return base
-    return LogBase(head.index - 1, -1, start, None)
+    return bases.get(starts[0]) or LogBase(-1, -1, starts[0], None)
+
+
+def missing_segments(segments: Segments, index: IndexFiles, base: LogBase) -> list[int]:
+    """Starts of segment files that must be there and are not: holes, and the end up to the durable mark."""
+    starts = segments.starts
+    mark = index.last_unit()
+    end = starts[-1] if starts else -1
+    if mark is not None:
+        end = max(end, _believable_start(segments, index, mark))
+    return [start for start in range(base.pos, end + 1, segments.size) if not segments.has(start)]
+
+
+def _is_first_lost(index: IndexFiles, first_start: int) -> bool:
+    """Whether units of entries before the first segment are there: then its file was lost, not retired."""
+    before: IndexUnit | None = None
+    for unit in index.units(0, _UNITS) if first_start > 0 else ():
+        if unit is not None and before is not None and before.pos + before.size == unit.pos < first_start:
+            return True
+        before = unit
+    return False
+
+
+def _believable_start(segments: Segments, index: IndexFiles, mark: IndexUnit) -> int:
+    """Start of the segment of the mark, told by two units that continue each other: one may be rotten."""
+    after = mark
+    if mark.index == 0:
+        return segments.start_of(mark.pos) if mark.pos == 0 else -1
+    for unit in reversed(index.units(max(0, mark.index - _UNITS), min(_UNITS, mark.index))):
+        if unit is not None and after is not None:
+            following = segments.start_of(unit.pos) + segments.size
+            if after.pos in (unit.pos + unit.size, following):
+                return segments.start_of(after.pos)
+        if unit is not None:
+            after = unit
+    return -1
 
 
 def recover(
@@ -98,50 +137,145 @@ def recover(
 
     `base`: what lies before the first segment (`choose_base`).
     """
-    result = Recovered(base.index + 1, base.index, base.term if base.known else -1, base.chain or 0, base.pos)
+    result = Recovered(base.index + 1, base.index, base.term, base.chain, base.pos)
     starts = segments.starts
     mark = index.last_unit()
     if not starts:
-        if mark is not None and mark.index > base.index:
-            raise StoreDamaged(f"the index knows entry {mark.index}, but there is no segment: {_ADVICE}")
         return result
     result.mark = mark.index if mark else -1
-    head = unpack_header(segments.file(starts[0]).view())
-    if mark is None and (head.magic != MAGIC or head.pos != starts[0]):
+    first = _first_index(segments, index, starts[0], mark, base)
+    if first is None:
         result.end_pos = starts[0]
         result.stale_segments = starts[1:]
         return result
-    if head.magic != MAGIC or head.pos != starts[0]:
-        raise StoreDamaged(f"no entry at the start of {segments.path(starts[0])}: {_ADVICE}")
-    result.first_index = head.index
-    begin = starts[0]
+    result.first_index = first
+    origin = Place(base.index, base.term, base.pos, base.chain)
+    if not base.known:
+        origin = Place(first - 1, -1, starts[0], 0 if first == 0 else None)
+    at = origin
     if mark is not None:
-        begin = segments.start_of(mark.pos)
-        if not segments.has(begin):
-            raise StoreDamaged(
-                f"segment {segments.path(begin)} with entry {mark.index} is missing: {_ADVICE}"
-            )
-        if not _terms_before(segments, index, begin, result):
-            begin = starts[0]  # units are missing: walk everything and write them anew
-            result.terms = TermTable()
-    _walk(segments, index, begin, mark, result, base, power_lost=power_lost, discard=discard_above_mark)
+        at = _last_whole_segment(segments, index, mark, origin, result) or at
+    if at.index < first:
+        result.terms = TermTable()
+    walker = Walker(segments, index, result.mark if mark else first - 1, power_lost=power_lost)
+    _Walk(segments, walker, result, discard=discard_above_mark).go(at)
     last_start = segments.start_of(max(result.end_pos - 1, 0)) if result.last_index >= 0 else starts[0]
     result.stale_segments = [start for start in starts if start > last_start and start >= result.end_pos]
+    if mark is None and result.stale_segments:
+        _refuse_to_forget(segments, result)
     return result
 
 
 _ADVICE = "delete this node's store directory and restart it to refill it from its peers, or restore a backup"
 
 
-def _terms_before(segments: Segments, index: IndexFiles, begin: int, result: Recovered) -> bool:
-    """Terms of all entries before segment `begin`, from the index; False when units are missing."""
-    stop = unpack_header(segments.file(begin).view()).index
-    at = result.first_index
+def _refuse_to_forget(segments: Segments, result: Recovered) -> None:
+    """Without an index nothing says what was durable: but a segment with later entries does."""
+    end = read_bytes(segments, result.end_pos, HEADER_SIZE)
+    following = read_bytes(segments, result.stale_segments[0], HEADER_SIZE)
+    if any(end) and len(following) == HEADER_SIZE:
+        header = unpack_header(following)
+        if header.magic == MAGIC and header.pos == result.stale_segments[0]:
+            raise StoreDamaged(
+                f"the index is lost, and the log is damaged at index {result.last_index + 1}, "
+                f"but it went on up to {header.index}: {_ADVICE}"
+            )
+
+
+def _first_index(
+    segments: Segments, index: IndexFiles, start: int, mark: IndexUnit | None, base: LogBase
+) -> int | None:
+    """Index of the first entry; None when there is no entry at all."""
+    head = read_bytes(segments, start, HEADER_SIZE)
+    header = unpack_header(head)
+    if base.known and start > 0:
+        there = header.magic == MAGIC and header.pos == start
+        if there and header.index != base.index + 1:
+            raise StoreDamaged(
+                f"{segments.path(start)} begins with entry {header.index}, its snapshot is of entry "
+                f"{base.index}: {_ADVICE}"
+            )
+        return base.index + 1 if there or mark is not None else None
+    if header.magic == MAGIC and header.pos == start and (start > 0 or header.index == 0):
+        return header.index
+    if mark is None:
+        return None
+    if start == 0:
+        return 0
+    for first in range(0, mark.index + 1, _UNITS):
+        for unit in index.units(first, _UNITS):
+            if unit is not None and unit.pos == start:
+                return unit.index
+    raise StoreDamaged(f"no entry at the start of {segments.path(start)}: {_ADVICE}")
+
+
+def _last_whole_segment(
+    segments: Segments, index: IndexFiles, mark: IndexUnit, origin: Place, result: Recovered
+) -> Place | None:
+    """Before the first entry of the last segment up to the mark that holds anything; None: walk everything.
+
+    Fills `result.terms` with the terms of all entries before.
+    """
+    first = origin.index + 1
+    found = _last_found(segments, index, mark, first)
+    if found is None:
+        return None
+    begin = segments.start_of(found.pos)
+    head = index_at = None
+    data = read_bytes(segments, begin, HEADER_SIZE)
+    head = unpack_header(data)
+    unit = index.unit(head.index) if head.magic == MAGIC and head.pos == begin else None
+    if unit is not None and unit.pos == begin:
+        index_at = head.index
+    else:
+        index_at = _first_by_units(index, found, begin, first)
+    if index_at is None or not first <= index_at <= found.index:
+        return None
+    if not _terms_before(segments, index, first, index_at, result.terms):
+        return None  # units are missing: walk everything and write them anew
+    if index_at == first:
+        return origin
+    term = result.terms.term_of(index_at - 1)
+    return Place(
+        index_at - 1, -1 if term is None else term, begin, chain_of(segments, index, index_at - 1, first)
+    )
+
+
+def _last_found(segments: Segments, index: IndexFiles, mark: IndexUnit, first: int) -> IndexUnit | None:
+    """The last unit up to the mark whose entry lies where it says."""
+    last = mark.index
+    while last >= first:
+        count = min(_UNITS, last - first + 1)
+        for unit in reversed(index.units(last - count + 1, count)):
+            if unit is not None and header_of(segments, unit) is not None:
+                return unit
+        last -= count
+    return None
+
+
+def _first_by_units(index: IndexFiles, found: IndexUnit, begin: int, first: int) -> int | None:
+    last = found.index
+    while last >= first:
+        count = min(_UNITS, last - first + 1)
+        for unit in reversed(index.units(last - count + 1, count)):
+            if unit is None or unit.pos < begin:
+                return None
+            if unit.pos == begin:
+                return unit.index
+        last -= count
+    return None
+
+
+def _terms_before(segments: Segments, index: IndexFiles, first: int, stop: int, terms: TermTable) -> bool:
+    """Terms of entries `first..stop - 1` by bisection over the units; False when one is missing or lies."""
+    at = first
     while at < stop:
         unit = index.unit(at)
-        if unit is None:
+        if unit is None or header_of(segments, unit) is None:
             return False
-        result.terms.add(at, unit.term)
+        if (known := terms.term_of(at - 1)) is not None and unit.term < known:
+            return False
+        terms.add(at, unit.term)
         low, high = at, stop - 1
         while low < high:
             middle = (low + high + 1) // 2
@@ -152,135 +286,160 @@ def _terms_before(segments: Segments, index: IndexFiles, begin: int, result: Rec
                 low = middle
             else:
                 high = middle - 1
+        end = index.unit(low)
+        if end is None or header_of(segments, end) is None:
+            return False
         at = low + 1
     return True
 
 
-def _before(segments: Segments, index: IndexFiles, begin: int, base: LogBase) -> _Position:
-    head = unpack_header(segments.file(begin).view())
-    if head.index <= base.index + 1:
-        # The chain starts at the first entry of the log, or goes on behind the snapshot that it starts at.
-        if head.index == base.index + 1 and base.known:
-            return _Position(base.index, base.term, begin, base.chain)
-        return _Position(head.index - 1, -1, begin, 0 if head.index == 0 else None)
-    unit = index.unit(head.index - 1)
-    if unit is None:
-        return _Position(head.index - 1, -1, begin, None)
-    previous = unpack_header(segments.pread(unit.pos, HEADER_SIZE))
-    fits = previous.index == unit.index and previous.pos == unit.pos
-    return _Position(unit.index, unit.term, begin, previous.chain_crc if fits else None)
+class _Walk:
+    """From the beginning of a segment to the end of the log."""
 
+    def __init__(self, segments: Segments, walker: Walker, result: Recovered, *, discard: bool) -> None:
+        self._segments = segments
+        self._walker = walker
+        self._result = result
+        self._discard = discard
+        self._batch: tuple[int, int] | None = None
+        """(first index, entries still to come) of a client batch that is not complete yet."""
+        self._pending: list[tuple[int, int, list[tuple[int, int]]]] = []
+        """Faulty ranges whose terms wait for the next entry that can be believed."""
+        self._term = -1
+        self._units: list[bytes] = []
+        self._units_first = -1
 
-def _walk(
-    segments: Segments,
-    index: IndexFiles,
-    begin: int,
-    mark: IndexUnit | None,
-    result: Recovered,
-    base: LogBase,
-    *,
-    power_lost: bool,
-    discard: bool,
-) -> None:
-    at = _before(segments, index, begin, base)
-    result.scanned_from = at.index + 1
-    whole = at  # the end of the last whole client batch (S11)
-    whole_chain = at.chain
-    start = begin
-    units: list[bytes] = []
-    units_first = -1
-    if mark is None:
-        result.mark = result.first_index - 1
-    result.scanned.append(start)
-    while True:
-        view = segments.file(start).view()
-        offset = at.pos - start
-        if discard and at.index >= result.mark and whole.index == at.index:
-            result.cut = "a failed write or fsync: everything above the durable mark is discarded"
-            break
-        if is_blank(view, offset):
-            following = start + segments.size
-            if not segments.has(following) or not _begins(segments, following, at):
+    def go(self, at: Place) -> None:
+        """Fill the result."""
+        result, walker = self._result, self._walker
+        self._term = at.term
+        result.scanned.append(self._segments.start_of(at.pos))
+        result.scanned_from = at.index + 1
+        while True:
+            begin = at
+            stop = walker.mark if self._discard else _EVERYTHING
+            at = walker.run(begin, stop, _EVERYTHING, self._note, self._misfit)
+            self._resolve(at.index - 1, at.term)
+            if self._discard and at.index >= walker.mark:
+                result.cut = "a failed write or fsync: everything above the durable mark is discarded"
                 break
-            start = following
-            at = _Position(at.index, at.term, start, at.chain)
-            result.scanned.append(start)
-            continue
-        try:
-            header = check_entry(view, offset, at.index + 1, at.pos, at.term, at.chain)
-        except CorruptEntry as error:
-            _judge_damage(view, offset, at, mark, error, power_lost)
-            result.cut = str(error) if offset + 4 <= len(view) and any(view[offset : offset + 48]) else ""
-            break
-        if header.index == result.first_index or header.term > at.term:
+            met = walker.obstacle(at)
+            if isinstance(met, End):
+                result.cut = met.reason
+                result.doubt = met.reason if met.doubt else ""
+                break
+            if isinstance(met, Roll):
+                if not met.blank_fits:
+                    result.missing_blanks.append(at.pos)
+                start = self._segments.start_of(met.place.pos)
+                if start not in result.scanned:
+                    result.scanned.append(start)
+            else:
+                self._rot(at, met)
+            at = met.place
+        self._finish(begin, at)
+
+    def _note(self, header: EntryHeader) -> None:
+        result, walker = self._result, self._walker
+        self._resolve(header.index - 1, header.term)
+        if header.term > self._term or header.index == result.first_index:
             result.terms.add(header.index, header.term)
+            self._term = header.term
         if header.kind == Kind.CONFIG:
             result.configs.append(header.index)
-        if index.unit(header.index) is None:
-            if units_first < 0 or units_first + len(units) != header.index:
-                if units:
-                    result.missing_units.append((units_first, b"".join(units)))
-                units, units_first = [], header.index
-            units.append(INDEX_UNIT.pack(MAGIC, header.pos, header.size, header.index, header.term))
-        at = _Position(header.index, header.term, at.pos + header.size, header.chain_crc)
-        if header.batch_remaining == 0:
-            whole, whole_chain = at, header.chain_crc
-    if whole.index < at.index:
-        result.cut = f"client batch ends after index {whole.index}, its rest is missing"
-        at = whole
-    if mark is not None and at.index < mark.index:
-        raise StoreDamaged(f"the log ends at index {at.index}, but {mark.index} was durable: {_ADVICE}")
-    if units:
-        result.missing_units.append((units_first, b"".join(units)))
-    result.missing_units = [
-        (first, packed[: (at.index + 1 - first) * INDEX_UNIT.size])
-        for first, packed in result.missing_units
-        if first <= at.index
-    ]
-    result.terms.truncate(at.index + 1)
-    result.configs = [config for config in result.configs if config <= at.index]
-    result.last_index = at.index
-    if at.index >= result.first_index:
-        result.last_term = result.terms.term_of(at.index)  # type: ignore[assignment]
-    result.last_chain = whole_chain or 0
-    result.end_pos = at.pos
+        left = header.batch_remaining
+        if self._batch is not None and self._batch[1] == left + 1 and header.index == walker.mark + 1:
+            walker.mark += 1  # the rest of a batch was fsynced with its beginning
+        if left == 0:
+            self._batch = None
+        else:
+            self._batch = (header.index if self._batch is None else self._batch[0], left)
+
+    def _misfit(self, header: EntryHeader) -> None:
+        if self._units_first < 0 or self._units_first + len(self._units) != header.index:
+            self._flush_units()
+            self._units_first = header.index
+        self._units.append(INDEX_UNIT.pack(MAGIC, header.pos, header.size, header.index, header.term))
+
+    def _flush_units(self) -> None:
+        if self._units:
+            self._result.missing_units.append((self._units_first, b"".join(self._units)))
+        self._units, self._units_first = [], -1
+
+    def _rot(self, at: Place, rot: Rot) -> None:
+        first, last = at.index + 1, rot.place.index
+        faulty = self._result.faulty
+        if faulty and faulty[-1][1] == at.index:
+            first = faulty.pop()[0]
+        faulty.append((first, last))
+        self._batch = None
+        start = self._segments.start_of(rot.place.pos - 1)
+        if start not in self._result.scanned:
+            self._result.scanned.append(start)
+        if rot.place.chain is None:
+            self._pending.append((at.index + 1, last, rot.terms))
+            return
+        self._resolve(at.index, rot.place.term)  # the chain vouches for the header
+        if rot.place.term > self._term or last == self._result.first_index:
+            self._result.terms.add(last, rot.place.term)
+            self._term = rot.place.term
+
+    def _resolve(self, index: int, term: int | None) -> None:
+        """Entry `index + 1`, of `term`, can be believed: so much for the terms of faulty ones before it."""
+        if not self._pending or index < self._pending[-1][1]:
+            return
+        for first, last, claims in self._pending:
+            known, expected = self._term, first
+            for claimed, of_term in claims:
+                if of_term < known or (term is not None and of_term > term):
+                    continue
+                if of_term > known:
+                    if claimed > expected:
+                        raise StoreDamaged(
+                            f"entries {expected}..{claimed} are lost, and so is where term {of_term} begins: "
+                            f"{_ADVICE}"
+                        )
+                    self._result.terms.add(claimed, of_term)
+                    known = of_term
+                expected = claimed + 1
+            self._term = known
+            if expected <= last and term is not None and term != known:
+                raise StoreDamaged(
+                    f"entries {expected}..{last} are lost, and so is where term {term} begins: {_ADVICE}"
+                )
+        self._pending = []
+
+    def _finish(self, begin: Place, at: Place) -> None:
+        result = self._result
+        if self._batch is not None:
+            whole = self._batch[0] - 1
+            reason = f"client batch ends after index {whole}, its rest is missing"
+            if at.index <= self._walker.mark:
+                result.doubt = result.doubt or reason
+            result.cut = reason
+            again = Walker(self._segments, self._walker.index, self._walker.mark, power_lost=False)
+            nobody = _ignore
+            at = begin if whole <= begin.index else again.run(begin, whole, _EVERYTHING, nobody, nobody)
+        unknown = [last for _, last, claims in self._pending if not claims or claims[-1][0] < last]
+        self._resolve(at.index, None)
+        if unknown:
+            result.doubt = result.doubt or f"the term of entry {unknown[0]} is lost"
+        self._flush_units()
+        result.missing_units = [
+            (first, packed[: (at.index + 1 - first) * INDEX_UNIT_SIZE])
+            for first, packed in result.missing_units
+            if first <= at.index
+        ]
+        result.terms.truncate(at.index + 1)
+        result.configs = [config for config in result.configs if config <= at.index]
+        result.faulty = [(first, min(last, at.index)) for first, last in result.faulty if first <= at.index]
+        result.last_index = at.index
+        if at.index >= result.first_index:
+            term = result.terms.term_of(at.index)
+            result.last_term = -1 if term is None else term
+        result.last_chain = at.chain if at.index >= 0 else 0
+        result.end_pos = at.pos
 
 
-def _begins(segments: Segments, start: int, at: _Position) -> bool:
-    """A blank tail is believed only if the next segment begins with the next entry (S5)."""
-    try:
-        check_entry(segments.file(start).view(), 0, at.index + 1, start, at.term, at.chain)
-    except CorruptEntry:
-        return False
-    return True
-
-
-def _judge_damage(
-    view: memoryview,
-    offset: int,
-    at: _Position,
-    mark: IndexUnit | None,
-    error: CorruptEntry,
-    power_lost: bool,
-) -> None:
-    """Raise StoreDamaged when the damage is rot; return when it is a torn tail (S4)."""
-    if mark is not None and at.index + 1 <= mark.index:
-        raise StoreDamaged(f"{error}, but entries up to {mark.index} were durable: {_ADVICE}") from error
-    if power_lost:
-        return
-    header = unpack_header(view, offset) if offset + HEADER_SIZE <= len(view) else None
-    if header is not None and _successor(view, offset, at, header):
-        raise StoreDamaged(
-            f"{error}, with a valid entry behind it although the machine did not lose power: {_ADVICE}"
-        ) from error
-
-
-def _successor(view: memoryview, offset: int, at: _Position, header: EntryHeader) -> bool:
-    """Whether the entry behind a damaged one is the one that should follow."""
-    if header.index != at.index + 1 or header.pos != at.pos or not 0 < header.size <= len(view) - offset:
-        return False
-    try:
-        check_entry(view, offset + header.size, header.index + 1, header.pos + header.size, header.term, None)
-    except CorruptEntry:
-        return False
-    return True
+def _ignore(header: EntryHeader) -> None:
+    """A second walk has nothing to tell."""

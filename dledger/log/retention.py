@@ -29,8 +29,6 @@ class RetentionSettings:
     """diskMaxUsedSpaceRatio: above it, what expired is removed at any hour."""
     force_ratio: float = 0.85
     """diskSpaceCleanForciblyRatio: above it, segments go whatever their age, one a round."""
-    refuse_ratio: float = 0.90
-    """diskSpaceWarningLevelRatio: above it, appends are refused."""
     clean_forcibly: bool = True
     """cleanFileForciblyEnable: False leaves `force_ratio` without effect."""
     interval_s: float = 10.0
@@ -44,8 +42,8 @@ class RetentionSettings:
             raise ValueError("fileReservedTime must not be negative, cleanResourceInterval must be positive")
         if not all(0 <= hour < DAY_HOURS for hour in self.delete_hours):
             raise ValueError(f"deleteWhen {self.delete_hours}: hours are 0 to 23")
-        if not 0 < self.clean_ratio <= self.force_ratio <= self.refuse_ratio <= 1:
-            raise ValueError("disk ratios must rise from diskMaxUsedSpaceRatio on: clean, force, refuse")
+        if not 0 < self.clean_ratio <= self.force_ratio <= 1:
+            raise ValueError("diskSpaceCleanForciblyRatio must not be below diskMaxUsedSpaceRatio")
 
 
 class Boundary(Protocol):

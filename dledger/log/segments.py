@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
+from dledger.log.reading import read_around_errors
 from formats.store_files import DATA_DIR, parse_segment_name, segment_name
 from runtime import Env, File, Lane
 
@@ -29,10 +30,9 @@ class Segments:
         self._viewed: list[File] = []
 
     def open(self) -> None:
-        """Open all segments (blocking); SegmentError for a hole or a file of another size."""
+        """Open all segments (blocking); SegmentError for a file of another size."""
         files = self._env.files
         files.mkdir(self.directory)
-        expected: int | None = None
         for name in files.listdir(self.directory):
             start = parse_segment_name(name)
             if start is None:
@@ -44,12 +44,6 @@ class Segments:
                     f"{path} has {size} bytes, segments of this store have {self.size}: "
                     "was mapedFileSizeCommitLog changed? It is fixed when a store is made"
                 )
-            if expected is not None and start != expected:
-                raise SegmentError(
-                    f"segment {segment_name(expected)} is missing before {name}: "
-                    "replace this node's store (delete it and restart) to refill it from its peers"
-                )
-            expected = start + self.size
             self._starts.append(start)
 
     @property
@@ -135,6 +129,17 @@ class Segments:
         if len(data) != size:
             raise ValueError(f"{file.path}: {len(data)} of {size} bytes at {pos - start}")
         return data
+
+    def pread_around_errors(self, start: int, size: int, offset: int) -> bytes:
+        """Bytes of one segment (blocking), zeros where they cannot be read; none without the segment."""
+        if not self.has(start):
+            return b""
+        # A handle of its own: the loop may close the shared one meanwhile.
+        file = self._env.files.open(self.path(start))
+        try:
+            return read_around_errors(file, size, offset)
+        finally:
+            file.close()
 
     def remove(self, start: int) -> str | None:
         """Close a segment and name its file for recycling; None while a reader holds a view of it (S6)."""

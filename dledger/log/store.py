@@ -5,20 +5,28 @@ tail that fits one segment, writes it with one positional write and one fdatasyn
 whatever was appended meanwhile is the next group. Index units follow behind the fsync (S4). Readers find a
 range in the tail or in the mapped segments.
 
+Room is found before it is needed: segments in the pool and blocks of the index files. When there is none,
+the tail waits (`short_of_space`), nothing is lost, and `can_seal` / `can_store` refuse what is new. A
+failed *write* is another matter and final (S3).
+
 `last_index` is what was appended, `durable_index` what is fsynced (in ASYNC_FLUSH: written).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import errno
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.log.base import LogBase
+from dledger.log.mending import MendableLog
+from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
-from dledger.log.reader import ReadableLog
-from dledger.log.recovery import Recovered, choose_base, recover
+from dledger.log.reading import Rotten
+from dledger.log.recovery import Recovered, choose_base, missing_segments, recover
 from dledger.log.tail import Batch, first_part
 from dledger.log.terms import TermTable
 from formats.entry import (
@@ -30,13 +38,23 @@ from formats.entry import (
     MIN_BLANK_SIZE,
     unpack_header,
 )
-from formats.store_files import DATA_DIR, INDEX_DIR, POISONED_FILE
-from runtime import Env, File, Lane
+from formats.store_files import DATA_DIR, INDEX_DIR
+from runtime import DiskUsage, Env, File, Lane
 
 FLUSH_BYTES = 8 * 1024 * 1024
 """Most of the tail that one write takes, so that acknowledgements keep flowing."""
 ASYNC_SYNC_INTERVAL_S = 0.05
 """ASYNC_FLUSH: how often what was written is fsynced while writes go on."""
+ROOM_RETRY_S = 0.25
+"""How often a tail that found no room tries again."""
+UNITS_AHEAD = 4096
+"""Index units that must have their blocks before entries for them are sealed on a full disk."""
+CLOSE_LIMIT_S = 5.0
+"""How long a close waits for a disk that does not answer."""
+
+
+class NoRoom(Exception):
+    """A segment or index file cannot be prepared now. Nothing was written; trying again is harmless."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,7 @@ class FlushStats:
     seconds: float
 
 
-class LogStore(ReadableLog):
+class LogStore(MendableLog):
     """See the module."""
 
     def __init__(
@@ -69,7 +87,10 @@ class LogStore(ReadableLog):
         self._last_sync = 0.0
         self._failed = False
         self._wake = asyncio.Event()
-        self._io = asyncio.Lock()
+        self.short_of_space = False
+        """The disk has no room for another segment."""
+        self.cuts = 0
+        """Truncations so far."""
         self.on_durable: Callable[[], None] = lambda: None
         self.on_flush: Callable[[FlushStats], None] = lambda stats: None
 
@@ -80,26 +101,35 @@ class LogStore(ReadableLog):
         *,
         power_lost: bool,
         discard_above_mark: bool,
+        on_doubt: Callable[[str], Awaitable[None]] | None = None,
         bases: Mapping[int, LogBase] | None = None,
-        replace: LogBase | None = None,
+        begins: int | None = None,
+        replace: bool = False,
     ) -> Recovered:
         """Recover, make what was believed durable (S2), and clear away what was not.
 
-        `bases`: the store's snapshots by pos: the log may begin at one. `replace`: an install was cut short
-        after its point of no return; whatever the log holds goes, and it begins there.
+        `on_doubt` is called, before anything is cut, when more may be gone than a torn tail. `bases`: the
+        store's snapshots by pos; `begins`: pos at which the store says that its log begins, None when it
+        says nothing. `replace`: an install was cut short after its point of no return; what the log holds goes.
         """
         run = self._env.workers.run
-        if replace is not None:
+        if replace:
             await self._erase_files()
         await run(Lane.DISK, self._segments.open)
-        if replace is None:
-            self._base = await run(Lane.DISK, choose_base, self._segments, bases or {})
-        else:
-            self._base = replace
-        base = self._base
-        self._index.begin_at(base.index + 1)
         await run(Lane.DISK, self._index.open)
+        await run(Lane.FLUSH, self._index.sync_names)
         await run(Lane.DISK, self.pool.open)
+        for start in self._segments.starts:
+            if begins is not None and start < begins:
+                await self._retire(start)  # retention was cut short
+        base = self._base = await run(
+            Lane.DISK, choose_base, self._segments, self._index, bases or {}, begins
+        )
+        self._index.begin_at(base.index + 1)
+        for start in await run(Lane.DISK, missing_segments, self._segments, self._index, base):
+            self._env.log.error("segment file is missing: its entries are faulty", start=start)
+            await self.pool.take(self._segments.path(start), fresh=True)
+            await self._segments.add(start)
         found: Recovered = await run(
             Lane.DISK,
             recover,
@@ -109,24 +139,33 @@ class LogStore(ReadableLog):
             discard_above_mark=discard_above_mark,
             base=base,
         )
+        if found.doubt and on_doubt is not None:
+            await on_doubt(found.doubt)
         self._first_index = found.first_index
+        if not base.known:
+            self._base = LogBase(found.first_index - 1, -1, base.pos, None)
         self._last_index = found.last_index
         self._last_term = found.last_term
         self._end_pos = self._written_pos = found.end_pos
         self.last_chain = found.last_chain
         self._terms = found.terms
+        for first, last in found.faulty:
+            self.faulty.add(first, last)
         for file in await run(Lane.FLUSH, self._index.clear_from, found.last_index + 1):
             await run(Lane.FLUSH, file.fdatasync)
         await self._erase_header(found.end_pos)
+        for pos in found.missing_blanks:
+            await self._write_blank(pos)
         for start in found.scanned:
-            await run(Lane.FLUSH, self._segments.file(start).fdatasync)
+            if self._segments.has(start):
+                await run(Lane.FLUSH, self._segments.file(start).fdatasync)
         if self._segments.starts:
             await run(Lane.FLUSH, self._env.files.sync_dir, self._segments.directory)
         for missing in found.missing_units:
-            await self._make_index_files(missing)
+            await self._make_index_files(missing[0], len(missing[1]) // INDEX_UNIT.size)
             await run(Lane.FLUSH, self._index.write, *missing)
-        self._index.distrust(found.scanned_from)
-        await self._sync_index()
+        self._index.distrust(found.scanned_from, found.last_index)
+        await self.sync_index()
         for start in reversed(found.stale_segments):
             await self._retire(start)
         self._durable_index = self._synced_index = self._last_index
@@ -135,12 +174,21 @@ class LogStore(ReadableLog):
 
     async def _erase_header(self, pos: int) -> None:
         """No believable entry stays behind the end (S1)."""
+        run = self._env.workers.run
         start = self._segments.start_of(pos)
         if not self._segments.has(start) or pos - start + HEADER_SIZE > self._segments.size:
             return
-        file = self._segments.file(start)
-        if any(file.view()[pos - start : pos - start + HEADER_SIZE]):
-            await self._env.workers.run(Lane.FLUSH, _write_synced, file, [bytes(HEADER_SIZE)], pos - start)
+        if any(await run(Lane.DISK, self._segments.pread_around_errors, start, HEADER_SIZE, pos - start)):
+            file = self._segments.file(start)
+            await run(Lane.FLUSH, _write_synced, file, [bytes(HEADER_SIZE)], pos - start)
+
+    async def _write_blank(self, pos: int) -> None:
+        start = self._segments.start_of(pos)
+        rest = start + self._segments.size - pos
+        if rest >= MIN_BLANK_SIZE:
+            blank = BLANK.pack(BLANK_MAGIC, rest)
+            file = self._segments.file(start)
+            await self._env.workers.run(Lane.FLUSH, _write_synced, file, [blank], pos - start)
 
     async def _retire(self, start: int) -> None:
         path = self._segments.remove(start)
@@ -168,11 +216,15 @@ class LogStore(ReadableLog):
             await self._wake.wait()
             self._wake.clear()
             while self._unwritten or self._unindexed:
-                async with self._io:
-                    try:
-                        await self._flush_once()
-                    except OSError as error:
-                        await self._poison(error)
+                try:
+                    async with self._io:
+                        try:
+                            await self._flush_once()
+                        except OSError as error:
+                            await self.poison(error)
+                except NoRoom as error:
+                    self._say_short(str(error))
+                    await asyncio.sleep(ROOM_RETRY_S)
 
     async def _flush_once(self) -> None:
         run = self._env.workers.run
@@ -187,7 +239,7 @@ class LogStore(ReadableLog):
             await self._roll(start)
         units = self._pack_units()
         if units is not None:
-            await self._make_index_files(units)
+            await self._make_index_files(units[0], len(units[1]) // INDEX_UNIT.size)
         began = loop.time()
         await run(
             Lane.FLUSH,
@@ -268,52 +320,87 @@ class LogStore(ReadableLog):
     async def _write_units(self) -> None:
         units = self._pack_units()
         if units is not None:
-            await self._make_index_files(units)
+            await self._make_index_files(units[0], len(units[1]) // INDEX_UNIT.size)
             await self._env.workers.run(Lane.FLUSH, self._index.write, *units)
             self._drop_indexed(units)
 
-    async def _make_index_files(self, units: tuple[int, bytes]) -> None:
-        count = len(units[1]) // INDEX_UNIT.size
-        if self._index.lacks(units[0], count):
-            try:
-                await self._env.workers.run(Lane.FLUSH, self._index.create, units[0], count)
-                await self._env.workers.run(Lane.FLUSH, self._index.sync_names)
-            except OSError as error:
-                raise NodeFailed(f"cannot make an index file in {self._dir}: {error}", EXIT_STORE) from error
+    async def _make_index_files(self, first: int, count: int) -> None:
+        if not self._index.lacks(first, count):
+            return
+        run = self._env.workers.run
+        try:
+            new = await run(Lane.FLUSH, self._index.create, first, count)
+        except OSError as error:
+            raise _no_room(error, f"cannot make an index file in {self._dir}") from error
+        if new:
+            await run(Lane.FLUSH, self._index.sync_names)
 
     async def sync_index(self) -> None:
-        """Make the index units written so far durable."""
-        async with self._io:  # a file must not be closed under its fsync
-            await self._sync_index()
+        """Make the index units written so far durable. OSError is final (S3): see `keep_index`."""
+        for start in self._index.dirty():
+            await self._env.workers.run(Lane.FLUSH, self._index.sync, start)
 
-    async def _sync_index(self) -> None:
-        for file in self._index.take_dirty():
-            await self._env.workers.run(Lane.FLUSH, file.fdatasync)
+    async def keep_index(self) -> None:
+        """`sync_index` at intervals, so that the durable mark never lags far."""
+        try:
+            await self.sync_index()
+        except OSError as error:
+            await self.poison(error)
 
     async def _roll(self, start: int) -> None:
         """Close the current segment with a blank tail and take the next one (S5, S6)."""
         previous = start - self._segments.size
         if self._segments.has(previous):
             await self._sync_written()
-            rest = self._segments.size - (self._written_pos - previous)
-            if rest >= MIN_BLANK_SIZE:
-                blank = BLANK.pack(BLANK_MAGIC, rest)
-                await self._env.workers.run(
-                    Lane.FLUSH,
-                    _write_synced,
-                    self._segments.file(previous),
-                    [blank],
-                    self._written_pos - previous,
-                )
+            if self._segments.start_of(self._written_pos) == previous:
+                await self._write_blank(self._written_pos)
             await self._write_units()
-            await self._sync_index()
+            await self.sync_index()
         try:
-            await self.pool.take(self._segments.path(start))
-            await self._segments.add(start)
+            warm = await self.pool.take(self._segments.path(start))
         except OSError as error:
-            raise NodeFailed(
-                f"cannot prepare a segment of {self._segments.size} bytes in {self._dir}: {error}", EXIT_STORE
+            raise _no_room(
+                error, f"cannot prepare a segment of {self._segments.size} bytes in {self._dir}"
             ) from error
+        await self._segments.add(start)
+        self.short_of_space = self.short_of_space and warm
+
+    # Room
+
+    def can_seal(self, pos: int, index: int, entry_bytes: int) -> bool:
+        """Whether an entry (or batch) of up to `entry_bytes` may be sealed at `pos`: there is room for it."""
+        if not self.short_of_space:
+            return True
+        start = self._segments.start_of(pos)
+        size = self._segments.size
+        if self._index.lacks(index, UNITS_AHEAD):
+            return False
+        kept = min(64 * 1024, size // 16)  # for entries that open terms and tell the members
+        fits = pos - start + entry_bytes + MIN_BLANK_SIZE + kept <= size
+        return start + (size if fits else 2 * size) <= self._prepared_end()
+
+    def can_store(self, pos: int) -> bool:
+        """Whether there is a segment, or one ready, for an entry at `pos`."""
+        return not self.short_of_space or self._segments.start_of(pos) < self._prepared_end()
+
+    def _prepared_end(self) -> int:
+        starts = self._segments.starts
+        end = starts[-1] + self._segments.size if starts else self._segments.start_of(self._end_pos)
+        return end + self.pool.ready * self._segments.size
+
+    async def measure(self) -> DiskUsage:
+        """Look at the disk; says whether it is short of space. OSError when it cannot be asked."""
+        usage = await self._env.workers.run(Lane.DISK, self._env.files.usage, self._dir)
+        if usage.free < self.pool.least_free:
+            self._say_short(f"{usage.free} bytes are free in {self._dir}")
+        elif not self._unwritten or self._segments.has(self._segments.start_of(self._unwritten[0].pos)):
+            self.short_of_space = False
+        return usage
+
+    def _say_short(self, reason: str) -> None:
+        if not self.short_of_space:
+            self.short_of_space = True
+            self._env.log.warning("no room for the next segment", reason=reason)
 
     # Cutting
 
@@ -321,9 +408,15 @@ class LogStore(ReadableLog):
         """Remove entries from `index` on, durably: no believable tail stays behind (S1)."""
         async with self._io:
             try:
-                await self._truncate(index)
+                while True:
+                    try:
+                        await self._truncate(index)
+                        return
+                    except NoRoom as error:
+                        self._say_short(str(error))
+                        await asyncio.sleep(ROOM_RETRY_S)
             except OSError as error:
-                await self._poison(error)
+                await self.poison(error)
 
     async def _truncate(self, index: int) -> None:
         if not self._first_index <= index <= self._last_index:
@@ -331,24 +424,18 @@ class LogStore(ReadableLog):
         run = self._env.workers.run
         await self._sync_written()
         await self._write_units()
-        pos, _ = self.locate(index)
-        before = self.end_of(index - 1) if index > self._first_index else pos
+        before = self.end_of(index - 1)
+        try:
+            pos, _ = self.locate(index)
+        except KeyError:
+            pos = before
+        before = before if index > self._first_index else pos
+        self.cuts += 1
         while self._unwritten and self._unwritten[-1].first >= index:
             self._unwritten.pop()
         if self._unwritten and self._unwritten[-1].last >= index:
             self._unwritten.append(first_part(self._unwritten.pop(), index - 1))
-        # Memory first: whoever reads while the disk works must not look for what is going.
-        written = self._written_pos
-        self._written_pos = min(written, before)
-        self._terms.truncate(index)
-        self._last_index = index - 1
-        self._last_term = self._terms.term_of(index - 1) if index > self._first_index else self._base.term  # type: ignore[assignment]
-        self._end_pos = before
-        self._durable_index = min(self._durable_index, index - 1)
-        self._synced_index = min(self._synced_index, index - 1)
-        self._durable_pos = min(self._durable_pos, before)
-        self.last_chain = self._chain_at_end()
-        if pos < written:
+        if pos < self._written_pos:
             # Units first: a crash in between only brings back entries that the leader cuts again.
             for file in await run(Lane.FLUSH, self._index.clear_from, index):
                 await run(Lane.FLUSH, file.fdatasync)
@@ -357,22 +444,39 @@ class LogStore(ReadableLog):
             for start in reversed(self._segments.starts):
                 if start > pos or (start == pos and start != before):
                     await self._retire(start)
+            self._written_pos = before
+        self._terms.truncate(index)
+        self.faulty.truncate(index)
+        self.suspects.truncate(index)
+        self._last_index = index - 1
+        self._last_term = self._terms.term_of(index - 1) if index > self._first_index else self._base.term  # type: ignore[assignment]
+        self._end_pos = before
+        self._durable_index = min(self._durable_index, index - 1)
+        self._synced_index = min(self._synced_index, index - 1)
+        self._durable_pos = min(self._durable_pos, before)
+        self.last_chain = await self._chain_at_end()
 
-    def _chain_at_end(self) -> int:
+    async def _chain_at_end(self) -> int | None:
         if self._last_index < self._first_index:
-            return self._base.chain or 0
+            return self._base.chain
         if self._unwritten:
             return self._unwritten[-1].chain
-        pos, _ = self.locate(self._last_index)
-        return unpack_header(self._bytes(pos, HEADER_SIZE)).chain_crc
+        if self._last_index in self.faulty:
+            return None
+        try:
+            pos, _ = self.locate(self._last_index)
+            return unpack_header(await self.read(pos, HEADER_SIZE)).chain_crc
+        except (KeyError, Rotten):
+            self.note_damage(self._last_index, self._last_index)
+            return None
 
     # Beginning later
 
     async def drop_before(self, base: LogBase) -> bool:
         """Free the segments before `base.pos`, the oldest first. False: some are still read, try again.
 
-        `base` is a snapshot of this store that is durable (S20); a later segment must begin there. Not to be
-        called while a `reset` runs.
+        `base` is a snapshot of this store that is durable (S20); a later segment must begin there. The store
+        says durably that its log begins there. Not to be called while a `reset` runs.
         """
         if base.pos > self._base.pos:
             if not self._segments.has(base.pos) or base.index >= self._durable_index:
@@ -380,6 +484,8 @@ class LogStore(ReadableLog):
             self._base = base
             self._first_index = base.index + 1
             self._terms.forget_before(self._first_index)
+            self.faulty.remove(0, base.index)
+            self.suspects.remove(0, base.index)
         try:
             return await self._free_segments()
         except OSError as error:
@@ -394,39 +500,43 @@ class LogStore(ReadableLog):
                 return False
             await self.pool.give_back(path)
         async with self._io:
-            if await self._env.workers.run(Lane.DISK, self._index.drop_before, self._first_index):
-                await self._env.workers.run(Lane.DISK, self._index.sync_names)
+            if await self._env.workers.run(Lane.FLUSH, self._index.drop_before, self._first_index):
+                await self._env.workers.run(Lane.FLUSH, self._index.sync_names)
         return True
 
     async def reset(self, base: LogBase) -> None:
         """Replace everything by a log that begins behind `base`, empty. The caller can do it again after a
-        crash in the middle (`open(replace=...)`)."""
+        crash in the middle (`open(replace=True)`)."""
         async with self._io:
             try:
                 await self._reset(base)
             except OSError as error:
-                await self._poison(error)
+                await self.poison(error)
 
     async def _reset(self, base: LogBase) -> None:
-        # Memory first, as for a cut.
+        # Memory first: whoever reads while the disk works must not look for what is going.
         self._unwritten.clear()
         self._unindexed.clear()
         self._base = base
         self._terms = TermTable()
+        self.faulty.truncate(0)
+        self.suspects.truncate(0)
+        self.cuts += 1
         self._first_index = base.index + 1
         self._last_index = self._durable_index = self._synced_index = base.index
         self._last_term = base.term
         self._end_pos = self._written_pos = self._durable_pos = base.pos
-        self.last_chain = base.chain or 0
+        self.last_chain = base.chain
+        run, files = self._env.workers.run, self._env.files
         for start in reversed(self._segments.starts):
             path, free = self._segments.abandon(start)
             if free:
                 await self.pool.give_back(path)
             else:
-                await self._env.workers.run(Lane.DISK, self._env.files.unlink, path)
-        await self._env.workers.run(Lane.DISK, self._index.remove_all, base.index + 1)
-        await self._env.workers.run(Lane.DISK, self._index.sync_names)
-        await self._env.workers.run(Lane.DISK, self._env.files.sync_dir, self._segments.directory)
+                await run(Lane.DISK, files.unlink, path)
+        await run(Lane.FLUSH, self._index.remove_all, base.index + 1)
+        await run(Lane.FLUSH, self._index.sync_names)
+        await run(Lane.DISK, files.sync_dir, self._segments.directory)
 
     async def _erase_files(self) -> None:
         """Remove all files of the log, whatever they hold."""
@@ -440,49 +550,49 @@ class LogStore(ReadableLog):
 
     # Ending
 
-    async def _poison(self, error: OSError) -> None:
+    async def poison(self, error: OSError) -> NoReturn:
         """Leave a marker as well as the disk allows, then end the node: never retry an fsync (S3)."""
         self._failed = True
         reason = f"a write or fsync of the log failed: {error}"
-        path = f"{self._dir}/{POISONED_FILE}"
-        try:
-            await self._env.workers.run(Lane.DISK, _leave_marker, self._env, path, reason)
-        except OSError as second:
-            self._env.log.error("could not leave the poisoned marker", path=path, error=second)
+        await leave_marker(self._env, self._dir, reason)
         raise NodeFailed(f"{reason}; the disk under {self._dir} needs attention", EXIT_STORE) from error
 
     async def run_pool(self) -> None:
-        """Keep prepared segments ready, until cancelled."""
+        """Keep prepared segments and blocks of the index ready, until cancelled."""
         while True:
+            worked = False
             try:
                 worked = await self.pool.fill_one()
-            except OSError as error:
-                # Preparing ahead is a convenience: a roll will say it if the disk is really full.
-                self._env.log.warning("cannot prepare a segment", error=error)
-                worked = False
+                await self._make_index_files(max(self._last_index, 0), UNITS_AHEAD)
+            except (OSError, NoRoom) as error:
+                # Preparing ahead may fail: whoever needs the room is refused, or waits.
+                self._env.log.warning("cannot prepare a segment or index file", error=error)
             await asyncio.sleep(0.01 if worked else 2.0)
 
-    async def close(self) -> None:
-        """Write what is left of the index, close files."""
-        async with self._io:
+    async def close(self) -> bool:
+        """Write what is left of the index, close files; whether everything written is fsynced.
+
+        TimeoutError when the disk does not answer.
+        """
+        async with asyncio.timeout(CLOSE_LIMIT_S), self._io:
             await self._env.workers.run(Lane.FLUSH, lambda: None)  # a cancelled flusher's job may still run
             if not self._failed:  # else an fsync that "works" now would certify what is lost (S3)
                 await self._sync_written()
-                await self._write_units()
-                await self._sync_index()
+                try:
+                    await self._write_units()
+                except NoRoom as error:
+                    self._say_short(str(error))
+                await self.sync_index()
         self._segments.close()
         self._index.close()
+        return not self._failed
+
+
+def _no_room(error: OSError, text: str) -> Exception:
+    """A full disk is waited for; any other error while a file is prepared is one of the disk."""
+    return NoRoom(f"{text}: {error}") if error.errno in (errno.ENOSPC, errno.EDQUOT) else error
 
 
 def _write_synced(file: File, parts: list[bytes], at: int) -> None:
     file.pwritev(parts, at)
     file.fdatasync()
-
-
-def _leave_marker(env: Env, path: str, reason: str) -> None:
-    file = env.files.open(path, create=True)
-    try:
-        file.pwritev([reason.encode()], 0)
-        file.fdatasync()
-    finally:
-        file.close()

@@ -54,6 +54,9 @@ class FollowerReplication:
         self.leader = leader
         self.matched = -1
         self.leader_commit = -1
+        self.trusted = True
+        """False while this store lost entries that it had acknowledged: then it counts for nothing until it
+        holds what the leader has committed (S9)."""
         self._log = log
         self._reported = (-2, -2)
 
@@ -85,6 +88,8 @@ class FollowerReplication:
 
     def _state(self, code: Code, hint_index: int = -1, hint_term: int = -1) -> PushResponse:
         durable = min(self.matched, self._log.durable_index)
+        if not self.trusted and durable < self.leader_commit:
+            durable = -1
         return PushResponse(
             self.term, code, self.matched, durable, self._log.last_index, hint_index, hint_term
         )
@@ -147,7 +152,7 @@ class FollowerReplication:
 
     def _append(self, push: Append, commit_index: int) -> list[Effect]:
         self.leader_commit = max(self.leader_commit, push.commit_index)
-        if self._log.term_of(push.prev_index) != push.prev_term:
+        if push.first != push.prev_index + 1 or self._log.term_of(push.prev_index) != push.prev_term:
             return [self._inconsistent(push.prev_index, push.prev_term)]
         self.matched = max(self.matched, push.prev_index)
         return [StoreEntries(push.first)]

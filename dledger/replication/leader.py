@@ -38,6 +38,8 @@ class PushState(Enum):
     TRUNCATE = "TRUNCATE"
     APPEND = "APPEND"
     INSTALL = "INSTALL"
+    PAUSED = "PAUSED"
+    """Nothing is sent for a while: its disk is full, or what it needs is rotten here."""
 
 
 @dataclass(slots=True)
@@ -141,6 +143,7 @@ class LeaderReplication:
         *,
         push_bytes: int,
         inflight_bytes: int,
+        inflight_frames: int = 1000,
         offer: Callable[[], Offer | None] = lambda: None,
     ) -> None:
         """`offer`: the snapshot for peers behind this log, the one that it begins at if possible."""
@@ -153,13 +156,22 @@ class LeaderReplication:
         self._log = log
         self._push_bytes = push_bytes
         self._window = inflight_bytes
+        self._frames = inflight_frames
         self._offer = offer
         self._voters: tuple[str, ...] = ()
+        self._leaving: tuple[str, ...] = ()
         self.set_members(voters, peers)
 
-    def set_members(self, voters: Iterable[str], peers: Iterable[str]) -> list[Effect]:
-        """The configuration changed. New peers start DOWN until `peer_up`."""
+    def set_members(
+        self, voters: Iterable[str], peers: Iterable[str], leaving: Iterable[str] = ()
+    ) -> list[Effect]:
+        """The configuration changed. New peers start DOWN until `peer_up`.
+
+        `leaving`, of the peers, were removed: they get no entry that is not committed (see
+        dledger/membership.py).
+        """
         self._voters = tuple(sorted(voters))
+        self._leaving = tuple(leaving)
         wanted = sorted(peer for peer in peers if peer != self.self_id)
         self.progress = {peer: self.progress.get(peer, Progress()) for peer in wanted}
         return self._advance_commit()
@@ -214,8 +226,8 @@ class LeaderReplication:
         if progress.state in (PushState.DOWN, PushState.INSTALL):
             return []
         if message.code is Code.INCONSISTENT_STATE:
-            return self._disagreed(peer, progress, message)
-        if message.code is not Code.SUCCESS:
+            return [] if progress.state is PushState.PAUSED else self._disagreed(peer, progress, message)
+        if message.code not in (Code.SUCCESS, Code.DISK_FULL):
             return []
         if message.stored > self._log.last_index:
             raise InvariantBroken(
@@ -224,7 +236,9 @@ class LeaderReplication:
         progress.stored = max(progress.stored, message.stored)
         progress.durable = max(progress.durable, message.durable)
         effects: list[Effect] = []
-        if progress.state is PushState.COMPARE:
+        if message.code is Code.DISK_FULL:
+            self.pause(peer)
+        elif progress.state is PushState.COMPARE:
             self._agreed(peer, progress, message, effects)
         elif progress.state is PushState.TRUNCATE:
             self._start_append(progress)  # frames stay in order: the cut is done before an Append is read
@@ -235,6 +249,22 @@ class LeaderReplication:
             self._fill(peer, progress, effects)
             self._tell_commit(peer, progress, effects)
         return effects
+
+    def pause(self, peer: str) -> None:
+        """Send the peer no entries until `resume_paused`; what it acknowledges still counts."""
+        progress = self.progress.get(peer)
+        if progress is not None and progress.state is not PushState.DOWN:
+            progress.state = PushState.PAUSED
+            self._clear_window(progress)
+
+    def resume_paused(self) -> list[Effect]:
+        """Try the paused peers again."""
+        return [
+            effect
+            for peer, progress in self.progress.items()
+            if progress.state is PushState.PAUSED
+            for effect in self._compare(peer, progress, self._log.last_index)
+        ]
 
     def install_response(self, peer: str, message: InstallResponse) -> list[Effect]:
         """A peer says how far it is with a snapshot."""
@@ -275,11 +305,21 @@ class LeaderReplication:
         for progress in self.progress.values():
             if progress.state is PushState.INSTALL and progress.offer is not None:
                 needed = min(needed, progress.offer.index + 1)
-            elif progress.state in (PushState.TRUNCATE, PushState.APPEND):
+            elif progress.state in (PushState.TRUNCATE, PushState.APPEND, PushState.PAUSED):
                 needed = min(needed, max(progress.compare_index, progress.stored) + 1)
             elif progress.state is PushState.COMPARE and progress.installed >= 0:
                 needed = min(needed, progress.installed + 1)
         return needed
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Whose watermarks decide, sorted."""
+        return self._voters
+
+    def counts(self, peer: str) -> bool:
+        """Whether a peer is a recorded incarnation."""
+        progress = self.progress.get(peer)
+        return progress is not None and progress.counts
 
     def watermark(self, peer: str) -> int:
         """The one of a peer's two watermarks that counts for commit: never what is only in memory there."""
@@ -347,14 +387,19 @@ class LeaderReplication:
     # Sending
 
     def _fill(self, peer: str, progress: Progress, effects: list[Effect]) -> None:
-        last = self._log.last_index
-        while progress.next <= last and progress.inflight_bytes < self._window:
+        last = self.commit_index if peer in self._leaving else self._log.last_index
+        while (
+            progress.next <= last
+            and progress.inflight_bytes < self._window
+            and len(progress.inflight) < self._frames
+        ):
             first = progress.next
             prev_term = self._log.term_of(first - 1)
             if prev_term is None or first < self._log.first_index:
                 effects += self._install(peer, progress)
                 return
             end, size = self._log.range_end(first, self._push_bytes)
+            end = min(end, last)
             effects.append(SendAppend(peer, first, end, prev_term))
             progress.inflight.append((end, size))
             progress.inflight_bytes += size
@@ -382,5 +427,7 @@ class LeaderReplication:
         effects: list[Effect] = [Committed(index)]
         for peer, progress in self.progress.items():
             if progress.state is PushState.APPEND:
+                if peer in self._leaving:
+                    self._fill(peer, progress, effects)
                 self._tell_commit(peer, progress, effects)
         return effects

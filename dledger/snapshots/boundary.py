@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dledger.host import Host
+from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
 from dledger.snapshots.catalog import SnapshotCatalog
 from formats.entry import HEADER_SIZE, unpack_header
@@ -35,7 +36,7 @@ class _Taken:
     pos: int
     entry_pos: int
     entry_size: int
-    config: tuple[int, bytes] | None
+    config: bytes
     parts: Mapping[str, bytes]
 
 
@@ -48,7 +49,7 @@ class BoundarySnapshots:
         log: LogStore,
         host: Host,
         catalog: SnapshotCatalog,
-        config_at: Callable[[int], tuple[int, bytes] | None],
+        config_at: Callable[[int], bytes | None],
         on_published: Callable[[], None],
     ) -> None:
         self._env = env
@@ -69,9 +70,13 @@ class BoundarySnapshots:
         if len(self._waiting) >= MAX_WAITING:
             self.skipped += 1
             return
-        entry_pos, size = self._log.locate(index)
+        try:
+            entry_pos, size = self._log.locate(index)
+        except KeyError:  # its index unit is rotten
+            self.skipped += 1
+            return
         parts = dict(self._host.snapshot())
-        self._waiting.append(_Taken(index, pos, entry_pos, size, self._config_at(index), parts))
+        self._waiting.append(_Taken(index, pos, entry_pos, size, self._config_at(index) or b"", parts))
         self._wake.set()
 
     async def run(self) -> None:
@@ -103,7 +108,7 @@ class BoundarySnapshots:
             )
             await self._catalog.publish(manifest, taken.parts)
             await self._catalog.prune(log.begin_pos)
-        except ValueError as error:
+        except (ValueError, Rotten) as error:
             self._env.log.warning("no snapshot: the log changed", index=taken.index, why=error)
             return
         except OSError as error:

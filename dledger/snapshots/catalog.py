@@ -12,17 +12,24 @@ from collections.abc import Mapping
 from dledger.log.base import LogBase
 from dledger.replication.install import Offer
 from formats.snapshot import (
+    BEGINS_FILE,
     MANIFEST_FILE,
-    SNAPSHOTS_DIR,
     Manifest,
     check_parts,
     decode_manifest,
     encode_manifest,
 )
-from formats.store_files import CorruptFile, parse_segment_name, segment_name
+from formats.store_files import (
+    SNAPSHOTS_DIR,
+    CorruptFile,
+    decode_json,
+    encode_json,
+    parse_segment_name,
+    segment_name,
+)
 from runtime import Env, Lane
 from runtime.files import Files
-from runtime.publish import read_file, write_synced
+from runtime.publish import publish, read_file, write_synced
 
 
 class SnapshotCatalog:
@@ -31,9 +38,14 @@ class SnapshotCatalog:
     def __init__(self, env: Env, node_dir: str, keep: int) -> None:
         self._env = env
         self.directory = f"{node_dir}/{SNAPSHOTS_DIR}"
+        self._begins_file = f"{node_dir}/{BEGINS_FILE}"
         self._keep = keep
         self._manifests: dict[int, Manifest] = {}
         self._lock = asyncio.Lock()
+        self.begins: int | None = None
+        """Where the store says that its log begins; None when it never said."""
+        self.replacing = False
+        """It must begin there, whatever it holds: an install passed its point of no return."""
 
     @property
     def manifests(self) -> list[Manifest]:
@@ -53,8 +65,15 @@ class SnapshotCatalog:
         return next((manifest for manifest in self.manifests if manifest.pos >= pos), None)
 
     async def open(self) -> None:
-        """Find what is there; OSError."""
+        """Find what is there; OSError, CorruptFile."""
         run, files = self._env.workers.run, self._env.files
+        said = await run(Lane.DISK, read_file, files, self._begins_file)
+        if said is not None:
+            value = decode_json(said)
+            pos, replacing = value.get("pos"), value.get("replace")
+            if not isinstance(pos, int) or not isinstance(replacing, bool):
+                raise CorruptFile(f"{self._begins_file}: wrong type of field")
+            self.begins, self.replacing = pos, replacing
         await run(Lane.DISK, files.mkdir, self.directory)
         names = await run(Lane.DISK, files.listdir, self.directory)
         for name in names:
@@ -73,6 +92,12 @@ class SnapshotCatalog:
             elif not name.endswith(".tmp"):
                 continue
             await run(Lane.DISK, files.rmtree, path)
+
+    async def say_begins(self, pos: int, *, replace: bool = False) -> None:
+        """Make durable where the log begins."""
+        data = encode_json({"pos": pos, "replace": replace})
+        await publish(self._env.files, self._env.workers, Lane.DISK, self._begins_file, data)
+        self.begins, self.replacing = pos, replace
 
     async def publish(self, manifest: Manifest, parts: Mapping[str, bytes]) -> None:
         """Make a snapshot durable under its name. OSError: nothing was published."""

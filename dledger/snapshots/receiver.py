@@ -4,9 +4,9 @@ Pieces are appended to `snapshots/incoming-<index>/stream`, each fsynced before 
 the transfer goes on after a crash or with another leader. Then, in this order:
 
 1. the stream is checked and published as a snapshot of this store; up to here the old state is untouched;
-2. the file `installing` is published: from here on the old log is given up, and a start goes on with 3;
+2. the file `begins` says `replace`: from here on the old log is given up, and a start goes on with 3;
 3. the log is emptied and begins behind the snapshot, the host is restored;
-4. `installing` is removed, the leader is told.
+4. `begins` is settled, the leader is told.
 
 Pushes that arrive during 2-4 wait. The node does not vote from 2 on until it was refilled.
 """
@@ -23,17 +23,16 @@ from typing import Protocol
 from dledger.applier import Applier
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Host
-from dledger.log.base import LogBase
 from dledger.log.store import LogStore
 from dledger.messages import Code, InstallResponse, InstallSnapshot, Message
 from dledger.peers import Peers
 from dledger.replication.install import Offer
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
-from formats.snapshot import INSTALLING_FILE, Manifest, unpack_stream
+from formats.snapshot import Manifest, unpack_stream
 from formats.store_files import CorruptFile, decode_json, encode_json
 from runtime import Env, Lane
 from runtime.files import Files
-from runtime.publish import publish, read_file, write_synced
+from runtime.publish import read_file, write_synced
 
 MAX_TOTAL = 4 * 1024 * 1024 * 1024
 """Bytes of a snapshot's stream."""
@@ -87,7 +86,6 @@ class InstallReceiver:
     def __init__(
         self,
         env: Env,
-        node_dir: str,
         log: LogStore,
         host: Host,
         peers: Peers,
@@ -96,7 +94,6 @@ class InstallReceiver:
         events: InstallEvents,
     ) -> None:
         self._env = env
-        self._marker = f"{node_dir}/{INSTALLING_FILE}"
         self._log = log
         self._host = host
         self._peers = peers
@@ -113,29 +110,9 @@ class InstallReceiver:
 
     # Start
 
-    async def open(self) -> Manifest | None:
-        """The snapshot of an install that was cut short after its point of no return; NodeFailed, OSError."""
-        run, files = self._env.workers.run, self._env.files
-        data = await run(Lane.DISK, read_file, files, self._marker)
+    async def open(self) -> None:
+        """Find an unfinished transfer; OSError."""
         self._incoming = await self._find_incoming()
-        if data is None:
-            return None
-        try:
-            pos = decode_json(data).get("pos")
-        except CorruptFile as error:
-            raise NodeFailed(f"{self._marker}: {error}: {_ADVICE}", EXIT_STORE) from error
-        manifest = next((m for m in self._catalog.manifests if m.pos == pos), None)
-        if manifest is None:
-            raise NodeFailed(
-                f"{self._marker} names a snapshot at {pos} that is not there: {_ADVICE}", EXIT_STORE
-            )
-        return manifest
-
-    async def finished(self) -> None:
-        """Log and host are those of the snapshot, durably: a start may believe them."""
-        run, files = self._env.workers.run, self._env.files
-        await run(Lane.DISK, files.unlink, self._marker)
-        await run(Lane.DISK, files.sync_dir, self._marker.rpartition("/")[0])
 
     async def _find_incoming(self) -> _Incoming | None:
         run, files = self._env.workers.run, self._env.files
@@ -260,11 +237,10 @@ class InstallReceiver:
         )
         self.replacing = True
         self._events.install_begins()
-        marker = encode_json({"pos": manifest.pos})
-        await publish(self._env.files, self._env.workers, Lane.DISK, self._marker, marker)
+        await self._catalog.say_begins(manifest.pos, replace=True)
         await self._log.reset(base_of(manifest))
         await self._host.restore(parts, manifest.index, manifest.pos)
-        await self.finished()
+        await self._catalog.say_begins(manifest.pos)
         await self._catalog.prune(manifest.pos)
         self.done += 1
         self.replacing = False
@@ -274,14 +250,6 @@ class InstallReceiver:
             self._events.again(peer, deferred)
         self._deferred.clear()
         release()
-
-
-_ADVICE = "delete this node's store directory and restart it to refill it from its peers"
-
-
-def resumed_base(manifest: Manifest | None) -> LogBase | None:
-    """Where the log of an install that was cut short begins."""
-    return None if manifest is None else base_of(manifest)
 
 
 def _offer_fields(offer: Offer) -> dict[str, object]:

@@ -124,6 +124,13 @@ class Retainer:
             why=removal.why,
         )
         await self._host.log_begins(parts, manifest.index, manifest.pos)
+        try:
+            await self._catalog.say_begins(manifest.pos)
+        except OSError as error:
+            # Without it nothing may go; a full disk gives up a prepared segment for it.
+            given = await self._log.pool.give_up_one()
+            self._env.log.warning("cannot note where the log begins", error=error, made_room=given)
+            return
         self._unfinished = not await self._log.drop_before(base_of(manifest))
         await self._catalog.prune(manifest.pos)
         self.removals += 1

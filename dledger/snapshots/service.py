@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Host
-from dledger.log.base import LogBase
 from dledger.log.store import LogStore
 from dledger.messages import InstallResponse, InstallSnapshot, Message
 from dledger.peers import Peers
@@ -19,8 +18,10 @@ from dledger.snapshots.catalog import SnapshotCatalog
 from dledger.snapshots.receiver import InstallEvents, InstallReceiver
 from dledger.snapshots.retainer import Retainer, RetentionEvents
 from dledger.snapshots.sender import InstallSender
-from formats.snapshot import Manifest
+from formats.store_files import CorruptFile
 from runtime import Env
+
+_ADVICE = "delete this node's store directory and restart it to refill it from its peers"
 
 
 class SnapshotEvents(InstallEvents, RetentionEvents, Protocol):
@@ -38,22 +39,20 @@ class Snapshots:
         host: Host,
         peers: Peers,
         replicator: Replicator,
-        config_at: Callable[[int], tuple[int, bytes] | None],
+        config_at: Callable[[int], bytes | None],
         events: SnapshotEvents,
     ) -> None:
-        """`config_at`: place and body of the configuration entry in force at an index; None for the
-        founders' configuration (S19)."""
+        """`config_at`: the configuration in force at an index (S19)."""
         node_dir = config.node_dir
         self._env = env
         self._log = log
         self._host = host
         self._replicator = replicator
-        self._resumed: Manifest | None = None
         changing = asyncio.Lock()  # the beginning of the log moves: one at a time
         self.catalog = SnapshotCatalog(env, node_dir, config.retention.snapshots_kept)
         self.boundary = BoundarySnapshots(env, log, host, self.catalog, config_at, self._published)
         self.sender = InstallSender(env, log, peers, replicator, self.catalog, config.push_bytes)
-        self.receiver = InstallReceiver(env, node_dir, log, host, peers, self.catalog, changing, events)
+        self.receiver = InstallReceiver(env, log, host, peers, self.catalog, changing, events)
         self.retainer = Retainer(
             env, node_dir, config.retention, log, host, replicator, self.catalog, changing, events
         )
@@ -63,18 +62,19 @@ class Snapshots:
 
     async def open(self) -> None:
         """See what is there. NodeFailed, OSError."""
-        await self.catalog.open()
-        self._resumed = await self.receiver.open()
-
-    @property
-    def bases(self) -> dict[int, LogBase]:
-        """Where the log may begin."""
-        return self.catalog.bases()
-
-    @property
-    def replace(self) -> LogBase | None:
-        """Where the log must begin, whatever it holds: an install was cut short."""
-        return None if self._resumed is None else self.bases[self._resumed.pos]
+        catalog = self.catalog
+        try:
+            await catalog.open()
+        except (CorruptFile, ValueError) as error:
+            raise NodeFailed(
+                f"where the log begins cannot be read: {error}: {_ADVICE}", EXIT_STORE
+            ) from error
+        await self.receiver.open()
+        if catalog.replacing and (catalog.begins is None or not catalog.has(catalog.begins)):
+            raise NodeFailed(
+                f"an install was cut short, and its snapshot in {catalog.directory} is damaged: {_ADVICE}",
+                EXIT_STORE,
+            )
 
     async def start_host(self, applied: int) -> int:
         """After `Host.open`: give it what its log does not reach back to. The index that it holds then."""
@@ -86,11 +86,10 @@ class Snapshots:
                 await catalog.discard(manifest)
         await catalog.prune(log.begin_pos)
         restored = -1
-        if self._resumed is not None or applied < log.first_index - 1:
+        if catalog.replacing or applied < log.first_index - 1:
             restored = applied = await self._restore()
-        if self._resumed is not None:
-            await self.receiver.finished()
-            self._resumed = None
+        if catalog.replacing:
+            await catalog.say_begins(log.begin_pos)
         begins = catalog.lowest(log.begin_pos)
         if log.begin_pos > 0 and begins is not None and begins.index != restored and begins.index <= applied:
             parts = await catalog.load(begins)
@@ -107,17 +106,16 @@ class Snapshots:
                 return manifest.index
         raise NodeFailed(
             f"the log begins at index {self._log.first_index}, and neither the derived state nor a snapshot "
-            f"in {self.catalog.directory} reaches back to it: delete this node's store directory and restart "
-            "it to refill it from its peers",
+            f"in {self.catalog.directory} reaches back to it: {_ADVICE}",
             EXIT_STORE,
         )
 
     def base_config(self) -> tuple[int, bytes] | None:
-        """Place and body of the configuration entry in force where the log begins, if a snapshot tells."""
+        """The configuration where the log begins, and at which index, if a snapshot tells (S19)."""
         manifest = self.catalog.lowest(self._log.begin_pos)
-        if manifest is None or manifest.config_index < 0:
+        if manifest is None or self._log.begin_pos == 0 or not manifest.config:
             return None
-        return manifest.config_index, manifest.config
+        return manifest.index, manifest.config
 
     # Work
 
@@ -154,7 +152,6 @@ class Snapshots:
             "installs_sent": self.sender.started,
             "installs_done": self.receiver.done,
             "installing": self.receiver.replacing,
-            "disk_used_ratio": round(self.retainer.used_ratio, 4),
         }
 
     def _published(self) -> None:

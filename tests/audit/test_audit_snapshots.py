@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from formats.snapshot import MANIFEST_FILE, SNAPSHOTS_DIR, encode_manifest, make_manifest
-from formats.store_files import segment_name
+from formats.snapshot import MANIFEST_FILE, encode_manifest, make_manifest
+from formats.store_files import SNAPSHOTS_DIR, segment_name
 from tests.audit.engine import audit
 from tests.audit.store_builder import SEGMENT_SIZE, Log, sample_log, segment_path, write_group
 
@@ -22,7 +22,7 @@ def take(store: Path, log: Log, segment: int, state: bytes = b"state") -> Path:
     pos = segment * SEGMENT_SIZE
     last = [entry for entry in log.entries if entry.pos < pos][-1]
     parts = {"state": state}
-    manifest = make_manifest(last.index, last.term, pos, last.chain_crc, 0, None, parts)
+    manifest = make_manifest(last.index, last.term, pos, last.chain_crc, 0, b"", parts)
     (node,) = store.glob("dledger-*")
     directory = node / SNAPSHOTS_DIR / segment_name(pos)
     directory.mkdir(parents=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from dledger.config import NodeConfig
 from dledger.host import Chunk, Host, Role
+from dledger.messages import Code
 from formats.entry import HEADER_SIZE, Kind, encode_entry
 from formats.record import system_record, system_record_size
 from runtime.env import Env
@@ -64,6 +65,7 @@ class FakeAppender:
     def __init__(self, log: FakeLog, term: int, added: Callable[[], None]) -> None:
         self.term = term
         self.room = True
+        self.refusal: Code | None = None
         self.log = log
         self._added = added
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from dledger.messages import Code
 from formats.entry import HEADER_SIZE, unpack_header
 from formats.message_ids import decode_message_id
 from formats.properties import decode_properties
@@ -148,6 +149,36 @@ def test_a_batch_is_one_whole_with_consecutive_offsets(tmp_path: Path) -> None:
     run(test)
 
 
+def test_queue_offsets_are_dense_whatever_the_mix_of_messages_and_batches(tmp_path: Path) -> None:
+    """Sealed one after another before anything is applied, over several queues, and again by a new leader."""
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        for leadership in range(2):
+            world.node.auto = False
+            asked = []
+            for number in range(24):
+                queue = number % 3
+                if number % 4 == 1:
+                    body = batch_body(*((b"%d" % part, b"") for part in range(1 + number % 5)))
+                    asked.append(world.ask(RequestCode.SEND_BATCH_MESSAGE, send_header("T", queue, ""), body))
+                else:
+                    asked.append(world.send("T", b"x", queue))
+            world.node.commit()
+            world.node.auto = True
+            assert all(pending.reply.code == 0 for pending in asked)
+            for queue in range(3):
+                records = (await world.pull("T", queue)).records
+                while records and (more := (await world.pull("T", queue, len(records))).records):
+                    records += more
+                offsets = [record.queue_offset for record in records]
+                assert offsets == list(range(len(offsets))), f"leadership {leadership}, queue {queue}"
+            world.node.follow("n1")
+            world.node.lead()
+
+    run(test)
+
+
 def test_a_batch_by_code_10_is_taken_as_a_batch(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
@@ -229,6 +260,19 @@ def test_too_much_pending_is_busy(tmp_path: Path) -> None:
         assert world.node.appender is not None
         world.node.appender.room = False
         assert (await world.send()).code == ResponseCode.SYSTEM_BUSY
+
+    run(test)
+
+
+def test_a_full_disk_is_not_available_and_stores_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        appender = world.node.appender
+        assert appender is not None
+        appender.room, appender.refusal = False, Code.DISK_FULL
+        answer = await world.send()
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "DISK_FULL" in (answer.remark or "")
 
     run(test)
 

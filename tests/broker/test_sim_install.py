@@ -247,7 +247,7 @@ def test_a_broker_brought_up_by_a_snapshot_serves_as_master(seed: int, tmp_path:
         group.led()
         group.start(victim)
         world.run_until(lambda: victim in group.brokers, 5)
-        world.run_for(1.0)
+        world.run_for(2.5)  # a checkpoint
         stores = copies(world, tmp_path / "at last")
         assert_clean(stores)
         for name in ("counters", "manifest"):

@@ -96,7 +96,12 @@ class Group:
         self.world.restart(name, partial(self._main, name=name))
 
     async def _main(self, env: Env, name: str) -> None:
-        defaults = {"segment_size": SEGMENT, "index_units_per_file": 1000, "pool_segments": 1}
+        defaults = {
+            "segment_size": SEGMENT,
+            "index_units_per_file": 1000,
+            "pool_segments": 1,
+            "lag_probe_s": 1.0,
+        }
         config = NodeConfig(
             group="g0",
             self_id=name,
@@ -123,7 +128,7 @@ class Group:
         return name
 
     def append(self, name: str, bodies: list[bytes]) -> int:
-        """Seal entries on the leader, in one turn; the index of the last."""
+        """Seal entries on the leader, in one turn; the index of the last, -1 when it was killed before."""
         indexes: list[int] = []
 
         def seal() -> None:
@@ -136,8 +141,8 @@ class Group:
         process = self.world.nodes[name].process
         assert process is not None
         process.loop.call_soon(seal)
-        self.world.run_until(lambda: indexes, 1)
-        return indexes[-1]
+        self.world.run_until(lambda: indexes or self.world.nodes[name].process is not process, 1)
+        return indexes[-1] if indexes else -1
 
     def await_applied(self, names: tuple[str, ...], index: int) -> None:
         """Let time pass until all of these applied an entry."""

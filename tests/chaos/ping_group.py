@@ -1,13 +1,14 @@
 """A toy of three nodes that ping each other, with everything a real node uses: TaskGroup, time-outs,
-queues, executor jobs, fsync, random choices. Run as a script it prints the digest of its trace."""
+queues, executor jobs, fsync, random choices. Run as a script it prints its trace."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from functools import partial
 
-from chaos.sim import Trace, World
+from chaos.sim import Settings, Trace, World
 from runtime.env import Env
 from runtime.workers import Lane
 
@@ -105,5 +106,52 @@ def run(seed: int) -> list[str]:
         return list(trace.lines)
 
 
+def run_with_faults(seed: int) -> list[str]:
+    """The same under one fault of each family after the other, all of them seeded."""
+    trace = Trace()
+    with World(seed, settings=Settings(spread_chance=0.3), trace=trace) as world:
+        for name in NAMES:
+            world.spawn(world.node(name), partial(main, name=name), may_raise=(ExceptionGroup,))
+        chance = world.stream("faults")
+        network, disk = world.network, world.nodes["n1"].disk
+        faults: list[Callable[[], object]] = [
+            lambda: world.stop("n0"),
+            lambda: world.slow("n1", 50),
+            lambda: world.cont("n0"),
+            lambda: world.clock_drift("n2", 1.2),
+            lambda: world.stall_before("n2", 5, 0.05),
+            lambda: world.clock_jump("n2", 500),
+            lambda: network.delay("n0", "n1", (0.001, 0.01)),
+            lambda: network.loss("n1", "n2", 0.2),
+            lambda: network.bandwidth("n0", "n2", 2_000),
+            lambda: network.silence("n0", "n2", directed=True),
+            lambda: network.forget("n0", "n1"),
+            lambda: network.strand("n1", "n2"),
+            lambda: network.reset("n2"),
+            lambda: network.garbage("n0", PORT),
+            lambda: disk.slow(30),
+            lambda: disk.hang(),
+            lambda: world.heal(),
+            lambda: disk.mend(),
+            lambda: disk.misdirect(),
+            lambda: disk.flip("/pings", 0, 3),
+            lambda: world.crash_before("n1", 7, power=True, mode="torn"),
+            lambda: disk.fail("fsync"),
+        ]
+        for fault in faults:
+            world.run_for(0.02 + 0.1 * chance.random())
+            for name in NAMES:
+                if world.nodes[name].process is None:
+                    world.restart(name, partial(main, name=name), may_raise=(ExceptionGroup,))
+            world.run_for(0.02)
+            fault()
+        world.run_for(0.2)
+        disk.room(disk.used())
+        world.run_for(0.5)
+        world.trace = None
+        return list(trace.lines)
+
+
 if __name__ == "__main__":
-    sys.stdout.write("\n".join(run(int(sys.argv[1]))))
+    course = run_with_faults if "--faults" in sys.argv else run
+    sys.stdout.write("\n".join(course(int(sys.argv[1]))))

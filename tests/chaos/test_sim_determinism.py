@@ -15,9 +15,9 @@ from chaos.sim.trace import first_difference
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_elsewhere(seed: int, hash_seed: int) -> list[str]:
+def run_elsewhere(seed: int, hash_seed: int, *options: str) -> list[str]:
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(Path(ping_group.__file__)), str(seed)]
+    command = [sys.executable, str(Path(ping_group.__file__)), str(seed), *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.split("\n")
 
@@ -33,6 +33,14 @@ def test_one_seed_gives_one_trace_in_one_process() -> None:
 @pytest.mark.parametrize("hash_seed", [1, 4711])
 def test_one_seed_gives_one_trace_under_any_hash_seed(hash_seed: int) -> None:
     assert first_difference(ping_group.run(5), run_elsewhere(5, hash_seed)) is None
+
+
+def test_one_seed_gives_one_trace_with_every_family_of_faults() -> None:
+    first = ping_group.run_with_faults(5)
+    kinds = dict.fromkeys(line.split()[3] for line in first if line.split()[2] == "fault")
+    assert len(kinds) >= 19, list(kinds)
+    assert first_difference(first, ping_group.run_with_faults(5)) is None
+    assert first_difference(first, run_elsewhere(5, 4711, "--faults")) is None
 
 
 def test_seeds_differ() -> None:

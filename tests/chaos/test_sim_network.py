@@ -89,7 +89,10 @@ def test_data_takes_a_latency_and_names_are_addresses() -> None:
     assert scene.client.transport.get_extra_info("peername") == (server, PORT)
     assert scene.accepted[0].transport.get_extra_info("peername")[0] == client
     assert scene.accepted[0].transport.get_extra_info("sockname") == (server, PORT)
-    assert scene.client.transport.get_extra_info("socket") is None
+    sock = scene.client.transport.get_extra_info("socket")
+    assert (sock.getpeername(), sock.getsockname()[0]) == ((server, PORT), client)
+    sock.setsockopt(6, 1, 1)
+    assert (sock.getsockopt(6, 1), sock.getsockopt(6, 2)) == (1, 0) and sock.fileno() == -1
     before = scene.world.time
     scene.send(b"x")
     scene.world.run_until(lambda: scene.accepted[0].data, 1)

@@ -74,9 +74,7 @@ def test_what_expired_waits_for_its_hour(hour: int) -> None:
 def test_a_filling_disk_frees_the_oldest_segments_at_any_age() -> None:
     size = 4_000_000
     with World(3, settings=Settings(disk_bytes=size)) as world:
-        scene = Dated(
-            world, **settings(reserved_hours=72.0, clean_ratio=0.2, force_ratio=0.3, refuse_ratio=0.9)
-        )
+        scene = Dated(world, **settings(reserved_hours=72.0, clean_ratio=0.2, force_ratio=0.3))
         scene.add()
         world.run_for(0.5)
         leader = scene.group.await_leader()
@@ -97,7 +95,7 @@ def test_a_filling_disk_frees_the_oldest_segments_at_any_age() -> None:
 
 def test_forced_cleaning_may_take_what_a_slow_peer_still_needs() -> None:
     with World(4, settings=Settings(disk_bytes=3_000_000)) as world:
-        full = settings(reserved_hours=72.0, clean_ratio=0.2, force_ratio=0.3, refuse_ratio=0.9)
+        full = settings(reserved_hours=72.0, clean_ratio=0.2, force_ratio=0.3)
         scene = Dated(world, **full, inflight_bytes=32 * 1024)
         scene.add()
         leader = scene.group.await_leader()

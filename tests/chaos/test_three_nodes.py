@@ -73,6 +73,8 @@ def crash_and_return(seed: int, effect: int, follower: bool, power: bool) -> Non
                 break
             bodies = [b"%d" % number]
             index = group.append(leader, bodies)
+            if index < 0:
+                break
             world.run_until(partial(settled, group, leader, index), 3)
             if index <= group.applied(leader):
                 acknowledged += bodies

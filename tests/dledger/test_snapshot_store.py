@@ -21,6 +21,7 @@ from dledger.node import Node
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
 from formats.entry import HEADER_SIZE, unpack_header
 from formats.snapshot import (
+    BEGINS_FILE,
     Manifest,
     check_parts,
     decode_manifest,
@@ -29,7 +30,7 @@ from formats.snapshot import (
     pack_stream,
     unpack_stream,
 )
-from formats.store_files import CorruptFile, HardState, Identity
+from formats.store_files import CorruptFile, HardState, Identity, encode_json
 from runtime.env import production_env
 from tests.dledger.test_node import ListHost
 
@@ -42,7 +43,8 @@ def use(
     work: Callable[[LogStore], Awaitable[None]],
     *,
     bases: dict[int, LogBase] | None = None,
-    replace: LogBase | None = None,
+    begins: int | None = None,
+    replace: bool = False,
 ) -> None:
     """Open a log, work with a running flusher, close."""
 
@@ -55,7 +57,9 @@ def use(
             pool_segments=0,
             sync_flush=True,
         )
-        await log.open(power_lost=False, discard_above_mark=False, bases=bases, replace=replace)
+        await log.open(
+            power_lost=False, discard_above_mark=False, bases=bases, begins=begins, replace=replace
+        )
         flusher = asyncio.create_task(log.run_flusher())
         try:
             await work(log)
@@ -153,8 +157,8 @@ def test_a_log_that_begins_at_a_snapshot_opens_again(tmp_path: Path, segment: in
         assert entries
 
     for _ in range(2):
-        use(tmp_path, work, bases={base.pos: base, 0: ORIGIN})
-        use(tmp_path, again, bases={base.pos: base})
+        use(tmp_path, work, bases={base.pos: base, 0: ORIGIN}, begins=base.pos)
+        use(tmp_path, again, bases={base.pos: base}, begins=base.pos)
 
 
 def test_the_chain_goes_on_behind_a_snapshot_and_is_checked(tmp_path: Path) -> None:
@@ -169,9 +173,9 @@ def test_the_chain_goes_on_behind_a_snapshot_and_is_checked(tmp_path: Path) -> N
     async def works(log: LogStore) -> None:
         assert log.first_index == base.index + 1 and log.last_index == 199
 
-    with pytest.raises(Exception, match="chain CRC differs"):
-        use(tmp_path, never, bases={base.pos: wrong})
-    use(tmp_path, works, bases={base.pos: base})
+    with pytest.raises(Exception, match="damaged at index"):
+        use(tmp_path, never, bases={base.pos: wrong}, begins=base.pos)
+    use(tmp_path, works, bases={base.pos: base}, begins=base.pos)
 
 
 def test_without_its_snapshot_the_beginning_is_unknown_but_the_log_opens(tmp_path: Path) -> None:
@@ -182,7 +186,7 @@ def test_without_its_snapshot_the_beginning_is_unknown_but_the_log_opens(tmp_pat
         assert log.term_of(base.index) is None
         assert await content(log) == entries
 
-    use(tmp_path, work)
+    use(tmp_path, work, begins=base.pos)
 
 
 def test_what_is_being_read_is_freed_later(tmp_path: Path) -> None:
@@ -211,12 +215,12 @@ def test_a_log_is_cut_down_to_its_snapshot_and_goes_on(tmp_path: Path) -> None:
         assert log.last_chain == base.chain
         await append(log, 5, term=9, size=1000)
 
-    use(tmp_path, work, bases={base.pos: base})
+    use(tmp_path, work, bases={base.pos: base}, begins=base.pos)
 
     async def again(log: LogStore) -> None:
         assert (log.first_index, log.last_index) == (base.index + 1, base.index + 5)
 
-    use(tmp_path, again, bases={base.pos: base})
+    use(tmp_path, again, bases={base.pos: base}, begins=base.pos)
 
 
 def test_a_log_is_replaced_by_a_snapshot(tmp_path: Path) -> None:
@@ -239,7 +243,7 @@ def test_a_log_is_replaced_by_a_snapshot(tmp_path: Path) -> None:
     async def again(log: LogStore) -> None:
         assert (log.first_index, log.last_index) == (1001, 1010)
 
-    use(tmp_path, again, bases={base.pos: base})
+    use(tmp_path, again, bases={base.pos: base}, begins=base.pos)
 
 
 def test_an_empty_log_begins_at_its_newest_snapshot(tmp_path: Path) -> None:
@@ -260,7 +264,7 @@ def test_an_interrupted_replacement_is_finished_at_the_next_start(tmp_path: Path
         assert (log.first_index, log.last_index) == (1001, 1000)
         assert segments(tmp_path) == [] and index_files(tmp_path) == []
 
-    use(tmp_path, work, replace=base)
+    use(tmp_path, work, bases={base.pos: base}, begins=base.pos, replace=True)
 
 
 def test_a_base_that_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -279,7 +283,7 @@ PARTS = st.dictionaries(NAMES, st.binary(max_size=200), max_size=5)
 
 
 def manifest_of(parts: dict[str, bytes], pos: int = SEGMENT, index: int = 20) -> Manifest:
-    return make_manifest(index, 3, pos, 99, 12345, (7, b"config"), parts)
+    return make_manifest(index, 3, pos, 99, 12345, b"config", parts)
 
 
 @given(PARTS)
@@ -310,11 +314,11 @@ def test_everything_counts_for_the_digest() -> None:
     parts = {"a": b"1", "b": b"2"}
     base = manifest_of(parts)
     others = [
-        make_manifest(21, 3, SEGMENT, 99, 12345, (7, b"config"), parts),
-        make_manifest(20, 4, SEGMENT, 99, 12345, (7, b"config"), parts),
-        make_manifest(20, 3, SEGMENT, 98, 12345, (7, b"config"), parts),
-        make_manifest(20, 3, SEGMENT, 99, 12345, (7, b"confih"), parts),
-        make_manifest(20, 3, SEGMENT, 99, 12345, None, parts),
+        make_manifest(21, 3, SEGMENT, 99, 12345, b"config", parts),
+        make_manifest(20, 4, SEGMENT, 99, 12345, b"config", parts),
+        make_manifest(20, 3, SEGMENT, 98, 12345, b"config", parts),
+        make_manifest(20, 3, SEGMENT, 99, 12345, b"confih", parts),
+        make_manifest(20, 3, SEGMENT, 99, 12345, b"", parts),
         manifest_of({"a": b"12", "b": b""}),
     ]
     assert len({base.digest, *(other.digest for other in others)}) == 7
@@ -350,7 +354,9 @@ def test_snapshots_are_published_found_and_removed(tmp_path: Path) -> None:
 
 
 def test_a_store_without_any_way_back_says_what_to_do(tmp_path: Path) -> None:
-    filled(tmp_path / "dledger-n0", 3)
+    base, _ = filled(tmp_path / "dledger-n0", 3)
+    said = encode_json({"pos": base.pos, "replace": False})
+    (tmp_path / "dledger-n0" / BEGINS_FILE).write_bytes(said)
     config = NodeConfig(
         "g",
         "n0",

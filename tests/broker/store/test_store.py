@@ -176,6 +176,22 @@ def test_what_is_no_record_is_skipped_and_counted(tmp_path: Path, body: bytes) -
     run(test)
 
 
+def test_entries_of_an_unknown_kind_are_skipped(tmp_path: Path) -> None:
+    """A newer program may have written them (safety.md S13): the log holds them, nothing else does."""
+
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        store.message()
+        store.log.append(b"from the future", 1, 200)
+        store.message()
+        store.apply()
+        assert store.bodies() == ["T0-0", "T0-1"]
+        assert store.store.applied_index == store.log.last_index
+
+    run(test)
+
+
 def test_a_restart_from_a_snapshot_replays_only_the_rest(tmp_path: Path) -> None:
     async def test() -> None:
         store = Store(tmp_path)

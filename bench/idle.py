@@ -1,0 +1,49 @@
+"""`python -m bench idle`: what an idle group costs, in percent of a core per process.
+
+Starts a group of real processes on loopback in a temporary directory, lets it settle, and reads the CPU time
+of every process before and after.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+
+SETTLE_S = 3.0
+
+
+def idle(nodes: int, seconds: float) -> dict[str, float]:
+    """Percent of a core by node, with `worst` of the brokers; leader named as `leader (n0)`."""
+    with tempfile.TemporaryDirectory(prefix="idle-") as directory:
+        spec = ClusterSpec(nodes=nodes, base_port=find_base_port(nodes), segment_size=16 * MIB)
+        group = LocalCluster.create(Path(directory) / "group", spec)
+        group.start()
+        try:
+            time.sleep(SETTLE_S)
+            leader = group.wait_leader()
+            pids = {node: group.pid(node) for node in spec.node_ids}
+            before = {node: _cpu_s(pid) for node, pid in pids.items()}
+            began = time.monotonic()
+            time.sleep(seconds)
+            took = time.monotonic() - began
+            result = {
+                f"leader ({node})" if node == leader else node: _percent(_cpu_s(pid) - before[node], took)
+                for node, pid in pids.items()
+            }
+        finally:
+            group.stop()
+    return result | {"worst": max(result.values())}
+
+
+def _percent(cpu_s: float, took_s: float) -> float:
+    return round(100 * cpu_s / took_s, 2)
+
+
+def _cpu_s(pid: int | None) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,86 @@
+"""A log as a list of entries, for the cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ENTRY_BYTES = 100
+"""Every entry counts as much."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry: its term, what it says, and the voters if it is a configuration."""
+
+    term: int
+    text: str
+    voters: tuple[str, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.term}:{self.text}"
+
+
+class ListLog:
+    """A log in memory. `LogView` of replication and `LogTip` of election."""
+
+    def __init__(self) -> None:
+        self.first_index = 0
+        self.durable_index = -1
+        self.changes = 0
+        """How often entries came or went."""
+        self._entries: list[Entry] = []
+
+    @property
+    def last_index(self) -> int:
+        """Of the last entry, -1 for none."""
+        return self.first_index + len(self._entries) - 1
+
+    @property
+    def last_term(self) -> int:
+        """Of the last entry, -1 for none."""
+        return self._entries[-1].term if self._entries else -1
+
+    def term_of(self, index: int) -> int | None:
+        """See `LogView`."""
+        if index == -1:
+            return -1
+        return self.entry(index).term if self.first_index <= index <= self.last_index else None
+
+    def last_of_term_at_most(self, term: int, index: int) -> int:
+        """See `LogView`."""
+        while index >= self.first_index and self.entry(index).term > term:
+            index -= 1
+        return index if index >= self.first_index else -1
+
+    def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
+        """See `LogView`."""
+        last = min(self.last_index, first + max(max_bytes // ENTRY_BYTES, 1) - 1)
+        return last, (last - first + 1) * ENTRY_BYTES
+
+    def entry(self, index: int) -> Entry:
+        """One entry that is there."""
+        return self._entries[index - self.first_index]
+
+    def entries(self, first: int, last: int) -> tuple[Entry, ...]:
+        """Entries `first..last`."""
+        return tuple(self._entries[first - self.first_index : last - self.first_index + 1])
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """At the end."""
+        self.changes += 1
+        self._entries += entries
+
+    def cut(self, index: int) -> None:
+        """Entries from `index` on are gone."""
+        self.changes += 1
+        del self._entries[index - self.first_index :]
+        self.durable_index = min(self.durable_index, index - 1)
+
+    def retire(self, first: int) -> None:
+        """Entries below `first` are gone."""
+        del self._entries[: first - self.first_index]
+        self.first_index = first
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self._entries)) or "empty"

@@ -1,0 +1,394 @@
+"""`python -m chaos failover`: how long a group of real processes is without a leader, many times over.
+
+Three brokers and a NameServer on loopback. One round: kill the leader (SIGKILL), wait until a probe in
+another process (`chaos.probe`) has an acknowledgement for a message that it first sent after the kill, start
+the node again, wait until it has caught up. With `--load` another process keeps a window of messages under
+way around each kill. With `--stop` the leader is stopped (SIGSTOP) instead, continued after 10 s, and the
+changes of leader and the terms that this cost are counted.
+
+For the slowest rounds the report shows what the other nodes' logs said, in milliseconds since the kill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from chaos.cluster import MIB, PACKAGES, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
+
+TOPIC = "Probe"
+LOAD_TOPIC = "Load"
+LIMIT_S = 30.0
+"""A failover that takes longer ends the run."""
+STOPPED_S = 10.0
+"""How long a stopped leader stays stopped."""
+SETTLE_S = 2.0
+"""After it continues, before terms are compared."""
+LOAD_LEAD_S = 1.0
+"""Load before the kill."""
+LOAD_TAIL_S = 0.2
+MAX_STORE_BYTES = 6 * 1024 * MIB
+"""All stores together; then the group is made anew."""
+SLOWEST = 5
+"""Rounds whose course is shown."""
+BUDGET_MS = {"idle": (100, 300), "load": (100, 1000), "stop": (1000, 1000)}
+"""Median and p99 that are promised (design: failover budget)."""
+_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\w+) +(\S+) (.*)")
+_BUCKETS_MS = (10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 600, 800, 1000, 2000, 30_000)
+
+
+@dataclass
+class Round:
+    """One failover. Times in milliseconds since the kill."""
+
+    number: int
+    node: str
+    ms: float
+    sent_ms: float
+    """When the message was first sent that was acknowledged first."""
+    tries: int
+    timeline: list[str] = field(default_factory=list)
+    leader_changes: int = 0
+    terms: int = 0
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command `failover`."""
+    parser = subparsers.add_parser("failover", help="measure failovers of a group of real processes")
+    add_arguments(parser)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("--kills", type=int, default=20, help="rounds (default 20)")
+    parser.add_argument("--load", action="store_true", help="with messages under way all the time")
+    parser.add_argument("--window", type=int, default=64, help="how many (default 64, of 1 KiB)")
+    parser.add_argument("--stop", action="store_true", help="SIGSTOP for 10 s instead of SIGKILL")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments at which it happens")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument("--check", action="store_true", help="exit code 1 when the budget is not met")
+    parser.add_argument("--dir", type=Path, help="keep stores and logs here (default: a temporary directory)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit codes: 0 done, 1 a failover failed, something was lost, or (with --check) it was too slow."""
+    with ExitStack() as stack:
+        directory = args.dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-")))
+        measure = Measurement(args, directory / "group")
+        try:
+            measure.run()
+        except (ClusterError, TimeoutError, subprocess.SubprocessError) as error:
+            print(f"failover: {error}", file=sys.stderr)
+            return 1
+        report = measure.report()
+    for line in describe(report, measure.rounds):
+        print(line)
+    if args.json:
+        print(json.dumps(report))
+    if report["lost"]:
+        return 1
+    return 1 if args.check and not report["within_budget"] else 0
+
+
+class Helper:
+    """A process that is asked by lines and answers with lines of JSON."""
+
+    def __init__(self, *command: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=PACKAGES,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def __enter__(self) -> Helper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _end(self._process)
+
+    def say(self, line: str) -> None:
+        """Ask; the answer is read by `answer`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """The next line; TimeoutError when none comes."""
+        line = _read_line(self._process.stdout, LIMIT_S)
+        value = json.loads(line)
+        assert isinstance(value, dict)
+        return value
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Both."""
+        self.say(line)
+        return self.answer()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.close()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()
+
+
+def _read_line(stream: IO[str] | None, limit_s: float) -> str:
+    assert stream is not None
+    ready, _, _ = select.select([stream], [], [], limit_s)
+    if not ready:
+        raise TimeoutError(f"no acknowledgement within {limit_s:g} s")
+    line = stream.readline()
+    if not line:
+        raise TimeoutError("the helper process ended")
+    return line
+
+
+class Measurement:
+    """Runs the rounds; one group, made anew when its stores grow too large."""
+
+    def __init__(self, args: argparse.Namespace, directory: Path) -> None:
+        self._args = args
+        self._directory = directory
+        self._chance = random.Random(args.seed)
+        self.rounds: list[Round] = []
+        self._acked = 0
+        self._places = 0
+        self._load_acked = 0
+        self._loop_lag_ms = 0.0
+        self._gc_ms = 0.0
+
+    @property
+    def mode(self) -> str:
+        """`idle`, `load` or `stop`."""
+        if self._args.stop:
+            return "stop"
+        return "load" if self._args.load else "idle"
+
+    def run(self) -> None:
+        """All rounds."""
+        while len(self.rounds) < self._args.kills:
+            with self._group() as group, ExitStack() as stack:
+                addresses = [group.addr(node) for node in group.spec.node_ids]
+                probe = stack.enter_context(Helper("chaos.probe", TOPIC, *addresses))
+                load: Helper | None = None
+                if self._args.load:
+                    window = ["--window", str(self._args.window)]
+                    load = stack.enter_context(
+                        Helper("chaos.pressure", group.namesrv_addr, LOAD_TOPIC, *window)
+                    )
+                probe.say(f"since {time.monotonic()}")
+                probe.answer()
+                self._rounds(group, probe, load)
+                counts = probe.ask("count")
+                if load is not None:
+                    self._load_acked += load.ask("count")["acked"]
+                self._acked += counts["acked"]
+                self._places += counts["places"]
+
+    @contextmanager
+    def _group(self) -> Iterator[LocalCluster]:
+        shutil.rmtree(self._directory, ignore_errors=True)
+        spec = ClusterSpec(base_port=find_base_port(), segment_size=64 * MIB)
+        group = LocalCluster.create(self._directory, spec)
+        group.start()
+        try:
+            group.create_topic(TOPIC, 1)
+            group.create_topic(LOAD_TOPIC, 4)
+            yield group
+        finally:
+            group.stop()
+
+    def _rounds(self, group: LocalCluster, probe: Helper, load: Helper | None) -> None:
+        while len(self.rounds) < self._args.kills:
+            if _size(group.directory / "store") > MAX_STORE_BYTES:
+                return
+            if load is not None:
+                load.ask("on")
+                time.sleep(LOAD_LEAD_S)
+            time.sleep(self._chance.uniform(0.1, 0.4))
+            self._note_pauses(group)
+            done = self._round(group, probe, load)
+            self.rounds.append(done)
+            if sys.stderr.isatty():
+                print(f"\r{len(self.rounds)}/{self._args.kills}: {done.ms:.0f} ms  ", end="", file=sys.stderr)
+
+    def _round(self, group: LocalCluster, probe: Helper, load: Helper | None) -> Round:
+        node = group.wait_leader()
+        states = {other: group.state(other) for other in group.spec.node_ids}
+        logs = {other: _Tail(group, other) for other in group.spec.node_ids if other != node}
+        wall, at = time.time(), time.monotonic()
+        group.signal(node, signal.SIGSTOP if self._args.stop else signal.SIGKILL)
+        probe.say(f"since {at}")
+        answer = probe.answer()
+        if load is not None:
+            time.sleep(LOAD_TAIL_S)
+            load.ask("off")
+        result = Round(
+            number=len(self.rounds),
+            node=node,
+            ms=round((answer["acked_at"] - at) * 1000, 1),
+            sent_ms=round((answer["sent_at"] - at) * 1000, 1),
+            tries=answer["tries"],
+        )
+        time.sleep(0.05)
+        result.timeline = timeline(logs.values(), wall, result.ms + 50)
+        if self._args.stop:
+            time.sleep(max(0.0, at + STOPPED_S - time.monotonic()))
+            group.signal(node, signal.SIGCONT)
+            time.sleep(SETTLE_S)
+            before = max(int(state.get("term", 0)) for state in states.values())
+            after = [int(group.state(other).get("term", 0)) for other in group.spec.node_ids]
+            result.terms = max(after) - before
+            result.leader_changes = sum(log.count("role role=LEADER") for log in logs.values())
+        else:
+            wait_for(lambda: group.pid(node) is None or None, LIMIT_S, lambda: f"{node} does not die")
+            group.start_node(node)
+        group.wait_caught_up()
+        return result
+
+    def _note_pauses(self, group: LocalCluster) -> None:
+        for node in group.spec.node_ids:
+            state = group.state(node)
+            self._loop_lag_ms = max(self._loop_lag_ms, float(state.get("loop_lag_ms_max", 0)))
+            self._gc_ms = max(self._gc_ms, float(state.get("gc_ms_max", 0)))
+
+    def report(self) -> dict[str, Any]:
+        """Figures of all rounds."""
+        times = sorted(done.ms for done in self.rounds)
+        median, p99 = percentile(times, 0.5), percentile(times, 0.99)
+        most_median, most_p99 = BUDGET_MS[self.mode]
+        slowest = sorted(self.rounds, key=lambda done: -done.ms)[:SLOWEST]
+        report: dict[str, Any] = {
+            "mode": self.mode,
+            "rounds": len(times),
+            "seed": self._args.seed,
+            "p50_ms": median,
+            "p90_ms": percentile(times, 0.9),
+            "p99_ms": p99,
+            "max_ms": times[-1],
+            "within_budget": median < most_median and p99 < most_p99,
+            "histogram_ms": histogram(times),
+            "acknowledged": self._acked,
+            "lost": self._acked - self._places,
+            "load_acknowledged": self._load_acked,
+            "loop_lag_ms_max": self._loop_lag_ms,
+            "gc_ms_max": self._gc_ms,
+            "slowest": [asdict(done) for done in slowest],
+        }
+        if self._args.stop:
+            report["leader_changes_max"] = max(done.leader_changes for done in self.rounds)
+            report["terms_max"] = max(done.terms for done in self.rounds)
+            report["within_budget"] &= report["leader_changes_max"] <= 1
+        return report
+
+
+class _Tail:
+    """What a node's log says from now on."""
+
+    def __init__(self, group: LocalCluster, node: str) -> None:
+        self.node = node
+        self._path = group.directory / "logs" / f"broker-{node}" / "broker.log"
+        self._start = self._path.stat().st_size
+
+    def lines(self) -> list[str]:
+        """Everything written since."""
+        with self._path.open("rb") as file:
+            file.seek(self._start)
+            return file.read().decode(errors="replace").splitlines()
+
+    def count(self, text: str) -> int:
+        """Lines with this text."""
+        return sum(1 for line in self.lines() if text in line)
+
+
+def timeline(logs: Iterator[_Tail] | Sequence[_Tail] | Any, wall: float, until_ms: float) -> list[str]:
+    """Log lines of several nodes in the order of their time, which is shown in ms since `wall`."""
+    found: list[tuple[float, str]] = []
+    for log in logs:
+        for line in log.lines():
+            match = _LINE.match(line)
+            if match is None:
+                continue
+            stamp = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").timestamp()
+            ms = (stamp - wall) * 1000
+            if -5 <= ms <= until_ms:
+                found.append((ms, f"{ms:7.0f} ms {log.node} {match[4]}"))
+    return [text for _, text in sorted(found)]
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The value that this share of the ordered values does not exceed."""
+    return ordered[min(len(ordered) - 1, max(0, -(-int(len(ordered) * share * 1000) // 1000) - 1))]
+
+
+def histogram(times: Sequence[float]) -> dict[str, int]:
+    """How many took at most so many milliseconds, and more than the bucket before."""
+    counts: dict[str, int] = {}
+    low = 0.0
+    for high in _BUCKETS_MS:
+        count = sum(1 for ms in times if low < ms <= high)
+        if count:
+            counts[f"<={high}"] = count
+        low = high
+    return counts
+
+
+def describe(report: dict[str, Any], rounds: Sequence[Round]) -> Iterator[str]:
+    """The report for people."""
+    yield (
+        f"{report['rounds']} failovers ({report['mode']}): p50 {report['p50_ms']:.0f} ms, "
+        f"p90 {report['p90_ms']:.0f} ms, p99 {report['p99_ms']:.0f} ms, max {report['max_ms']:.0f} ms; "
+        f"{'within' if report['within_budget'] else 'OUTSIDE'} the budget"
+    )
+    lag, collection = report["loop_lag_ms_max"], report["gc_ms_max"]
+    yield f"worst event-loop lag {lag:.1f} ms, worst collection {collection:.1f} ms"
+    yield (
+        f"acknowledged to the probe {report['acknowledged']}, lost {report['lost']}; "
+        f"acknowledged to the load {report['load_acknowledged']}"
+    )
+    if "terms_max" in report:
+        changes, terms = report["leader_changes_max"], report["terms_max"]
+        yield f"changes of leader: at most {changes}, terms: at most {terms}"
+    for bucket, count in report["histogram_ms"].items():
+        yield f"{bucket:>8} ms {count:5} {'#' * max(1, round(60 * count / len(rounds)))}"
+    for slow in report["slowest"]:
+        yield f"round {slow['number']}: {slow['ms']:.0f} ms, {slow['tries']} tries, {slow['node']} was lost"
+        for line in slow["timeline"]:
+            yield f"    {line}"
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command by itself."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.failover", description=__doc__)
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""`python -m chaos mutants`: run every mutant on a copy of the tree, say which suite caught it and the cost.
+
+Exit 0 when all were caught, 1 when one survived or a patch does not fit, 2 when the tree itself fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check
+from chaos.mutants.suites import FAST, SIM, SUITES, Suite
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_COPIED = (
+    ".git", ".venv", "run", "docs", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache",
+    ".pytest_cache", ".hypothesis", "*.egg-info",
+)  # fmt: skip
+_TAIL_LINES = 40
+_LONGEST = 160
+
+
+@dataclass
+class Result:
+    """What became of one mutant. `by`: suite and test (or seed) that caught it."""
+
+    name: str
+    caught: bool = False
+    by: str = ""
+    seconds: float = 0.0
+    seeds: int = 0
+    ran: list[str] = field(default_factory=list)
+
+    def row(self) -> dict[str, object]:
+        """For the JSON line."""
+        cost = {"seconds": round(self.seconds, 1), "seeds": self.seeds}
+        return {"name": self.name, "caught": self.caught, "by": self.by, "cost": cost}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one suite: what failed first (empty: nothing), how many seeds it took."""
+
+    failed: str
+    seeds: int = 0
+    output: str = ""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command and its options."""
+    parser = subparsers.add_parser(
+        "mutants", help="run wrong changes against the tests that must notice them"
+    )
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("--list", action="store_true", help="names and what they break; run nothing")
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", default=[], help="this mutant (repeatable)"
+    )
+    parser.add_argument("--suite", choices=(FAST, SIM), help="only suites of this kind")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
+    parser.add_argument("--rotate", type=int, metavar="DAY", help="a part that changes with the day")
+    parser.add_argument("--count", type=int, default=6, help="size of that part")
+    parser.add_argument("--no-baseline", action="store_true", help="do not run the unchanged tree first")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command; its exit code."""
+    mutants = chosen(all_mutants(), args.only, args.rotate, args.count)
+    if args.list:
+        for mutant in mutants:
+            print(f"{mutant.name:<40} {mutant.rule:<24} {mutant.about}")
+        return 0
+    misfits = misfitting(mutants)
+    if misfits:
+        print("\n".join(misfits), file=sys.stderr)
+        return 1
+    suites = [suite for suite in SUITES if args.suite in (None, suite.kind)]
+    if not args.no_baseline:
+        failed = baseline(suites)
+        if failed:
+            print(f"the unchanged tree fails {failed}: nothing can be said of mutants", file=sys.stderr)
+            return 2
+    mutants = [mutant for mutant in mutants if any(concerns(suite, mutant) for suite in suites)]
+    results = []
+    with ThreadPoolExecutor(max(args.jobs, 1)) as pool:
+        for result in pool.map(lambda mutant: try_mutant(mutant, suites), mutants):
+            print(line(result), flush=True)
+            results.append(result)
+    survivors = [result.name for result in results if not result.caught]
+    print(f"{len(results) - len(survivors)} of {len(results)} mutants caught")
+    if survivors:
+        print("survived: " + ", ".join(survivors))
+    if args.json:
+        print(json.dumps({"mutants": [result.row() for result in results]}))
+    return 1 if survivors else 0
+
+
+def chosen(mutants: list[Mutant], only: Sequence[str], day: int | None, count: int) -> list[Mutant]:
+    """Those asked for; SystemExit for a name that is none."""
+    if only:
+        known = {mutant.name: mutant for mutant in mutants}
+        for name in only:
+            if name not in known:
+                raise SystemExit(f"no mutant {name!r}: see --list")
+        return [known[name] for name in only]
+    if day is not None and mutants:
+        count = min(count, len(mutants))
+        return [mutants[(day * count + place) % len(mutants)] for place in range(count)]
+    return mutants
+
+
+def misfitting(mutants: Sequence[Mutant]) -> list[str]:
+    """What is wrong with patches that do not fit the tree."""
+    found = []
+    for mutant in mutants:
+        try:
+            check(mutant, ROOT)
+        except PatchError as error:
+            found.append(str(error))
+    return found
+
+
+def baseline(suites: Sequence[Suite]) -> str:
+    """Run the suites on an unchanged copy; the first failure, empty when all pass."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = copy_tree(Path(folder))
+        for suite in suites:
+            outcome = run_suite(suite, tree)
+            if outcome.failed:
+                print(outcome.output, file=sys.stderr)
+                return outcome.failed
+    return ""
+
+
+def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
+    """Apply it to a copy, run suites until one fails."""
+    result = Result(mutant.name)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = copy_tree(Path(folder))
+        apply(mutant, tree)
+        for suite in suites:
+            if not concerns(suite, mutant):
+                continue
+            began = time.monotonic()
+            outcome = run_suite(suite, tree)
+            result.seconds += time.monotonic() - began
+            result.seeds += outcome.seeds
+            result.ran.append(suite.name)
+            if outcome.failed:
+                result.caught = True
+                result.by = outcome.failed
+                break
+    return result
+
+
+def concerns(suite: Suite, mutant: Mutant) -> bool:
+    """Whether the suite runs against a change there."""
+    return not suite.packages or any(path.split("/")[0] in suite.packages for path in mutant.paths)
+
+
+def copy_tree(folder: Path) -> Path:
+    """The sources and tests of this tree, in a new place."""
+    target = folder / "tree"
+    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    return target
+
+
+def run_suite(suite: Suite, tree: Path) -> Outcome:
+    """One suite on one tree. One that does not end in time has caught the mutant too."""
+    try:
+        return _run_seeds(suite, tree) if suite.seeds else _run_tests(suite, tree)
+    except subprocess.TimeoutExpired:
+        return Outcome(f"{suite.name}: no end within {suite.limit_s:.0f} s")
+
+
+def _run_tests(suite: Suite, tree: Path) -> Outcome:
+    tests = [test for test in suite.tests if (tree / test).exists()]
+    if not tests:
+        return Outcome("")
+    arguments = ["-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider", *tests]
+    done = _python(arguments, tree, suite.limit_s)
+    if done.returncode == 0:
+        return Outcome("")
+    failed = [text for text in done.stdout.splitlines() if text.startswith(("FAILED ", "ERROR "))]
+    what = failed[0].split(" ", 1)[1].split(" - ")[0] if failed else f"exit code {done.returncode}"
+    return Outcome(f"{suite.name}: {what}", output=_tail(done.stdout))
+
+
+def _run_seeds(suite: Suite, tree: Path) -> Outcome:
+    """One seed, then two, four ...: most mutants need few. Marks that were not reached do not count."""
+    start, size = 0, 1
+    until = time.monotonic() + suite.limit_s
+    while start < suite.seeds and time.monotonic() < until:
+        size = min(size, suite.seeds - start)
+        arguments = ["-m", "chaos", "sim", "--start", str(start), "--seeds", str(size)]
+        arguments += ["--no-shrink", "--json", "--replays", str(tree / "replays")]
+        done = _python(arguments, tree, suite.limit_s)
+        try:
+            said = json.loads(done.stdout.splitlines()[-1])
+            first = min(said["violations"], key=lambda violation: violation["seed"], default=None)
+        except (ValueError, IndexError, KeyError, TypeError):
+            return Outcome(f"{suite.name}: ended with {done.returncode}", start + size, _tail(done.stdout))
+        if first is not None:
+            what = str(first["message"]).splitlines()[0]
+            text = f"{suite.name}: seed {first['seed']} ({first['profile']}): {what}"
+            return Outcome(text[:_LONGEST], first["seed"] + 1, _tail(done.stdout))
+        start += size
+        size *= 2
+    return Outcome("", start)
+
+
+def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
+    """This interpreter on a copy of the tree; its output with its errors."""
+    environment = {**os.environ, "PYTHONPATH": str(tree), "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".h")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=limit_s,
+        check=False,
+    )
+
+
+def _tail(output: str) -> str:
+    return "\n".join(output.splitlines()[-_TAIL_LINES:])
+
+
+def line(result: Result) -> str:
+    """One line for people."""
+    state = "caught  " if result.caught else "SURVIVED"
+    by = result.by if result.caught else "ran " + ", ".join(result.ran)
+    return f"{state} {result.name:<40} {result.seconds:6.1f} s  {by}"
+
+
+def main() -> int:
+    """Outer shell of `python -m chaos.mutants.command`."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.mutants.command")
+    add_options(parser)
+    return run(parser.parse_args())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

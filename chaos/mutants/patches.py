@@ -1,0 +1,139 @@
+"""Patches as files: comment lines, then a unified diff. Applied strictly: every line before and around a
+change must be there, at the place that the diff names or, when the code has moved, at exactly one other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+_HUNK = re.compile(r"^@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
+
+
+class PatchError(Exception):
+    """A patch that cannot be read, or does not fit the tree; the text says which and where."""
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """One place: `before` becomes `after`, expected at line `line` (from 1)."""
+
+    path: str
+    line: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One patch. `about`: what it breaks; `rule`: which decision forbids it."""
+
+    name: str
+    about: str
+    rule: str
+    hunks: tuple[Hunk, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Files that it changes."""
+        return tuple(dict.fromkeys(hunk.path for hunk in self.hunks))
+
+
+def all_mutants() -> list[Mutant]:
+    """Every patch of this folder, by name."""
+    return [read_mutant(path) for path in sorted(FOLDER.glob("*.patch"))]
+
+
+def read_mutant(path: Path) -> Mutant:
+    """One patch file; PatchError when it is none."""
+    lines = path.read_text().splitlines()
+    comments = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
+    rules = [line.removeprefix("Rule:").strip() for line in comments if line.startswith("Rule:")]
+    about = " ".join(line for line in comments if line and not line.startswith("Rule:"))
+    if not about or len(rules) != 1:
+        raise PatchError(f"{path.name}: needs comment lines that say what it breaks, and one `# Rule: ...`")
+    hunks = tuple(_hunks(path.name, [line for line in lines if not line.startswith("#")]))
+    if not hunks:
+        raise PatchError(f"{path.name}: no change in it")
+    return Mutant(path.stem, about, rules[0], hunks)
+
+
+def _hunks(name: str, lines: list[str]) -> list[Hunk]:
+    hunks: list[Hunk] = []
+    target = ""
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        at += 1
+        if line.startswith("+++ "):
+            target = line[4:].split("\t")[0].removeprefix("b/")
+            continue
+        found = _HUNK.match(line)
+        if found is None:
+            continue
+        before: list[str] = []
+        after: list[str] = []
+        while at < len(lines) and lines[at][:1] in ("", " ", "+", "-", "\\"):
+            text = lines[at]
+            if text.startswith(("--- ", "+++ ")):
+                break
+            at += 1
+            if text[:1] in ("", " ", "-"):
+                before.append(text[1:])
+            if text[:1] in ("", " ", "+"):
+                after.append(text[1:])
+        if not target:
+            raise PatchError(f"{name}: a hunk before any file name")
+        hunks.append(Hunk(target, int(found[1]), tuple(before), tuple(after)))
+    return hunks
+
+
+def apply(mutant: Mutant, root: Path) -> None:
+    """Change the files below `root`; PatchError, and nothing changed, when a hunk does not fit."""
+    changed = {path: mutated(mutant, path, _read(mutant, root, path)) for path in mutant.paths}
+    for path, text in changed.items():
+        (root / path).write_text(text)
+
+
+def check(mutant: Mutant, root: Path) -> None:
+    """PatchError when it does not fit the files below `root`, or leaves no valid Python."""
+    for path in mutant.paths:
+        text = mutated(mutant, path, _read(mutant, root, path))
+        try:
+            compile(text, path, "exec")
+        except SyntaxError as error:
+            raise PatchError(f"{mutant.name}: {path} would not compile: {error}") from error
+
+
+def mutated(mutant: Mutant, path: str, text: str) -> str:
+    """The content of one file with the mutant's changes."""
+    lines = text.splitlines()
+    shift = 0
+    for hunk in mutant.hunks:
+        if hunk.path != path:
+            continue
+        place = _find(mutant, hunk, lines, hunk.line - 1 + shift)
+        lines[place : place + len(hunk.before)] = hunk.after
+        shift += len(hunk.after) - len(hunk.before)
+    return "\n".join(lines) + "\n"
+
+
+def _find(mutant: Mutant, hunk: Hunk, lines: list[str], expected: int) -> int:
+    size = len(hunk.before)
+    if tuple(lines[expected : expected + size]) == hunk.before:
+        return expected
+    places = [at for at in range(len(lines) - size + 1) if tuple(lines[at : at + size]) == hunk.before]
+    if len(places) == 1:
+        return places[0]
+    raise PatchError(
+        f"{mutant.name}: the lines around {hunk.path}:{hunk.line} are there {len(places)} times; "
+        "the code has changed: make the patch anew"
+    )
+
+
+def _read(mutant: Mutant, root: Path, path: str) -> str:
+    file = root / path
+    if not file.is_file():
+        raise PatchError(f"{mutant.name}: there is no {path}")
+    return file.read_text()

@@ -1,0 +1,67 @@
+"""What runs against a mutant: a table, cheapest first. The first suite that fails has caught it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FAST = "fast"
+SIM = "sim"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Test files for pytest, or the arguments of `python -m chaos sim`. Only for mutants of `packages`."""
+
+    name: str
+    kind: str
+    """FAST, or SIM: whole nodes in simulated time."""
+    limit_s: float
+    tests: tuple[str, ...] = ()
+    seeds: int = 0
+    """Of `python -m chaos sim` instead of tests, in growing parts until one is violated."""
+    packages: tuple[str, ...] = ()
+    """Empty: for all."""
+
+
+CORE = ("dledger", "formats", "runtime")
+
+SUITES: tuple[Suite, ...] = (
+    Suite(
+        "unit",
+        FAST,
+        180,
+        (
+            "tests/formats",
+            "tests/dledger/test_elector.py",
+            "tests/dledger/test_votes.py",
+            "tests/dledger/test_transitions.py",
+            "tests/dledger/test_rounds.py",
+            "tests/dledger/test_reads.py",
+            "tests/dledger/test_incoming.py",
+            "tests/dledger/test_replication.py",
+            "tests/dledger/test_wire.py",
+            "tests/dledger/test_log_store.py",
+        ),
+        packages=CORE,
+    ),
+    Suite("scripts", FAST, 60, ("tests/scripts/test_raft_scripts.py",), packages=CORE),
+    Suite("paper", FAST, 60, ("tests/paper",), packages=CORE),
+    Suite("schedules", FAST, 120, ("tests/dledger/test_core_schedules.py",), packages=CORE),
+    Suite("store-model", FAST, 180, ("tests/dledger/test_log_store_model.py",), packages=CORE),
+    Suite("codecs", FAST, 120, ("tests/dledger/test_codec_fuzz.py",), packages=CORE),
+    Suite("broker", FAST, 300, ("tests/broker",), packages=("broker",)),
+    Suite("sim", SIM, 600, seeds=62, packages=CORE),
+    Suite(
+        "sim-scenarios",
+        SIM,
+        300,
+        (
+            "tests/chaos/test_three_nodes.py",
+            "tests/chaos/test_random_faults.py",
+            "tests/chaos/test_election_faults.py",
+            "tests/chaos/test_read_points.py",
+        ),
+        packages=CORE,
+    ),
+)
+"""In this order. tests/dledger/test_node.py is not among them: it runs in real time."""

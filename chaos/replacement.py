@@ -1,0 +1,188 @@
+"""`python -m chaos replace`: members of a group of real processes are replaced while it is written to.
+
+Three ways, each with the longest time in which no message was acknowledged to a probe in another process:
+
+* *wiped follower*: kill -9, its store deleted, started again under its old name (it learns until it has all);
+* *wiped leader*: the same with the leader, so a failover is part of it;
+* *exchanged*: a fourth node is added (`dledger member add`), then an old one is removed and stopped.
+
+Before that the log is filled, so that catching up is real work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from chaos.cluster import HOST, MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
+from chaos.failover import LOAD_TOPIC, TOPIC, Helper
+from dledger.client import DLedgerClient, RequestFailed
+from runtime.env import production_env
+
+LIMIT_S = 120.0
+"""Until a new member has caught up and votes."""
+TAIL_S = 1.0
+"""How long the probe goes on after that."""
+BUDGET_MS = 1000
+"""Promised: no longer write pause."""
+
+
+@dataclass
+class Replacement:
+    """One replacement: how long it took until the group was whole, and the longest write pause in it."""
+
+    way: str
+    took_s: float
+    pause_ms: float
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command `replace`."""
+    parser = subparsers.add_parser("replace", help="replace members of a group of real processes under load")
+    parser.add_argument("--mib", type=int, default=64, help="bytes in the log before (default 64 MiB)")
+    parser.add_argument("--load", action="store_true", help="keep 64 messages under way all the time")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument("--check", action="store_true", help="exit code 1 when a pause is longer than 1 s")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit codes: 0 done, 1 a replacement failed, something was lost, or (with --check) paused too long."""
+    with tempfile.TemporaryDirectory(prefix="replace-") as directory:
+        measure = Replacements(Path(directory) / "group", args)
+        try:
+            measure.run()
+        except (ClusterError, TimeoutError, RequestFailed, subprocess.SubprocessError) as error:
+            print(f"replace: {error}", file=sys.stderr)
+            return 1
+    for done in measure.done:
+        print(f"{done.way:16} whole again after {done.took_s:6.2f} s, longest pause {done.pause_ms:6.0f} ms")
+    print(f"lost {measure.lost}")
+    worst = max(done.pause_ms for done in measure.done)
+    if args.json:
+        rows = [asdict(done) for done in measure.done]
+        print(json.dumps({"replacements": rows, "pause_ms_max": worst, "lost": measure.lost}))
+    return 1 if measure.lost or (args.check and worst > BUDGET_MS) else 0
+
+
+class Replacements:
+    """One group, three replacements."""
+
+    def __init__(self, directory: Path, args: argparse.Namespace) -> None:
+        self._args = args
+        self._base_port = find_base_port(nodes=4)
+        self._directory = directory
+        self.done: list[Replacement] = []
+        self.lost = 0
+
+    def run(self) -> None:
+        """All of them."""
+        spec = ClusterSpec(base_port=self._base_port, segment_size=16 * MIB)
+        group = LocalCluster.create(self._directory, spec)
+        # The fourth node's files lie beside the others'; those know of it only when it is added.
+        wider = LocalCluster(
+            self._directory, ClusterSpec(nodes=4, base_port=self._base_port, segment_size=16 * MIB)
+        )
+        group.start()
+        with ExitStack() as stack:
+            stack.callback(wider.stop)
+            group.create_topic(TOPIC, 1)
+            group.create_topic(LOAD_TOPIC, 4)
+            addresses = [wider.addr(node) for node in wider.spec.node_ids]
+            probe = stack.enter_context(Helper("chaos.probe", TOPIC, *addresses))
+            load = stack.enter_context(Helper("chaos.pressure", group.namesrv_addr, LOAD_TOPIC))
+            self._fill(load)
+            if self._args.load:
+                load.ask("on")
+            leader = group.wait_leader()
+            follower = next(node for node in spec.node_ids if node != leader)
+            self._measure("wiped follower", probe, lambda: self._wipe(group, follower))
+            self._measure("wiped leader", probe, lambda: self._wipe(group, leader))
+            self._measure("exchanged", probe, lambda: self._exchange(wider))
+            if self._args.load:
+                load.ask("off")
+            counts = probe.ask("count")
+            self.lost = counts["acked"] - counts["places"]
+
+    def _fill(self, load: Helper) -> None:
+        wanted = self._args.mib * 1024
+        load.ask("on")
+        while load.ask("count")["acked"] < wanted:
+            time.sleep(0.1)
+        load.ask("off")
+
+    def _measure(self, way: str, probe: Helper, replace: Callable[[], None]) -> None:
+        began = time.monotonic()
+        replace()
+        took = time.monotonic() - began
+        time.sleep(TAIL_S)
+        gap = probe.ask(f"gap {began}")["gap"]
+        self.done.append(Replacement(way, round(took, 2), round(gap * 1000, 1)))
+
+    def _wipe(self, group: LocalCluster, node: str) -> None:
+        group.signal(node, signal.SIGKILL)
+        wait_for(lambda: group.pid(node) is None or None, LIMIT_S, lambda: f"{node} does not die")
+        shutil.rmtree(group.store(node))
+        group.start_node(node)
+        self._wait_member(group, node, voter=True)
+
+    def _exchange(self, wider: LocalCluster) -> None:
+        new = wider.spec.node_ids[-1]
+        wider.write_node(new)
+        wider.start_node(new)
+        ask(wider, lambda client: client.add_member(new, raft_address(wider, new), stays=False))
+        self._wait_member(wider, new, voter=True)
+        leader = wider.wait_leader()
+        old = next(node for node in wider.spec.node_ids if node not in (leader, new))
+        ask(wider, lambda client: client.remove_member(old, force=False))
+        self._wait_member(wider, old, voter=False)
+        wider.terminate(old)
+
+    def _wait_member(self, group: LocalCluster, node: str, *, voter: bool) -> None:
+        """Until the node votes in its present life and holds everything, or is no member any more."""
+
+        def there() -> bool | None:
+            rows = {row["id"]: row for row in ask(group, lambda client: client.members())["members"]}
+            row = rows.get(node)
+            if not voter:
+                return row is None or None
+            state = group.state(node)
+            return (
+                row is not None
+                and row["role"] == "voter"
+                and state.get("role") == "FOLLOWER"
+                and row["lag_entries"] < 1000
+            ) or None
+
+        wait_for(there, LIMIT_S, lambda: f"{node} is not {'a voter' if voter else 'gone'}")
+
+
+def raft_address(group: LocalCluster, node: str) -> str:
+    """host:port of a node's peer port."""
+    return f"{HOST}:{group.spec.raft_port(node)}"
+
+
+def ask(group: LocalCluster, question: Callable[[DLedgerClient], Any]) -> Any:
+    """One question to the group's leader over the DLedger client protocol."""
+    env = production_env("replace")
+
+    async def session() -> Any:
+        peers = {node: raft_address(group, node) for node in group.spec.node_ids}
+        async with DLedgerClient(env, peers, 10.0) as client:
+            return await question(client)
+
+    try:
+        return asyncio.run(session())
+    finally:
+        env.workers.close()

@@ -1,0 +1,54 @@
+"""The clocks of one machine."""
+
+from __future__ import annotations
+
+PPB = 1_000_000_000  # clock rates are parts per billion of world time, so that all is exact
+NEVER = 1 << 62  # ns; a clock that stands still reaches nothing
+
+
+class Clock:
+    """Monotonic clock: at world time `_base` it showed `_shown`, and it runs at its rate since.
+
+    The wall clock is disciplined (NTP): world time, plus a skew that only jumps change.
+    """
+
+    __slots__ = ("_base", "_rate_ppb", "_shown", "ahead", "steady", "wall_skew_ms")
+
+    def __init__(self, shown_ns: int, wall_skew_ms: int) -> None:
+        self._rate_ppb = PPB
+        self.wall_skew_ms = wall_skew_ms
+        self.set(0, shown_ns)
+
+    @property
+    def rate(self) -> float:
+        """Seconds of this clock per second of the world."""
+        return self._rate_ppb / PPB
+
+    def set(self, world_ns: int, shown_ns: int) -> None:
+        """At a world time it shows this, and keeps its rate: a boot, by chance anything."""
+        self._base, self._shown = world_ns, shown_ns
+        self.steady = self._rate_ppb == PPB
+        self.ahead = shown_ns - world_ns  # of the world's time, while it is steady
+
+    def drift(self, world_ns: int, rate: float) -> None:
+        """Run at another rate from a world time on, without a jump. 0 stands still."""
+        shown = self.local_ns(world_ns)
+        self._rate_ppb = round(rate * PPB)
+        self.set(world_ns, shown)
+
+    def local_ns(self, world_ns: int) -> int:
+        """What it shows at a world time."""
+        if self.steady:
+            return world_ns + self.ahead
+        return self._shown + (world_ns - self._base) * self._rate_ppb // PPB
+
+    def world_ns(self, local_ns: int) -> int:
+        """First world time at which it shows at least `local_ns`."""
+        if self.steady:
+            return local_ns - self.ahead
+        missing = local_ns - self._shown
+        if missing <= 0:
+            return self._base + missing  # what has passed is due, whatever the rate was then
+        if self._rate_ppb == 0:
+            return NEVER
+        return self._base - (-missing * PPB // self._rate_ppb)

@@ -1,0 +1,249 @@
+"""Content of one file: what the page cache shows, what the device holds, and the writes between the two."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+BLOCK = 4096  # what a file system gives room by
+SECTOR = 512  # what a device writes whole or not at all
+_LARGE = 64 * 1024
+
+# A write (offset, bytes) or a new length (length, None).
+FileOp = tuple[int, bytes | None]
+
+MODES = ("prefix", "torn", "none", "all")
+
+
+def apply_op(content: bytearray, op: FileOp) -> bytearray:
+    """A content after one operation, changed in place unless it was empty."""
+    offset, data = op
+    length = offset if data is None else offset + len(data)
+    if data is None and length < len(content):
+        del content[length:]
+    elif length > len(content):
+        if content:
+            content.extend(bytes(length - len(content)))
+        else:
+            content = bytearray(length)  # zeros that take no memory until they are touched
+    if data is not None:
+        content[offset:length] = data  # as long as what it replaces: views of it stay valid
+    return content
+
+
+class Inode:
+    """One file, whatever its names."""
+
+    __slots__ = (
+        "_blocks",
+        "_dirty_end",
+        "_further_blocks",
+        "content",
+        "durable",
+        "lock_owner",
+        "number",
+        "pending",
+        "written",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.content = bytearray()
+        self.durable = bytearray()
+        self.pending: deque[FileOp] = deque()
+        self.written = 0  # operations ever
+        self._dirty_end = 0  # zeros from here on
+        self._blocks = 0  # so many from the start have room on the device
+        self._further_blocks: set[int] = set()  # and these after a hole
+        self.lock_owner: object | None = None
+
+    # -- the page cache ------------------------------------------------------------------------------
+
+    def write(self, op: FileOp) -> None:
+        """Into the page cache. BufferError when a mapped file would change its length."""
+        op = self._without_zeros(op)
+        self.content = apply_op(self.content, op)
+        self.pending.append(op)
+        self.written += 1
+        offset, data = op
+        if data is None:
+            self._dirty_end = min(self._dirty_end, offset)
+            self._free_blocks(-(-len(self.content) // BLOCK))
+        else:
+            self._dirty_end = max(self._dirty_end, offset + len(data))
+
+    def _without_zeros(self, op: FileOp) -> FileOp:
+        # Prepared segments are filled with megabytes of zeros: as memory that nobody touched they are free.
+        offset, data = op
+        if data is None or len(data) < _LARGE or offset < self._dirty_end or data != bytes(len(data)):
+            return op
+        return (max(len(self.content), offset + len(data)), None)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """From the page cache; short at the end."""
+        with memoryview(self.content) as view:
+            return bytes(view[offset : offset + length])
+
+    # -- room ----------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """Bytes of the device that it takes."""
+        return (self._blocks + len(self._further_blocks)) * BLOCK
+
+    def has_room(self, end: int) -> bool:
+        """Whether everything below `end` has blocks."""
+        return -(-end // BLOCK) <= self._blocks
+
+    def lacks_room(self, end: int) -> int:
+        """Bytes of blocks that are missing below `end`."""
+        count = -(-end // BLOCK)
+        further = sum(1 for block in self._further_blocks if block < count)
+        return max(0, count - self._blocks - further) * BLOCK
+
+    def take_room(self, start: int, end: int, free: int | None) -> int:
+        """Give blocks to [start, end) out of `free` bytes (None: any number); how far they reach."""
+        first, last = start // BLOCK, (end - 1) // BLOCK
+        if last < self._blocks:
+            return end
+        if free is None and first <= self._blocks and not self._further_blocks:
+            self._blocks = last + 1
+            return end
+        for block in range(max(first, self._blocks), last + 1):
+            if block in self._further_blocks:
+                continue
+            if free is not None:
+                if free < BLOCK:
+                    end = max(start, block * BLOCK)
+                    break
+                free -= BLOCK
+            self._further_blocks.add(block)
+        while self._blocks in self._further_blocks:
+            self._further_blocks.discard(self._blocks)
+            self._blocks += 1
+        return end
+
+    def _free_blocks(self, count: int) -> None:
+        self._blocks = min(self._blocks, count)
+        if self._further_blocks:
+            self._further_blocks = {block for block in self._further_blocks if block < count}
+
+    # -- durability ----------------------------------------------------------------------------------
+
+    def commit(self, mark: int) -> None:
+        """Make the first `mark` operations ever durable."""
+        count = len(self.pending) - (self.written - mark)
+        for _ in range(count):
+            self.durable = apply_op(self.durable, self.pending.popleft())
+
+    def fail_commit(self, mark: int, rng: random.Random) -> str:
+        """An fsync that failed: some of it is not on the device, and nobody will try again.
+
+        As Linux does: the pages count as clean, so the next fsync succeeds. Either they still show what
+        was written ("kept"), or what the device holds ("dropped").
+        """
+        count = len(self.pending) - (self.written - mark)
+        ops = [self.pending.popleft() for _ in range(count)]
+        unlucky = rng.randrange(count) if ops else 0
+        missed = [op for number, op in enumerate(ops) if number == unlucky or rng.random() < 0.5]
+        for op in ops:
+            if not any(op is other for other in missed):
+                self.durable = apply_op(self.durable, op)
+        if rng.random() < 0.5:
+            return "kept"
+        for offset, data in missed:
+            if data is not None:
+                end = min(offset + len(data), len(self.content))
+                if end > offset:
+                    self.content[offset:end] = self.durable[offset:end].ljust(end - offset, b"\0")
+        for op in self.pending:
+            self.content = apply_op(self.content, op)
+        return "dropped"
+
+    def lose(self, mode: str, rng: random.Random) -> int:
+        """Power cut. Returns the number of lost operations. The old content object stays with the dead."""
+        ops = list(self.pending)
+        if mode == "torn":
+            self.durable, lost = torn(self.durable, ops, rng)
+        else:
+            kept = surviving(len(ops), mode, rng)
+            lost = len(ops) - kept
+            for op in ops[:kept]:
+                self.durable = apply_op(self.durable, op)
+        self.pending.clear()
+        self.written = 0
+        self.content = bytearray(self.durable)
+        self._free_blocks(-(-len(self.content) // BLOCK))
+        self.lock_owner = None
+        return lost
+
+    def flip(self, offset: int, bit: int) -> None:
+        """Rot: in the cache, on the device, and in what is on its way there. IndexError beyond the end."""
+        self.content[offset] ^= 1 << bit
+        if offset < len(self.durable):
+            self.durable[offset] ^= 1 << bit
+        for number, (start, data) in enumerate(self.pending):
+            if data is not None and start <= offset < start + len(data):
+                rotten = bytearray(data)
+                rotten[offset - start] ^= 1 << bit
+                self.pending[number] = (start, bytes(rotten))
+
+
+def surviving(count: int, mode: str, rng: random.Random) -> int:
+    """How many of the first pending operations a power cut leaves."""
+    if mode == "none" or not count:
+        return 0
+    return count if mode == "all" else rng.randint(0, count)
+
+
+def torn(durable: bytearray, ops: list[FileOp], rng: random.Random) -> tuple[bytearray, int]:
+    """What a device holds that wrote any sectors back, in any order; how many operations lack something.
+
+    Of one sector it holds one of the states that the sector had: writes to one sector are not reordered.
+    The length is one that the file had.
+    """
+    if not ops:
+        return durable, 0
+    touching: dict[int, list[int]] = {}  # sector -> the writes to it
+    for number, (offset, data) in enumerate(ops):
+        if data is not None:
+            for sector in range(offset // SECTOR, (offset + len(data) - 1) // SECTOR + 1):
+                touching.setdefault(sector, []).append(number)
+    last = _last_writes(touching, len(ops), rng)
+    lengths = rng.randint(0, len(ops))  # so many changes of the length are there
+    content, length, lost = bytearray(durable), len(durable), 0
+    for number, (offset, data) in enumerate(ops):
+        reached = number < lengths
+        if data is None:
+            if reached and offset < len(content):
+                del content[offset:]
+            length = offset if reached else length
+        else:
+            end = offset + len(data)
+            length = max(length, end) if reached else length
+            content.extend(bytes(max(0, end - len(content))))
+            for sector in range(offset // SECTOR, (end - 1) // SECTOR + 1):
+                if number <= last[sector]:
+                    low, high = max(offset, sector * SECTOR), min(end, (sector + 1) * SECTOR)
+                    content[low:high] = data[low - offset : high - offset]
+                else:
+                    reached = False
+        lost += not reached
+    del content[length:]
+    content.extend(bytes(length - len(content)))
+    return content, lost
+
+
+def _last_writes(touching: dict[int, list[int]], count: int, rng: random.Random) -> dict[int, int]:
+    """The last write that each sector has seen; -1 for none."""
+    last: dict[int, int] = {}
+    if rng.random() < 0.5:  # whole writes are there or not, as far as a sector allows that
+        there = [rng.random() < 0.5 for _ in range(count)]
+        for sector, writes in touching.items():
+            missing = next((place for place, number in enumerate(writes) if not there[number]), len(writes))
+            last[sector] = writes[missing - 1] if missing else -1
+    else:  # each sector has its own fate
+        for sector, writes in touching.items():
+            kept = rng.choice((0, len(writes), rng.randint(0, len(writes))))
+            last[sector] = writes[kept - 1] if kept else -1
+    return last

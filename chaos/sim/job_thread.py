@@ -1,0 +1,48 @@
+"""A job on a thread of its own that never runs at the same time as anything else.
+
+Most jobs run in one piece: nobody sees the disk between two of their effects. A *spread* job is taken off its
+thread at some of them, virtual time passes, others run, and it goes on where it was. The thread and the
+simulator hand one baton to and fro, so that all of it stays in the order that the seed decides.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class JobThread:
+    """Runs one function in slices. `go` is called outside of it, `park` inside."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.done = False
+        self._function = function
+        self._slice = threading.Semaphore(0)
+        self._rest = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, name="spread job", daemon=True)
+        self._thread.start()
+
+    @property
+    def identity(self) -> int | None:
+        """Of the thread."""
+        return self._thread.ident
+
+    def go(self) -> None:
+        """Let it run until it parks or ends."""
+        self._slice.release()
+        self._rest.acquire()
+        if self.done:
+            self._thread.join()
+
+    def park(self) -> None:
+        """Let the others run."""
+        self._rest.release()
+        self._slice.acquire()
+
+    def _run(self) -> None:
+        self._slice.acquire()
+        try:
+            self._function()
+        finally:
+            self.done = True
+            self._rest.release()

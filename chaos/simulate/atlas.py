@@ -1,0 +1,66 @@
+"""The fault atlas: what a run may do to disks so that the group must still recover.
+
+Kills, power cuts, partitions, stops and clocks may hit all nodes at once: nothing acknowledged is lost by
+them. A fault that *damages* a store (a failed write, rot, a lost file, a wiped directory) takes that node's
+copy away. Then a majority of undamaged copies must be left: no second node of three is damaged before the
+first one is whole again, that is a voter of the group with everything that was committed when it was hit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chaos.simulate.stage import Machine, Stage
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What happened to a store, and up to where the log was committed then."""
+
+    kind: str
+    commit_index: int
+    life: int
+
+
+class Atlas:
+    """Which stores are damaged now."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.damaged: dict[str, Damage] = {}
+        self.refused = 0
+        self._stage = stage
+
+    def allows(self, name: str) -> bool:
+        """Whether this node's store may be damaged now. Counts what it refuses."""
+        self.look()
+        others = sum(1 for other in self.damaged if other != name)
+        fine = others + 1 <= (self._stage.plan.nodes - 1) // 2
+        self.refused += not fine
+        return fine
+
+    def damage(self, name: str, kind: str) -> None:
+        """It is damaged."""
+        machine = self._stage.machines[name]
+        machine.excused = True
+        self.damaged[name] = Damage(kind, self._stage.cluster.commit_index, machine.lives)
+
+    def look(self) -> None:
+        """Who is whole again?"""
+        for name in list(self.damaged):
+            if self._whole(self._stage.machines[name], self.damaged[name]):
+                del self.damaged[name]
+                self._stage.machines[name].excused = False
+
+    def _whole(self, machine: Machine, damage: Damage) -> bool:
+        leader = self._stage.leader()
+        node = machine.node
+        if leader is None or node is None or machine.lives == damage.life:
+            return False
+        head = self._stage.machines[leader].node
+        if head is None or not node.elector.may_vote or not node.elector.may_stand:
+            return False
+        named = head.membership.counts(node.my_hello())
+        settled = not head._members.pending(head.commit_index)
+        return named and settled and node.log.durable_index >= damage.commit_index

@@ -1,0 +1,109 @@
+"""Clients on machines of their own, with the real `DLedgerClient`, that do what the plan says."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from chaos.sim.settings import MS
+from chaos.simulate.history import ACKNOWLEDGED, REFUSED, UNKNOWN, Call, History
+from chaos.simulate.plan import Operation
+from chaos.simulate.register_host import body_of
+from dledger.client import DLedgerClient, RequestFailed
+from dledger.messages import Code
+from runtime.env import Env
+
+if TYPE_CHECKING:
+    from chaos.simulate.stage import Stage
+
+KEYS = 8
+CERTAINLY_NOT = (Code.LEADER_PENDING_FULL, Code.DISK_FULL, Code.UNEXPECTED_ARGUMENT, Code.NOT_LEADER)
+"""Answers after which nothing was executed."""
+
+
+class Client:
+    """The program of one client machine."""
+
+    def __init__(self, stage: Stage, number: int, history: History, operations: list[Operation]) -> None:
+        self.name = stage.client_names[number]
+        self.done = False
+        self._stage = stage
+        self._history = history
+        self._operations = operations
+        self._count = 0
+
+    async def main(self, env: Env) -> None:
+        """All operations, one after another, none before its time."""
+        async with DLedgerClient(env, self._stage.peers) as client:
+            for operation in self._operations:
+                early = operation.at_ms * MS - self._now()
+                if early > 0:
+                    await asyncio.sleep(early / 1e9)
+                await self._perform(client, operation)
+        self.done = True
+
+    def _now(self) -> int:
+        process = self._stage.world.nodes[self.name].process
+        assert process is not None
+        return process.loop.now_ns()
+
+    async def _perform(self, client: DLedgerClient, operation: Operation) -> None:
+        if operation.kind == "get":
+            await self._get(client, operation.pick)
+        elif operation.kind == "read":
+            await self._read_point(client, operation.pick)
+        elif operation.kind == "burst":
+            async with asyncio.TaskGroup() as group:
+                for number in range(operation.count):
+                    group.create_task(self._append(client, operation.size), name=f"burst-{number}")
+        else:
+            await self._append(client, operation.size)
+
+    async def append_last(self, env: Env) -> None:
+        """The liveness phase: somebody must take one more value."""
+        async with DLedgerClient(env, self._stage.peers, timeout_s=2.0) as client:
+            outcome = UNKNOWN
+            while outcome != ACKNOWLEDGED:
+                outcome = (await self._append(client, 100)).outcome
+                await asyncio.sleep(0.05)
+        self.done = True
+
+    async def _append(self, client: DLedgerClient, size: int) -> Call:
+        self._count += 1
+        value = body_of(f"{self.name}-{self._count}", f"k{self._count % KEYS}", size)
+        call = self._history.begin(Call(self.name, "append", self._now(), value))
+        try:
+            call.index = await client.append(value)
+            call.outcome = ACKNOWLEDGED
+        except RequestFailed as error:
+            call.outcome = REFUSED if error.code in CERTAINLY_NOT else UNKNOWN
+            call.text = str(error)
+        call.end = self._now()
+        return call
+
+    async def _get(self, client: DLedgerClient, pick: int) -> None:
+        known = self._history.known_indexes()
+        index = known[pick % len(known)] if known else 0
+        call = self._history.begin(Call(self.name, "get", self._now(), index=index))
+        try:
+            entry = await client.get(index)
+            call.value = entry.body
+            call.outcome = ACKNOWLEDGED
+            if entry.index != index:
+                self._stage.violated(f"{self.name} asked for entry {index} and got {entry.index}")
+        except RequestFailed as error:
+            call.outcome = UNKNOWN
+            call.text = str(error)
+        call.end = self._now()
+
+    async def _read_point(self, client: DLedgerClient, pick: int) -> None:
+        """What a linearizable read that starts now must see, asked of the leader or of any node."""
+        places = [None, *self._stage.peers.values()]
+        call = self._history.begin(Call(self.name, "read", self._now()))
+        try:
+            call.index = await client.read_index(places[pick % len(places)])
+            call.outcome = ACKNOWLEDGED
+        except (RequestFailed, OSError) as error:
+            call.outcome = UNKNOWN
+            call.text = str(error)
+        call.end = self._now()

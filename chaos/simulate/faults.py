@@ -1,0 +1,292 @@
+"""What a plan does to the machines, and how each fault is undone.
+
+A fault that cannot happen at its time (nobody runs, or the atlas refuses it) is tried again a little later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from chaos.sim.settings import MS
+from chaos.simulate.atlas import Atlas
+from chaos.simulate.member_faults import MemberFaults
+from chaos.simulate.plan import Fault
+from chaos.simulate.stage import Stage
+
+AGAIN_MS = 700
+POWER_MODES = ("prefix", "torn", "none", "all", "torn")
+
+
+class Injector(MemberFaults):
+    """Applies the faults of a plan at their times, undoes them, and ends them all at `finish`."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self.injected: dict[str, int] = {}
+        self.atlas = Atlas(stage)
+        self._kinds: dict[str, Callable[[Fault], bool]] = {
+            "kill": self._kill,
+            "kill-all": self._kill_all,
+            "crash": self._crash,
+            "power": self._power,
+            "power-crash": self._crash,
+            "power-all": self._power_all,
+            "restarts": self._restarts,
+            "terminate": self._terminate,
+            "transfer": self._transfer,
+            "stop": self._stop,
+            "stall": self._stall,
+            "slow": self._slow,
+            "clock-jump": self._clock_jump,
+            "clock-drift": self._clock_drift,
+            "disk-slow": self._disk_slow,
+            "disk-hang": self._disk_hang,
+            "disk-room": self._disk_room,
+            "eio-write": self._disk_error,
+            "eio-fsync": self._disk_error,
+            "wipe": self._wipe,
+            "rot": self._rot,
+            "lose-segment": self._lose_segment,
+            **self.link_kinds(),
+            **self.member_kinds(),
+        }
+
+    def schedule(self, faults: tuple[Fault, ...]) -> None:
+        """Have all of them happen at their times."""
+        for fault in faults:
+            self._world.push(fault.at_ms * MS, self._begin, fault)
+
+    def finish(self) -> None:
+        """Undo everything: whole networks, good disks, steady clocks, running nodes."""
+        self.over = True
+        self.mend_links()
+        world = self._world
+        for name in self._stage.names:
+            machine = world.nodes[name]
+            if machine.process is not None:
+                machine.process.crash_at = machine.process.stall_at = None
+            world.cont(name)
+            world.slow(name, 1)
+            world.clock_drift(name, 1)
+            machine.disk.mend()
+            self._stage.start(name)
+
+    def _begin(self, fault: Fault) -> None:
+        if self.over:
+            return
+        if self._kinds[fault.kind](fault):
+            self.injected[fault.kind] = self.injected.get(fault.kind, 0) + 1
+        else:
+            self._world.push(self._world.now + AGAIN_MS * MS, self._begin, fault)
+
+    # Processes and power
+
+    def _kill(self, fault: Fault) -> bool:
+        return self._end(fault, self._world.kill)
+
+    def _power(self, fault: Fault) -> bool:
+        return self._end(fault, partial(self._world.power_cut, mode=self._mode(fault)))
+
+    def _mode(self, fault: Fault) -> str:
+        return POWER_MODES[fault.pick % len(POWER_MODES)]
+
+    def _end(self, fault: Fault, end: Callable[[str], None]) -> bool:
+        target = self._target(fault)
+        if target is None:
+            return False
+        end(target)
+        self._start_later(fault.lasting_ms, target)
+        return True
+
+    def _start_later(self, delay_ms: int, target: str) -> None:
+        self._later(delay_ms, partial(self._stage.start, target))
+
+    def _crash(self, fault: Fault) -> bool:
+        target = self._target(fault)
+        if target is None:
+            return False
+        power = fault.kind == "power-crash"
+        self._world.crash_before(target, fault.amount, power=power, mode=self._mode(fault))
+        self._start_later(fault.lasting_ms, target)
+        return True
+
+    def _kill_all(self, fault: Fault) -> bool:
+        return self._end_all(fault, self._world.kill)
+
+    def _power_all(self, fault: Fault) -> bool:
+        """All lose power at one instant: now, or when the leader (or who is there) has its n-th effect."""
+        cut = partial(self._world.power_cut, mode=self._mode(fault))
+        target = self._target(fault)
+        if target is None or not fault.amount:
+            return self._end_all(fault, cut)
+        process = self._world.nodes[target].process
+        assert process is not None
+        self._world.crash_before(target, fault.amount, power=True, mode=self._mode(fault))
+        self._stage.when_ended(process, lambda: self.over or self._end_all(fault, cut))
+        self._later(fault.lasting_ms + AGAIN_MS, lambda: self._world.power_cut(target))
+        return True
+
+    def _end_all(self, fault: Fault, end: Callable[[str], None]) -> bool:
+        for place, name in enumerate(self._stage.names):
+            end(name)
+            # They come back one after another, in an order of their own.
+            turn = (place + fault.pick) % len(self._stage.names)
+            self._start_later(fault.lasting_ms + turn * (fault.pick % 300), name)
+        return True
+
+    def _restarts(self, fault: Fault) -> bool:
+        target = self._target(fault)
+        if target is None:
+            return False
+        pause = fault.lasting_ms
+        for turn in range(fault.amount):
+            self._later(2 * turn * pause, partial(self._world.kill, target))
+            self._start_later((2 * turn + 1) * pause, target)
+        return True
+
+    def _terminate(self, fault: Fault) -> bool:
+        """What the outer shell does on SIGTERM: the program is cancelled and tidies up."""
+        target = self._target(fault)
+        process = None if target is None else self._world.nodes[target].process
+        if target is None or process is None:
+            return False
+        process.cancel()
+        self._start_later(fault.lasting_ms, target)
+        return True
+
+    def _transfer(self, fault: Fault) -> bool:
+        """An operator hands leadership over."""
+        leader = self._stage.leader()
+        process = None if leader is None else self._world.nodes[leader].process
+        if leader is None or process is None:
+            return False
+        node = self._stage.machines[leader].node
+        assert node is not None
+        target = self._other(fault, leader)
+        process.loop.call_soon(
+            lambda: process.loop.create_task(node.transfer_leadership(target), name="transfer")
+        )
+        return True
+
+    # Time
+
+    def _stop(self, fault: Fault) -> bool:
+        target = self._target(fault)
+        if target is None:
+            return False
+        self._world.stop(target)
+        self._later(fault.lasting_ms, partial(self._world.cont, target))
+        return True
+
+    def _stall(self, fault: Fault) -> bool:
+        target = self._target(fault)
+        if target is None:
+            return False
+        self._world.stall_before(target, fault.amount, fault.lasting_ms / 1000)
+        return True
+
+    def _slow(self, fault: Fault) -> bool:
+        target = self._target(fault) or self._stage.names[0]
+        self._world.slow(target, fault.amount)
+        self._later(fault.lasting_ms, partial(self._world.slow, target, 1))
+        return True
+
+    def _clock_jump(self, fault: Fault) -> bool:
+        target = self._target(fault) or self._stage.names[0]
+        self._world.clock_jump(target, fault.amount if fault.pick % 2 else -fault.amount)
+        return True
+
+    def _clock_drift(self, fault: Fault) -> bool:
+        target = self._target(fault) or self._stage.names[0]
+        part = fault.amount / 100
+        self._world.clock_drift(target, 1 + part if fault.pick % 2 else 1 - part)
+        self._later(fault.lasting_ms, partial(self._world.clock_drift, target, 1))
+        return True
+
+    # Disks
+
+    def _disk_slow(self, fault: Fault) -> bool:
+        target = self._target(fault) or self._stage.names[0]
+        disk = self._world.nodes[target].disk
+        disk.slow(fault.amount)
+        self._later(fault.lasting_ms, partial(disk.slow, 1))
+        return True
+
+    def _disk_hang(self, fault: Fault) -> bool:
+        target = self._target(fault) or self._stage.names[0]
+        disk = self._world.nodes[target].disk
+        disk.hang()
+        self._later(fault.lasting_ms, disk.resume)
+        return True
+
+    def _disk_room(self, fault: Fault) -> bool:
+        target = self._target(fault) or self._stage.names[0]
+        disk = self._world.nodes[target].disk
+        disk.room(disk.used() + fault.amount)
+        self._later(fault.lasting_ms, partial(disk.room, None))
+        return True
+
+    def _damages(self, fault: Fault) -> str | None:
+        """Whom to damage; None when nobody may be."""
+        target = self._target(fault)
+        if target is None or not self.atlas.allows(target):
+            return None
+        self.atlas.damage(target, fault.kind)
+        return target
+
+    def _disk_error(self, fault: Fault) -> bool:
+        """The next writes or fsyncs of the log fail: the node ends, an operator starts it again later."""
+        target = self._damages(fault)
+        if target is None:
+            return False
+        disk = self._world.nodes[target].disk
+        disk.fail(fault.kind.removeprefix("eio-"), fault.amount, self._stage.machines[target].node_dir)
+
+        def again() -> None:
+            disk.mend()
+            # It must end: a store that did not fail by now is damaged no more.
+            self._world.kill(target)
+            self._stage.start(target)
+
+        self._later(fault.lasting_ms, again)
+        return True
+
+    def _wipe(self, fault: Fault) -> bool:
+        """The machine gets a new, empty disk."""
+        target = self._damages(fault)
+        if target is None:
+            return False
+        self._world.kill(target)
+        self._stage.machines[target].wipe()
+        self._start_later(fault.lasting_ms, target)
+        return True
+
+    def _rot(self, fault: Fault) -> bool:
+        """A bit of an entry that was long durable is another; half of the time the node is restarted."""
+        target = self._target(fault)
+        if target is None:
+            return False
+        place = self._stage.machines[target].durable_byte(fault.amount, fault.pick)
+        if place is None or not self.atlas.allows(target):
+            return False
+        self.atlas.damage(target, fault.kind)
+        self._world.nodes[target].disk.flip(*place, fault.pick % 8)
+        if fault.pick % 3:
+            self._world.kill(target)
+            self._start_later(fault.lasting_ms, target)
+        return True
+
+    def _lose_segment(self, fault: Fault) -> bool:
+        """A segment file that is not the newest is gone; the node is restarted."""
+        target = self._target(fault)
+        if target is None:
+            return False
+        path = self._stage.machines[target].old_segment(fault.pick)
+        if path is None or not self.atlas.allows(target):
+            return False
+        self.atlas.damage(target, fault.kind)
+        self._world.kill(target)
+        self._world.nodes[target].disk.lose(path)
+        self._start_later(fault.lasting_ms, target)
+        return True

@@ -1,0 +1,142 @@
+"""What clients saw, and what it may be: the oracle over histories.
+
+An append ends in one of three ways. *Acknowledged*: the value is in the log exactly once, at the index that
+was told. *Refused* with a code that says so: it is nowhere. Anything else is *unknown*: at most once. Values
+are unique, so what is in the log and was never sent is *unexpected*, and what is there twice is *duplicated*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chaos.invariants import InvariantViolated
+
+ACKNOWLEDGED, REFUSED, UNKNOWN, RUNNING = "acknowledged", "refused", "unknown", "running"
+
+
+@dataclass
+class Call:
+    """One operation of a client. Times in ns of the world; `end` is -1 while it runs."""
+
+    client: str
+    kind: str
+    begin: int
+    value: bytes = b""
+    index: int = -1
+    end: int = -1
+    outcome: str = RUNNING
+    text: str = ""
+
+
+@dataclass
+class Verdict:
+    """Counts of one history."""
+
+    acknowledged: int = 0
+    refused: int = 0
+    unknown: int = 0
+    recovered: int = 0
+    """Unknown ones that are in the log."""
+    reads: int = 0
+    failed_reads: int = 0
+    read_points: int = 0
+
+
+@dataclass
+class History:
+    """All calls of all clients, in the order of their beginnings."""
+
+    calls: list[Call] = field(default_factory=list)
+
+    def begin(self, call: Call) -> Call:
+        """A client sends a request."""
+        self.calls.append(call)
+        return call
+
+    def known_indexes(self) -> list[int]:
+        """Of acknowledged appends, in order of acknowledgement."""
+        return [call.index for call in self.calls if call.kind == "append" and call.outcome == ACKNOWLEDGED]
+
+
+def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
+    """Compare a history with the values in the log in the end. InvariantViolated says what differs."""
+    places: dict[bytes, int] = {}
+    for index in sorted(log):
+        value = log[index]
+        if value in places:
+            raise InvariantViolated(f"duplicated: {_name(value)} at {places[value]} and at {index}")
+        places[value] = index
+    verdict = Verdict()
+    sent: dict[bytes, None] = {}
+    for call in calls:
+        if call.kind == "append":
+            sent[call.value] = None
+            _judge_append(call, places.get(call.value), verdict)
+        elif call.kind == "read":
+            verdict.read_points += call.outcome == ACKNOWLEDGED
+        else:
+            _judge_read(call, log, verdict)
+    for value, index in places.items():
+        if value not in sent:
+            raise InvariantViolated(f"unexpected: {_name(value)} at {index} was never sent")
+    _judge_order([call for call in calls if call.kind in ("append", "read")])
+    return verdict
+
+
+def _judge_append(call: Call, place: int | None, verdict: Verdict) -> None:
+    if call.outcome == ACKNOWLEDGED:
+        verdict.acknowledged += 1
+        if place is None:
+            raise InvariantViolated(f"lost: {_name(call.value)}, acknowledged at {call.index}")
+        if place != call.index:
+            raise InvariantViolated(
+                f"moved: {_name(call.value)}, acknowledged at {call.index}, is at {place}"
+            )
+    elif call.outcome == REFUSED:
+        verdict.refused += 1
+        if place is not None:
+            raise InvariantViolated(f"{_name(call.value)} was refused ({call.text}), but it is at {place}")
+    else:
+        verdict.unknown += 1
+        verdict.recovered += place is not None
+
+
+def _judge_read(call: Call, log: Mapping[int, bytes], verdict: Verdict) -> None:
+    if call.outcome != ACKNOWLEDGED:
+        verdict.failed_reads += 1
+        return
+    verdict.reads += 1
+    if call.index in log and log[call.index] != call.value:
+        raise InvariantViolated(
+            f"{call.client} read {_name(call.value)} at {call.index}, the log has {_name(log[call.index])}"
+        )
+
+
+def _judge_order(calls: list[Call]) -> None:
+    """Real-time order: what was acknowledged before another append began lies before it, and every read
+    point includes it; read points never go back, whoever is asked. With unique values at known indexes,
+    this is linearizability."""
+    done = sorted((call for call in calls if call.outcome == ACKNOWLEDGED), key=lambda call: call.end)
+    highest: Call | None = None
+    place = 0
+    for call in sorted(calls, key=lambda one: one.begin):
+        while place < len(done) and done[place].end < call.begin:
+            if highest is None or done[place].index > highest.index:
+                highest = done[place]
+            place += 1
+        if highest is None or call.outcome != ACKNOWLEDGED:
+            continue
+        seen = f"{_what(highest)} was told {highest.index}"
+        if call.kind == "read" and call.index < highest.index:
+            raise InvariantViolated(f"stale read point {call.index} of {call.client}, begun after {seen}")
+        if call.kind == "append" and call.index <= highest.index:
+            raise InvariantViolated(f"{_what(call)} is at {call.index}, but began after {seen}")
+
+
+def _what(call: Call) -> str:
+    return f"a read of {call.client}" if call.kind == "read" else _name(call.value)
+
+
+def _name(value: bytes) -> str:
+    return value.partition(b"|")[0].decode(errors="replace") or "an empty value"

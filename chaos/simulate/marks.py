@@ -1,0 +1,32 @@
+"""Coverage marks: named situations that a run over many seeds must have reached, seen from outside.
+
+Most are seen by the probe; some are log lines of the product, which is thereby kept from losing them.
+"""
+
+from __future__ import annotations
+
+LINES: tuple[tuple[str, str], ...] = (
+    ("log ends with a torn tail", "torn tail recovered"),
+    ("damaged push frame dropped", "damaged frame dropped"),
+    ("promoted node=", "node promoted"),
+    ("a new one takes its place", "lost store replaced by a new one"),
+    ("store is refilled", "store refilled"),
+)
+"""(part of a log line, mark)."""
+
+
+class Marks:
+    """How often each was reached in one run."""
+
+    def __init__(self) -> None:
+        self.reached: dict[str, int] = {}
+
+    def reach(self, mark: str) -> None:
+        """One more time."""
+        self.reached[mark] = self.reached.get(mark, 0) + 1
+
+    def line(self, text: str) -> None:
+        """A log line of a node."""
+        for part, mark in LINES:
+            if part in text:
+                self.reach(mark)

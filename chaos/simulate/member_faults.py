@@ -1,0 +1,94 @@
+"""Changes of the members while the group runs: an operator on a machine of its own gives the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from chaos.sim.settings import MS
+from chaos.simulate.link_faults import LinkFaults
+from chaos.simulate.plan import Fault
+from chaos.simulate.stage import PORT
+from dledger.client import DLedgerClient, RequestFailed
+from runtime.env import Env
+
+OPERATOR = "op"
+START_MS = 20
+"""A new node is started first, then added."""
+
+
+class MemberFaults(LinkFaults):
+    """Add, remove, prefer. An operator gives one command at a time."""
+
+    def member_kinds(self) -> dict[str, Callable[[Fault], bool]]:
+        """The kinds of this module."""
+        return {"grow": self._grow, "shrink": self._shrink, "prefer": self._prefer}
+
+    def _grow(self, fault: Fault) -> bool:
+        """A new node is started on a spare machine and added."""
+        spares = [name for name in self._stage.names if not self._stage.machines[name].in_use]
+        if not spares or not self._operator_is_free():
+            return False
+        name = spares[fault.pick % len(spares)]
+        self._stage.machines[name].in_use = True
+        self._stage.start(name)
+
+        async def add(client: DLedgerClient) -> None:
+            await client.add_member(name, f"{name}:{PORT}")
+            self._stage.marks.reach("member added")
+
+        self._later(START_MS, lambda: self._command(add))
+        return True
+
+    def _shrink(self, fault: Fault) -> bool:
+        """A member beyond the group's planned size is removed; its machine is wiped and a spare again."""
+        members = self._stage.members()
+        spare = len(members) - self._stage.plan.nodes
+        if spare <= 0 or not self._operator_is_free():
+            return False
+        name = members[fault.pick % len(members)]
+
+        async def remove(client: DLedgerClient) -> None:
+            await client.remove_member(name)
+            self._stage.marks.reach("member removed")
+            self._world.push(self._world.now + fault.lasting_ms * MS, self._retire, name)
+
+        self._command(remove)
+        return True
+
+    def _retire(self, name: str) -> None:
+        if name in self._stage.members():
+            return  # added again meanwhile
+        machine = self._stage.machines[name]
+        machine.in_use = False
+        self._world.kill(name)
+        if machine.has_store:
+            machine.wipe()
+
+    def _prefer(self, fault: Fault) -> bool:
+        """Somebody else should lead; or nobody in particular."""
+        members = self._stage.members()
+        if not members or not self._operator_is_free():
+            return False
+        chosen = [members[fault.pick % len(members)]] if fault.pick % 4 else None
+
+        async def prefer(client: DLedgerClient) -> None:
+            await client.prefer(chosen)
+
+        self._command(prefer)
+        return True
+
+    def _operator_is_free(self) -> bool:
+        return self._world.node(OPERATOR).process is None
+
+    def _command(self, work: Callable[[DLedgerClient], Awaitable[None]]) -> None:
+        if not self._operator_is_free():
+            return
+
+        async def main(env: Env) -> None:
+            async with DLedgerClient(env, self._stage.peers) as client:
+                try:
+                    await work(client)
+                except RequestFailed as error:
+                    env.log.info("command failed", error=error)
+
+        self._world.spawn(OPERATOR, main)

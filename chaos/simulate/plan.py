@@ -1,0 +1,167 @@
+"""The plan of a seed: everything that the outside will do to a group, as data, drawn before the run.
+
+A run is the function of (seed, plan): the seed decides the order and duration of everything in the world,
+the plan lists the operations of the clients and the faults. So a failing run is shrunk by leaving out parts
+of its plan, and replayed from a file that holds what is left.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+
+from chaos.simulate.profiles import PROFILES, Draw, Profile, default_profiles
+
+CLIENTS = 3
+FIRST_FAULT_MS = 4_000
+DURATION_MS = 60_000
+MIN_FAULTS, MAX_FAULTS = 11, 18
+NEAR_FAULTS = 0.35
+"""Share of the operations that come when a fault does: what is in flight then is what may be lost."""
+LARGEST_BODY = 12 * 1024
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a client does: not before `at_ms`, and after what it did before.
+
+    `kind`: "append" (`size` bytes), "burst" (`count` appends of `size` bytes at once), "get" (an entry that
+    somebody may have: `pick` chooses which), "read" (a read point, of the leader or of a node that `pick`
+    chooses).
+    """
+
+    at_ms: int
+    client: int
+    kind: str
+    size: int = 0
+    count: int = 1
+    pick: int = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to the machines at `at_ms`, and is undone after `lasting_ms`.
+
+    `target`: "leader", "follower", or "any"; `pick` chooses among those that fit. `amount` is the fault's own
+    number (effects until a crash, a factor, bytes).
+    """
+
+    at_ms: int
+    kind: str
+    target: str
+    lasting_ms: int
+    pick: int = 0
+    amount: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of a run."""
+
+    seed: int
+    profile: str
+    nodes: int
+    spares: int
+    duration_ms: int
+    operations: tuple[Operation, ...] = field(default=())
+    faults: tuple[Fault, ...] = field(default=())
+
+    def encode(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def decode_plan(text: str) -> Plan:
+    """Inverse of `Plan.encode`; ValueError, KeyError, TypeError when it is none."""
+    value = json.loads(text)
+    operations = tuple(Operation(**item) for item in value.pop("operations"))
+    faults = tuple(Fault(**item) for item in value.pop("faults"))
+    return Plan(**value, operations=operations, faults=faults)
+
+
+def profile_of(seed: int) -> str:
+    """The profile of a seed when none is asked for: all get their share."""
+    names = default_profiles()
+    return names[seed % len(names)]
+
+
+def draw_plan(seed: int, profile: str | None = None) -> Plan:
+    """The plan of a seed. KeyError when there is no such profile."""
+    name = profile_of(seed) if profile is None else profile
+    chosen = PROFILES[name]
+    rng = random.Random(f"{seed}/plan/{name}")
+    faults = _draw_faults(rng, chosen)
+    operations = _draw_operations(rng, chosen, faults)
+    return Plan(seed, name, chosen.nodes, chosen.spares, DURATION_MS, operations, faults)
+
+
+def _draw_operations(
+    rng: random.Random, profile: Profile, faults: tuple[Fault, ...]
+) -> tuple[Operation, ...]:
+    operations: list[Operation] = []
+    done = 0
+    while done < profile.operations:
+        at = rng.randint(500, DURATION_MS - 1500)
+        chance = rng.random()
+        if rng.random() < NEAR_FAULTS:
+            at = rng.choice(faults).at_ms + rng.randint(-60, 120)
+            chance = rng.uniform(0.1, 0.6)
+        client = rng.randrange(CLIENTS)
+        if chance < 0.2:
+            kind = "get" if chance < 0.1 else "read"
+            operations.append(Operation(at, client, kind, pick=rng.randrange(1 << 16)))
+            done += 1
+        elif chance < 0.3:
+            count = rng.randint(3, 12)
+            operations.append(Operation(at, client, "burst", size=_size(rng), count=count))
+            done += count
+        else:
+            operations.append(Operation(at, client, "append", size=_size(rng)))
+            done += 1
+    return tuple(sorted(operations, key=lambda one: (one.at_ms, one.client)))
+
+
+def _size(rng: random.Random) -> int:
+    return rng.choice((40, 200, 200, 1000, 1000, 3000)) if rng.random() < 0.97 else LARGEST_BODY
+
+
+def _draw_faults(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
+    kinds = list(profile.faults)
+    weights = [draw.weight for draw in kinds]
+    count = rng.randint(MIN_FAULTS, MAX_FAULTS)
+    # The rarest three first, so that each seed has at least three kinds.
+    chosen: list[Draw] = []
+    while len(chosen) < min(3, len(kinds)):
+        draw = rng.choices(kinds, weights)[0]
+        if draw not in chosen:
+            chosen.append(draw)
+    chosen += rng.choices(kinds, weights, k=count - len(chosen))
+    rng.shuffle(chosen)
+    times = sorted(rng.randint(FIRST_FAULT_MS, DURATION_MS - 4_000) for _ in chosen)
+    return tuple(_draw_fault(rng, at, draw) for at, draw in zip(times, chosen, strict=True))
+
+
+def _draw_fault(rng: random.Random, at_ms: int, draw: Draw) -> Fault:
+    low, high = draw.lasting_ms
+    first, last = draw.amount
+    # Short ones are as interesting as long ones: uniform in the exponent.
+    lasting = round(low * (high / low) ** rng.random()) if low else 0
+    return Fault(
+        at_ms,
+        draw.kind,
+        rng.choice(draw.targets),
+        lasting,
+        rng.randrange(1 << 16),
+        rng.randint(first, last),
+    )
+
+
+def without(plan: Plan, keep_operation: Callable[[int], bool], keep_fault: Callable[[int], bool]) -> Plan:
+    """A plan with some of its operations and faults, by their places."""
+    return replace(
+        plan,
+        operations=tuple(one for place, one in enumerate(plan.operations) if keep_operation(place)),
+        faults=tuple(one for place, one in enumerate(plan.faults) if keep_fault(place)),
+    )

@@ -1,0 +1,254 @@
+"""Watching one life of one node: its events reach the invariants at once, and nothing of its course changes.
+
+The probe is the listener of the node's host (roles, commits, applied entries) and wraps three methods of
+this node's objects: `log.append`, `log.truncate` and `peers.send`. It keeps a *shadow* of the log, (term,
+chain, pos, size) by index, so that each comparison is a look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from chaos.invariants import Entry, InvariantViolated, NodeState, check_node, check_step
+from chaos.simulate.disks import entry_of
+from chaos.simulate.register_host import HostEvents
+from dledger.host import LogReader, Role
+from dledger.log.tail import Batch
+from dledger.messages import (
+    Append,
+    Code,
+    Commit,
+    Compare,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+    PushResponse,
+    TimeoutNow,
+    Truncate,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+from formats.entry import EntryHeader, unpack_header
+
+if TYPE_CHECKING:
+    from chaos.simulate.stage import Machine, Stage
+    from dledger.node import Node
+
+_TELLS_TERM = (Heartbeat, HeartbeatResponse, TimeoutNow, Compare, Truncate, Append, Commit, PushResponse)
+
+
+class Probe(HostEvents):
+    """One per life. `node` is set right after the node was made."""
+
+    def __init__(self, stage: Stage, machine: Machine) -> None:
+        self.machine = machine
+        self._stage = stage
+        self._cluster = stage.cluster
+        self._marks = stage.marks
+        self._life = machine.lives
+        self._before: NodeState | None = None
+        self._commit_checked = -1
+        self._unopened: object = None
+        self._term_on_disk = -1
+        self.node: Node
+
+    @property
+    def opened(self) -> bool:
+        """Whether the store is open: until then the node is an empty learner."""
+        return self.node.elector is not self._unopened
+
+    @property
+    def log(self) -> dict[int, Entry]:
+        """The shadow of the log; that of the last life until the store is open."""
+        return self.machine.log
+
+    def attach(self, node: Node) -> None:
+        """Wrap the three methods."""
+        self.node = node
+        self._unopened = node.elector
+        append, truncate, send = node.log.append, node.log.truncate, node._peers.send
+
+        def probed_append(batch: Batch) -> None:
+            append(batch)
+            self._guarded(self._appended, batch)
+
+        def probed_truncate(index: int) -> Coroutine[Any, Any, None]:
+            self._guarded(self._cut, index)
+            return truncate(index)
+
+        def probed_send(peer: str, message: Message) -> None:
+            self._guarded(self._sends, peer, message)
+            send(peer, message)
+
+        node.log.append = probed_append  # type: ignore[method-assign]
+        node.log.truncate = probed_truncate  # type: ignore[method-assign]
+        node._peers.send = probed_send  # type: ignore[method-assign]
+
+    def state(self) -> NodeState:
+        """The node as the invariants see it."""
+        node = self.node
+        elector, log = node.elector, node.log
+        return NodeState(
+            self.machine.name,
+            self._life,
+            elector.role,
+            elector.term,
+            elector.vote,
+            node.serving,
+            log.first_index,
+            log.last_index,
+            log.last_term,
+            log.durable_index,
+            node.commit_index,
+            node.applied_index,
+        )
+
+    def check(self) -> None:
+        """The node's own invariants, and the step since the last look."""
+        after = self.state()
+        self._cluster.count("node")
+        check_node(after)
+        if self._before is not None:
+            self._cluster.count("step")
+            check_step(self._before, after)
+        self._before = after
+
+    def _guarded(self, check: Any, *arguments: Any) -> None:
+        # A violation ends the run, but by the world: the node must not handle it.
+        try:
+            check(*arguments)
+        except InvariantViolated as violation:
+            self._stage.violated(str(violation))
+
+    # What the host hears
+
+    def opening(self, log: LogReader) -> None:
+        self._guarded(self._open)
+
+    def role(self, role: Role, term: int) -> None:
+        if self.opened:
+            self._guarded(self._role, role, term)
+
+    def serving(self, term: int) -> None:
+        self._guarded(self._serves, term)
+
+    def committed(self, index: int) -> None:
+        self._guarded(self._committed, index)
+
+    def applied(self, header: EntryHeader) -> None:
+        self._guarded(self._cluster.applied, self.machine.store, header.index, header.term, header.chain_crc)
+
+    def _open(self) -> None:
+        node, machine = self.node, self.machine
+        last = node.log.last_index
+        machine.log = {}
+        for header, _ in machine.disk_store.walk(durable=False):
+            if header.index > last:
+                break
+            self.log[header.index] = entry_of(header)
+            self._cluster.appended(machine.store, header.index, self.log[header.index])
+        if last >= node.log.first_index and last not in self.log:
+            raise InvariantViolated(f"{machine.name} says its log ends at {last}, its disk ends before")
+        hard_state = node._hard_state.loaded
+        term = 0 if hard_state is None else hard_state.term
+        self._cluster.started(machine.store, term, self.log, machine.excused)
+        # What recovery read is not durable by that: it is looked at anew (safety.md S2).
+        machine.durable.cut(0)
+        self._commits_up_to(node.commit_index)
+
+    def _role(self, role: Role, term: int) -> None:
+        before = self._before
+        if before is not None and before.role is Role.LEADER and (role, before.term) == (Role.FOLLOWER, term):
+            self._marks.reach("leader stepped down without contact to a quorum")
+        if role is Role.LEADER:
+            self._stage.elected(self.machine, term)
+            self._cluster.elected(self.machine.store, term, self.log)
+        self.check()
+
+    def _serves(self, term: int) -> None:
+        self._cluster.serves(self.machine.store, term, self.node.applied_index, self.log)
+        self.check()
+
+    def _committed(self, index: int) -> None:
+        node, machine = self.node, self.machine
+        first = self._commit_checked + 1
+        if self._commits_up_to(index) and node._replicator.leader is not None and node.role is Role.LEADER:
+            voters = node.elector.voters
+            durable = sum(1 for voter in voters if self._stage.machines[voter].has_durably(self.log, index))
+            self._cluster.leader_commits(machine.store, node.term, index, self.log, durable, len(voters))
+            if first in self.log and self.log[first].term < node.term:
+                self._marks.reach("entries of an older term committed by a newer one")
+        self.check()
+
+    def _commits_up_to(self, index: int) -> bool:
+        first = max(self._commit_checked + 1, self.node.log.first_index)
+        if index < first:
+            return False
+        self._cluster.commits(self.machine.store, first, index, self.log)
+        self._commit_checked = index
+        return True
+
+    # What the node does
+
+    def _appended(self, batch: Batch) -> None:
+        offset = 0
+        for index, size in enumerate(batch.sizes, batch.first):
+            entry = self.log[index] = entry_of(unpack_header(batch.data, offset))
+            self._cluster.appended(self.machine.store, index, entry)
+            self._stage.appended(self.machine, entry)
+            offset += size
+
+    def _cut(self, index: int) -> None:
+        node = self.node
+        if index in self.log:
+            self._stage.cuts(self.machine, index, self.log[index])
+        self._cluster.cut(self.machine.store, index, self.log)
+        if index <= node.commit_index:
+            raise InvariantViolated(
+                f"{self.machine.name} cuts entry {index}, {node.commit_index} is committed"
+            )
+        last = max(self.log, default=-1)
+        for gone in range(index, last + 1):
+            del self.log[gone]
+        self.machine.durable.cut(index)
+
+    def _sends(self, peer: str, message: Message) -> None:
+        store = self.machine.store
+        if isinstance(message, VoteRequest):
+            if message.transfer:
+                self._marks.reach("stood because the leader said so")
+            if not message.pre:
+                vote = self._term_is_durable(message.term, self.machine.name)
+                self._cluster.voted(store, message.term, vote, self.log)
+        elif isinstance(message, VoteResponse):
+            if message.result is VoteResult.ACCEPT and not message.pre:
+                vote = self._term_is_durable(message.asked_term, peer)
+                self._cluster.voted(store, message.asked_term, vote, self.log)
+            elif message.pre and message.result is VoteResult.REJECT_ALREADY_HAS_LEADER:
+                self._marks.reach("pre-vote refused by stickiness")
+        elif isinstance(message, _TELLS_TERM):
+            if message.term > self._term_on_disk:
+                self._term_is_durable(message.term, None)
+            self._cluster.told_term(store, message.term)
+            if isinstance(message, PushResponse) and message.code is Code.SUCCESS:
+                self._promises(message.durable)
+
+    def _promises(self, index: int) -> None:
+        if index >= 0:
+            self._cluster.promises(self.machine.store, index, self.log, self.machine.holds(index))
+
+    def _term_is_durable(self, term: int, candidate: str | None) -> str:
+        """The vote as the disk has it: the candidate's id, perhaps with its incarnation behind a slash."""
+        # Term and vote are on the disk before anybody hears of them (Raft figure 2).
+        self._cluster.count("term and vote are durable before they are told")
+        state = self.machine.disk_store.hard_state()
+        vote = "" if state is None or state.vote is None else state.vote
+        told = candidate is None or (state and state.term == term and vote.partition("/")[0] == candidate)
+        if state is None or state.term < term or not told:
+            raise InvariantViolated(
+                f"{self.machine.name} tells of term {term} and vote {candidate}, its disk holds {state}"
+            )
+        self._term_on_disk = state.term
+        return vote

@@ -1,0 +1,157 @@
+"""Profiles: named mixes of faults. A seed picks one by its number, so that each gets its share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ANY = ("any", "leader", "follower")
+LEADERS = ("leader", "leader", "any")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One kind of fault in a mix: how often, on whom, for how long, with which number."""
+
+    kind: str
+    weight: int = 1
+    targets: tuple[str, ...] = ANY
+    lasting_ms: tuple[int, int] = (50, 5_000)
+    amount: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A mix, and what a run over many of its seeds must have reached (`marks`)."""
+
+    faults: tuple[Draw, ...]
+    nodes: int = 3
+    spares: int = 0
+    """Further machines, for members that are added while the group runs."""
+    operations: int = 330
+    marks: tuple[str, ...] = ()
+    waits_for: str = ""
+    """Kept out of the default list until this feature is there."""
+
+
+KILL = Draw("kill", targets=LEADERS)
+KILL_ALL = Draw("kill-all", lasting_ms=(20, 3_000))
+CRASH = Draw("crash", targets=ANY, amount=(1, 60))
+POWER = Draw("power", targets=ANY)
+POWER_CRASH = Draw("power-crash", targets=ANY, amount=(1, 60))
+POWER_ALL = Draw("power-all", lasting_ms=(20, 3_000), amount=(0, 60))
+RESTARTS = Draw("restarts", targets=ANY, lasting_ms=(10, 400), amount=(2, 6))
+TERMINATE = Draw("terminate", targets=ANY)
+TRANSFER = Draw("transfer", targets=("leader",))
+STOP = Draw("stop", targets=LEADERS, lasting_ms=(50, 10_000))
+STALL = Draw("stall", targets=LEADERS, lasting_ms=(50, 2_000), amount=(1, 60))
+SLOW = Draw("slow", targets=ANY, lasting_ms=(500, 8_000), amount=(5, 60))
+CLOCK_JUMP = Draw("clock-jump", targets=ANY, amount=(10, 86_400_000))
+CLOCK_DRIFT = Draw("clock-drift", targets=ANY, lasting_ms=(2_000, 20_000), amount=(1, 50))
+DISK_SLOW = Draw("disk-slow", targets=ANY, lasting_ms=(500, 8_000), amount=(5, 200))
+DISK_HANG = Draw("disk-hang", targets=ANY, lasting_ms=(20, 400))
+EIO_WRITE = Draw("eio-write", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1, 3))
+EIO_FSYNC = Draw("eio-fsync", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1, 3))
+WIPE = Draw("wipe", targets=ANY, lasting_ms=(50, 4_000))
+DISK_STALL = Draw("disk-hang", targets=LEADERS, lasting_ms=(500, 8_000))
+DISK_ROOM = Draw("disk-room", targets=ANY, lasting_ms=(2_000, 10_000), amount=(0, 100_000))
+ROT = Draw("rot", targets=ANY, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
+LOSE_SEGMENT = Draw("lose-segment", targets=ANY, lasting_ms=(50, 3_000))
+GROW = Draw("grow", weight=3)
+SHRINK = Draw("shrink", weight=2)
+PREFER = Draw("prefer")
+CUT = Draw("cut", targets=ANY, lasting_ms=(100, 6_000))
+ONE_WAY = Draw("one-way", targets=ANY, lasting_ms=(100, 6_000))
+ISOLATE = Draw("isolate", targets=LEADERS, lasting_ms=(100, 8_000))
+DEAF = Draw("deaf", targets=LEADERS, lasting_ms=(100, 8_000))
+MUTE = Draw("mute", targets=LEADERS, lasting_ms=(100, 8_000))
+RING = Draw("ring", lasting_ms=(500, 8_000))
+DELAY = Draw("delay", targets=ANY, lasting_ms=(500, 8_000), amount=(2, 200))
+LOSS = Draw("loss", targets=ANY, lasting_ms=(500, 8_000), amount=(5, 60))
+NARROW = Draw("narrow", targets=ANY, lasting_ms=(500, 8_000), amount=(2_000, 100_000))
+SILENCE = Draw("silence", targets=ANY, lasting_ms=(100, 8_000))
+RESET = Draw("reset", targets=ANY)
+HALF_OPEN = Draw("half-open", targets=ANY)
+STRAND = Draw("strand", targets=ANY)
+GARBAGE = Draw("garbage", targets=ANY, lasting_ms=(10, 5_000))
+CROWD = Draw("crowd", targets=ANY, lasting_ms=(10, 5_000), amount=(10, 120))
+CLIENTS_CUT = Draw("clients-cut", targets=LEADERS, lasting_ms=(100, 4_000))
+
+OLD_LEADS = "a new leader while the old one still leads"
+RECOVERED = "an append of unknown outcome is in the log"
+NOWHERE = "an append of unknown outcome is nowhere"
+NOT_DURABLE = "end with entries not yet durable"
+OLDER_TERM = "entries of an older term committed by a newer one"
+TRUNCATED = "follower truncated"
+TAIL = "leader ended with an uncommitted tail"
+NO_CONTACT = "leader stepped down without contact to a quorum"
+ALL_DARK = "no node has power"
+ADMITTED = "node promoted"
+BY_ITS_DISK = "node ended by its disk"
+STICKY = "pre-vote refused by stickiness"
+ROLLED = "segment rolled while a node is down"
+ADDED, REMOVED, REPLACED = "member added", "member removed", "lost store replaced by a new one"
+TOLD_TO_STAND = "stood because the leader said so"
+REFILLED = "store refilled"
+TORN = "torn tail recovered"
+
+PROFILES: dict[str, Profile] = {
+    "kills": Profile((KILL, CRASH, KILL_ALL, RESTARTS), marks=(TAIL, NOT_DURABLE, OLDER_TERM, ROLLED)),
+    "power": Profile(
+        (POWER, POWER_CRASH, POWER_ALL, KILL), marks=(TAIL, NOT_DURABLE, ALL_DARK, RECOVERED, NOWHERE)
+    ),
+    "all-power-loss": Profile(
+        (Draw("power-all", 4, LEADERS, (20, 2_000), (0, 60)), POWER_CRASH, CRASH, ISOLATE),
+        marks=(TAIL, NOT_DURABLE, ALL_DARK, RECOVERED, NOWHERE, TORN),
+    ),
+    "partitions": Profile(
+        (CUT, ISOLATE, RING, CLIENTS_CUT, KILL), marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED)
+    ),
+    "asymmetric": Profile((ONE_WAY, DEAF, MUTE, KILL), marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED)),
+    "bad-links": Profile((DELAY, LOSS, NARROW, SILENCE, RESET, HALF_OPEN, STRAND, KILL), marks=(STICKY,)),
+    "strangers": Profile((GARBAGE, CROWD, RESET, KILL, CUT), marks=(ROLLED,)),
+    "restart-loops": Profile(
+        (Draw("restarts", 3, ANY, (10, 400), (2, 8)), KILL_ALL, POWER, CUT),
+        marks=(OLDER_TERM, STICKY, ROLLED),
+    ),
+    "stop-continue": Profile(
+        (Draw("stop", 3, LEADERS, (50, 10_000)), STALL, SLOW, KILL, POWER), marks=(OLD_LEADS, STICKY)
+    ),
+    "clocks": Profile((CLOCK_JUMP, CLOCK_DRIFT, KILL, POWER, ISOLATE), marks=(OLD_LEADS, STICKY, ROLLED)),
+    "slow-disk": Profile(
+        (DISK_SLOW, DISK_HANG, KILL, POWER_CRASH, CUT), marks=(TAIL, NOT_DURABLE, RECOVERED, OLDER_TERM)
+    ),
+    "disk-errors": Profile(
+        (EIO_WRITE, EIO_FSYNC, KILL, POWER_CRASH, CUT), marks=(BY_ITS_DISK, REFILLED, TORN, TAIL, RECOVERED)
+    ),
+    "wipes": Profile(
+        (Draw("wipe", 2, ANY, (50, 4_000)), KILL, POWER, CUT, ISOLATE), marks=(ADMITTED, ROLLED)
+    ),
+    "membership": Profile(
+        (GROW, SHRINK, PREFER, WIPE, KILL, CUT, ISOLATE, POWER_CRASH),
+        spares=2,
+        marks=(ADDED, REMOVED, REPLACED),
+    ),
+    "operators": Profile((TRANSFER, TERMINATE, KILL, CUT, STALL), marks=(TOLD_TO_STAND, STICKY)),
+    "mixed": Profile(
+        (
+            KILL, CRASH, KILL_ALL, POWER, POWER_CRASH, POWER_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, STALL,
+            SLOW, CLOCK_JUMP, CLOCK_DRIFT, DISK_SLOW, DISK_HANG, EIO_WRITE, EIO_FSYNC, WIPE, CUT, ONE_WAY,
+            ISOLATE, DEAF, MUTE, RING, CLIENTS_CUT, DELAY, LOSS, NARROW, SILENCE, RESET, HALF_OPEN, STRAND,
+            GARBAGE, CROWD,
+        ),
+        marks=(TAIL, OLDER_TERM, STICKY, ADMITTED, REFILLED, TRUNCATED),
+    ),
+    "five-nodes": Profile(
+        (KILL, POWER, POWER_ALL, CRASH, STOP, EIO_FSYNC, WIPE, CUT, ISOLATE, RING, ONE_WAY),
+        nodes=5,
+        marks=(TAIL, OLD_LEADS, NO_CONTACT, ADMITTED, REFILLED, OLDER_TERM),
+    ),
+    "disk-stall": Profile((DISK_STALL, DISK_SLOW, KILL, CUT), waits_for="hand-over of a stalled leader"),
+    "disk-full": Profile((DISK_ROOM, KILL, POWER, CUT), waits_for="refusal and hand-over at a full disk"),
+    "rot": Profile((ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT), waits_for="repair of rotten entries"),
+}  # fmt: skip
+
+
+def default_profiles() -> tuple[str, ...]:
+    """Names of the profiles whose features are there."""
+    return tuple(name for name, profile in PROFILES.items() if not profile.waits_for)

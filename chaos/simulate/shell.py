@@ -1,0 +1,269 @@
+"""`python -m chaos sim`: many seeds in several processes, with progress, report, replay, shrinking.
+
+The outer shell of the simulator: wall time, processes and files are used here and nowhere below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict
+from pathlib import Path
+
+from chaos.sim import Trace
+from chaos.sim.trace import first_difference
+from chaos.simulate.plan import Plan, decode_plan, draw_plan
+from chaos.simulate.profiles import PROFILES
+from chaos.simulate.runner import Outcome, run_plan
+from chaos.simulate.shrink import shrink
+from chaos.simulate.totals import Totals
+
+PROGRESS_TTY_S, PROGRESS_S = 0.5, 15.0
+SEEDS_PER_PROCESS = 300
+"""Worker processes are renewed after so many seeds: a leak of the interpreter does not add up."""
+SHRINK_REPLAYS = 120
+SHRINK_AT_MOST = 3
+"""Violations that are shrunk; more are only listed."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The options of the command."""
+    parser = subparsers.add_parser("sim", help="simulated groups under faults, from seeds")
+    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="how many (default: 20)")
+    parser.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (default: 0)")
+    parser.add_argument("--profile", choices=sorted(PROFILES), help="one mix of faults for all seeds")
+    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="processes (default: 1)")
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin no seed after this time")
+    parser.add_argument("--trace", action="store_true", help="print the event lines and nothing else")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument(
+        "--resume", metavar="FILE", help="keep results there (JSON lines); go on where it ends"
+    )
+    parser.add_argument("--replay", metavar="FILE", help="play the plan in this file instead of seeds")
+    parser.add_argument("--replays", metavar="DIR", default="run/simulation", help="where failing plans go")
+    parser.add_argument("--first", action="store_true", help="end at the first violation")
+    parser.add_argument("--no-shrink", action="store_true", help="show failing plans as they are")
+    parser.add_argument("--check-determinism", action="store_true", help="run each seed twice and compare")
+    parser.add_argument("--list", action="store_true", help="print the profiles and end")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0, or 1 when something was violated or never reached."""
+    if args.list:
+        for name in sorted(PROFILES):
+            waits = PROFILES[name].waits_for
+            print(f"{name:<16} {PROFILES[name].nodes} nodes{f', waits for {waits}' if waits else ''}")
+        return 0
+    if args.replay:
+        return _play(decode_plan(Path(args.replay).read_text()), args)
+    if args.trace:
+        return _trace(draw_plan(seed, args.profile) for seed in range(args.start, args.start + args.seeds))
+    if args.check_determinism:
+        return _check_determinism(args)
+    return _run_many(args)
+
+
+def run_seed(seed: int, profile: str | None) -> Outcome:
+    """One seed, in whatever process."""
+    return run_plan(draw_plan(seed, profile))
+
+
+# One plan
+
+
+def _play(plan: Plan, args: argparse.Namespace) -> int:
+    if args.trace:
+        return _trace(iter([plan]))
+    outcome = run_plan(plan)
+    totals = Totals()
+    totals.add(outcome)
+    if args.json:
+        violations = [_violation_json(outcome, plan, str(args.replay))] if outcome.violation else []
+        print(json.dumps({**totals.as_json(0.0), "violations": violations}))
+    else:
+        print(outcome.violation or f"seed {plan.seed} ({plan.profile}): no violation")
+    return 1 if outcome.violation else 0
+
+
+def _trace(plans: Iterator[Plan]) -> int:
+    failed = False
+    for plan in plans:
+        outcome = run_plan(plan, Trace(lambda line: print(line)))
+        if outcome.violation:
+            failed = True
+            print(outcome.violation, file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _check_determinism(args: argparse.Namespace) -> int:
+    failed = 0
+    for seed in range(args.start, args.start + args.seeds):
+        plan = draw_plan(seed, args.profile)
+        digests = [run_plan(plan, Trace(lambda _: None)).digest for _ in range(2)]
+        if digests[0] == digests[1]:
+            continue
+        failed += 1
+        traces = [Trace(), Trace()]
+        for trace in traces:
+            run_plan(plan, trace)
+        print(
+            f"seed {seed} ({plan.profile}) tells two stories:", first_difference(*[t.lines for t in traces])
+        )
+    print(f"{args.seeds} seeds run twice, {failed} differ")
+    return 1 if failed else 0
+
+
+# Many seeds
+
+
+def _run_many(args: argparse.Namespace) -> int:
+    totals = Totals()
+    began = time.monotonic()
+    progress = _Progress(args.seeds)
+    done = _resumed(args)
+    for outcome in done.values():
+        totals.add(outcome)
+    resumed = totals.seeds
+    seeds = [seed for seed in range(args.start, args.start + args.seeds) if seed not in done]
+    limit = None if args.minutes is None else began + args.minutes * 60
+    results = _Results(args.resume)
+    for outcome in _outcomes(seeds, args.profile, args.jobs, limit):
+        results.add(outcome)
+        totals.add(outcome)
+        progress.show(totals, time.monotonic() - began, resumed)
+        if args.first and totals.violations:
+            break
+    progress.end()
+    wall_s = time.monotonic() - began
+    violations = [
+        _shown(outcome, args, place < SHRINK_AT_MOST) for place, outcome in enumerate(totals.violations)
+    ]
+    print("\n".join(totals.lines(wall_s)))
+    if args.json:
+        print(json.dumps({**totals.as_json(wall_s), "start": args.start, "violations": violations}))
+    return 1 if totals.failed else 0
+
+
+def _outcomes(seeds: list[int], profile: str | None, jobs: int, limit: float | None) -> Iterator[Outcome]:
+    """Outcomes as they come; begins no seed after `limit`."""
+    if jobs <= 1:
+        for seed in seeds:
+            if limit is not None and time.monotonic() > limit:
+                return
+            yield run_seed(seed, profile)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, max_tasks_per_child=SEEDS_PER_PROCESS) as pool:
+        waiting: dict[Future[Outcome], None] = {}
+        for seed in seeds:
+            if limit is not None and time.monotonic() > limit:
+                break
+            waiting[pool.submit(run_seed, seed, profile)] = None
+            if len(waiting) >= 2 * jobs:
+                yield from _finished(waiting)
+        while waiting:
+            yield from _finished(waiting)
+
+
+def _finished(waiting: dict[Future[Outcome], None]) -> Iterator[Outcome]:
+    wait(waiting, return_when=FIRST_COMPLETED)
+    for future in [future for future in waiting if future.done()]:
+        del waiting[future]
+        yield future.result()
+
+
+def _shown(outcome: Outcome, args: argparse.Namespace, shrinking: bool) -> dict[str, object]:
+    """Shrink a failing plan, write it down, print it; its part of the JSON."""
+    plan = draw_plan(outcome.seed, outcome.profile)
+    if shrinking and not args.no_shrink:
+        plan = shrink(plan, lambda smaller: run_plan(smaller).kind == outcome.kind, SHRINK_REPLAYS)
+        outcome = run_plan(plan)
+    folder = Path(args.replays)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{plan.profile}-{plan.seed}.json"
+    path.write_text(plan.encode() + "\n")
+    print(f"VIOLATION in seed {plan.seed}, profile {plan.profile}:")
+    print(outcome.violation)
+    print(f"shown with {plan.nodes} nodes, {len(plan.operations)} operations and these faults:")
+    for fault in plan.faults:
+        print(f"  {fault}")
+    print(f"whole:  python -m chaos sim --seeds 1 --start {plan.seed} --profile {plan.profile}")
+    print(f"replay: python -m chaos sim --replay {path} [--trace]")
+    return _violation_json(outcome, plan, str(path))
+
+
+def _violation_json(outcome: Outcome, plan: Plan, path: str) -> dict[str, object]:
+    return {
+        "seed": plan.seed,
+        "profile": plan.profile,
+        "message": outcome.violation.split("\nlast log lines:")[0],
+        "faults": [asdict(fault) for fault in plan.faults],
+        "operations": len(plan.operations),
+        "nodes": plan.nodes,
+        "replay": f"python -m chaos sim --replay {path}",
+    }
+
+
+# Long runs
+
+
+def _resumed(args: argparse.Namespace) -> dict[int, Outcome]:
+    """Results of an earlier command over the same seeds."""
+    if not args.resume or not Path(args.resume).exists():
+        return {}
+    wanted = range(args.start, args.start + args.seeds)
+    found: dict[int, Outcome] = {}
+    for line in Path(args.resume).read_text().splitlines():
+        try:
+            outcome = Outcome(**json.loads(line))
+        except ValueError:
+            continue  # the last line of a command that was stopped
+        fits = args.profile in (None, outcome.profile)
+        if outcome.seed in wanted and fits:
+            found[outcome.seed] = outcome
+    return found
+
+
+class _Results:
+    """Appends each outcome to a file at once, so that a stopped run loses nothing."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = None if path is None else Path(path)
+
+    def add(self, outcome: Outcome) -> None:
+        """One line."""
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(asdict(outcome)) + "\n")
+
+
+class _Progress:
+    """One line that is written over on a terminal; a line now and then elsewhere. To stderr."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._tty = sys.stderr.isatty()
+        self._next = 0.0
+
+    def show(self, totals: Totals, wall_s: float, resumed: int) -> None:
+        """Now and then."""
+        if wall_s < self._next:
+            return
+        self._next = wall_s + (PROGRESS_TTY_S if self._tty else PROGRESS_S)
+        speed = (totals.seeds - resumed) / wall_s if wall_s else 0.0
+        text = (
+            f"{totals.seeds}/{self._seeds} seeds, {speed:.2f}/s, {totals.simulated_s:.0f} s simulated,"
+            f" {sum(totals.faults.values())} faults, {len(totals.violations)} violations"
+        )
+        sys.stderr.write(f"\r{text:<100}" if self._tty else text + "\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._tty:
+            sys.stderr.write("\n")

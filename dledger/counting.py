@@ -1,0 +1,108 @@
+"""The smallest durable state machine: how many RAW entries were applied, and a digest over them in order.
+
+It is the host of `python -m dledger serve`: equal counts with equal digests mean equal histories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+
+from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.host import Chunk, LogReader, Role
+from formats.entry import HEADER_SIZE, Kind, unpack_header
+from formats.store_files import CorruptFile, decode_json, encode_json
+from runtime import Env, Lane
+from runtime.publish import publish, read_file
+
+STATE_FILE = "count"
+SAVE_INTERVAL_S = 1.0
+
+
+class CountingHost:
+    """Saves its state in `<directory>/count` about every second, and when told to."""
+
+    def __init__(self, env: Env, directory: str) -> None:
+        self.count = 0
+        self.digest = ""
+        self.applied = -1
+        self.opened = asyncio.Event()
+        """The log is open: role and term are known."""
+        self._env = env
+        self._path = f"{directory}/{STATE_FILE}"
+        self._saved = -1
+
+    async def open(self, log: LogReader) -> int:
+        """Load the state; without one everything is applied again."""
+        data = await self._env.workers.run(Lane.DISK, read_file, self._env.files, self._path)
+        if data is not None:
+            try:
+                state = decode_json(data)
+                self.applied, self.count = int(str(state["applied"])), int(str(state["count"]))
+                self.digest = str(state["digest"])
+            except (CorruptFile, KeyError, ValueError) as error:
+                raise NodeFailed(f"{self._path}: {error!r}: remove it to rebuild it", EXIT_STORE) from error
+        self._saved = self.applied
+        return self.applied
+
+    def snapshot(self) -> Mapping[str, bytes]:
+        """Count and digest."""
+        return {STATE_FILE: json.dumps({"count": self.count, "digest": self.digest}).encode()}
+
+    async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """Take over count and digest."""
+        state = json.loads(parts[STATE_FILE])
+        self.count, self.digest, self.applied = state["count"], state["digest"], index
+        await self.save()
+
+    async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """The state is about all entries, whether the log still holds them or not."""
+
+    def apply(self, chunk: Chunk) -> None:
+        """Count RAW entries; others are not of this state machine."""
+        offset = 0
+        for _ in range(chunk.count):
+            header = unpack_header(chunk.data, offset)
+            if header.kind == Kind.RAW:
+                body = chunk.data[offset + HEADER_SIZE : offset + header.size]
+                self.count += 1
+                self.digest = hashlib.sha256(self.digest.encode() + body).hexdigest()
+            offset += header.size
+        self.applied = chunk.first_index + chunk.count - 1
+
+    def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
+        """The node is open."""
+        self.opened.set()
+
+    def on_serving(self, term: int) -> None:
+        """Clients append by themselves."""
+
+    def on_commit(self, commit_index: int) -> None:
+        """The client protocol answers."""
+
+    def on_stopped_serving(self, term: int) -> None:
+        """The client protocol answers."""
+
+    async def run(self) -> None:
+        """Save about every second, until cancelled."""
+        while True:
+            await asyncio.sleep(SAVE_INTERVAL_S)
+            await self.save()
+
+    async def save(self) -> None:
+        """Replace the state file if something is new; NodeFailed when it cannot be written."""
+        if self.applied == self._saved:
+            return
+        applied = self.applied
+        state: dict[str, object] = {"applied": applied, "count": self.count, "digest": self.digest}
+        try:
+            await publish(self._env.files, self._env.workers, Lane.DISK, self._path, encode_json(state))
+        except OSError as error:
+            raise NodeFailed(f"cannot write {self._path}: {error}", EXIT_STORE) from error
+        self._saved = applied
+
+    def describe(self) -> str:
+        """The state as JSON."""
+        return json.dumps({"applied": self.applied, "count": self.count, "digest": self.digest})

@@ -1,0 +1,233 @@
+"""Configurations of a group and the steps between them (safety.md S18, S19; decision 0005). Pure.
+
+A configuration names every member by id, with the address it listens on, the *incarnation* of its store, and
+its role. Only voters count; a learner receives the log. Two configurations that follow one another differ in
+the identity of at most one voter: then any majority of the one shares a node with any majority of the other,
+and no two leaders can be elected or commit apart (Raft dissertation 4.1). `single_step` is that rule; every
+function that makes a new configuration obeys it, and the leader checks it once more before it appends.
+
+A voter is the pair (id, incarnation). To replace a dead voter by an empty store under the same id is
+therefore *two* steps: the id becomes a learner (the old incarnation leaves the voters), and is promoted with
+the new incarnation when it has caught up. In one step {a, b, c1} and {a, b, c2} would have the majorities {b,
+c1} and {a, c2}, which share nobody, if the old disk came back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import msgpack
+
+VERSION = 2
+MAX_MEMBERS = 64
+MAX_ID = 32
+MAX_ADDRESS = 256
+
+
+class ConfigurationRefused(ValueError):
+    """A change that cannot be made; the text says why and what to do."""
+
+
+class MemberRole(Enum):
+    """Whether a member counts."""
+
+    VOTER = "voter"
+    LEARNER = "learner"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member as the log records it."""
+
+    incarnation: str
+    """Of its store; "" for a learner: whoever answers there, it does not count anyway."""
+    address: str = ""
+    """host:port of its peer port; "": as in dLegerPeers."""
+    role: MemberRole = MemberRole.VOTER
+    stays: bool = False
+    """A learner that is not promoted by itself."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Who belongs to the group. Immutable; the methods give the next one or raise ConfigurationRefused."""
+
+    members: Mapping[str, Member] = field(default_factory=dict)
+    preferred: tuple[str, ...] | None = None
+    """Who should lead, the first most; None: as each node's own setting says."""
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Ids of the voters, sorted."""
+        return tuple(sorted(n for n, member in self.members.items() if member.role is MemberRole.VOTER))
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """Ids of the learners, sorted."""
+        return tuple(sorted(n for n, member in self.members.items() if member.role is MemberRole.LEARNER))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it was written as version 2 (with every address): then all members can read version 2."""
+        return all(member.address for member in self.members.values())
+
+    def names(self, node: str, incarnation: str) -> bool:
+        """Whether this very store is a voter."""
+        member = self.members.get(node)
+        return member is not None and member.role is MemberRole.VOTER and member.incarnation == incarnation
+
+    def with_learner(self, node: str, address: str, *, stays: bool) -> Configuration:
+        """A new member that receives the log."""
+        check_node(node, address)
+        if node in self.members:
+            raise ConfigurationRefused(f"{node} is a member already: remove it first")
+        if len(self.members) >= MAX_MEMBERS:
+            raise ConfigurationRefused(f"a group has at most {MAX_MEMBERS} members")
+        taken = [other for other, member in sorted(self.members.items()) if member.address == address]
+        if taken:
+            raise ConfigurationRefused(f"{address} is the address of {taken[0]}")
+        return self._with(node, Member("", address, MemberRole.LEARNER, stays))
+
+    def with_voter(self, node: str, incarnation: str) -> Configuration:
+        """A learner becomes a voter, as this incarnation."""
+        member = self.members.get(node)
+        if member is None:
+            raise ConfigurationRefused(f"{node} is no member: add it first")
+        if member.role is MemberRole.VOTER:
+            raise ConfigurationRefused(f"{node} is a voter already")
+        if not incarnation:
+            raise ConfigurationRefused(f"{node} is not connected: its store is not known")
+        return self._with(node, Member(incarnation, member.address))
+
+    def demoted(self, node: str) -> Configuration:
+        """A voter whose store is lost becomes a learner: the first step of its replacement."""
+        member = self.members.get(node)
+        if member is None or member.role is not MemberRole.VOTER:
+            raise ConfigurationRefused(f"{node} is no voter")
+        return self._with(node, Member("", member.address, MemberRole.LEARNER))._checked()
+
+    def without(self, node: str) -> Configuration:
+        """The member leaves."""
+        if node not in self.members:
+            raise ConfigurationRefused(f"{node} is no member: members are {', '.join(sorted(self.members))}")
+        rest = {other: member for other, member in self.members.items() if other != node}
+        preferred = self.preferred and tuple(other for other in self.preferred if other != node)
+        return Configuration(rest, preferred)._checked()
+
+    def preferring(self, nodes: tuple[str, ...] | None) -> Configuration:
+        """The same members with other preferred leaders."""
+        for node in nodes or ():
+            if node not in self.members:
+                raise ConfigurationRefused(
+                    f"{node} is no member: members are {', '.join(sorted(self.members))}"
+                )
+        return replace(self, preferred=nodes)
+
+    def addressed(self, addresses: Mapping[str, str]) -> Configuration:
+        """Addresses filled in where the configuration (of version 1) has none."""
+        return replace(
+            self,
+            members={
+                node: member if member.address else replace(member, address=addresses.get(node, ""))
+                for node, member in self.members.items()
+            },
+        )
+
+    def _with(self, node: str, member: Member) -> Configuration:
+        return replace(self, members={**self.members, node: member})
+
+    def _checked(self) -> Configuration:
+        if not self.voters:
+            raise ConfigurationRefused("the last voter cannot leave: a group without voters cannot go on")
+        return self
+
+
+def founding(members: Mapping[str, str]) -> Configuration:
+    """The configuration that a group was formed with: id -> incarnation, all voters."""
+    return Configuration({node: Member(incarnation) for node, incarnation in members.items()})
+
+
+def single_step(before: Configuration, after: Configuration) -> bool:
+    """At most one voter, as (id, incarnation), joins or leaves: majorities of both always share a node."""
+    old = {(node, before.members[node].incarnation) for node in before.voters}
+    new = {(node, after.members[node].incarnation) for node in after.voters}
+    return len(old ^ new) <= 1
+
+
+def check_node(node: str, address: str) -> None:
+    """ConfigurationRefused for an id or address that dLegerPeers could not hold."""
+    if not (node[:1].isalpha() and node[1:].isdigit() and node.isascii() and len(node) <= MAX_ID):
+        raise ConfigurationRefused(f"{node[:MAX_ID]!r}: a node id is one letter and digits, as n0")
+    host, _, port = address.rpartition(":")
+    valid = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
+    if not host or not valid or len(address) > MAX_ADDRESS:
+        raise ConfigurationRefused(f"{address[:MAX_ADDRESS]!r}: expected host:port")
+
+
+# The body of a configuration entry: canonical msgpack (sorted keys, no floats; S10).
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    """Version 2; equal configurations have equal bytes."""
+    members: dict[str, dict[str, Any]] = {}
+    for node in sorted(configuration.members):
+        member = configuration.members[node]
+        value: dict[str, Any] = {
+            "address": member.address,
+            "incarnation": member.incarnation,
+            "role": member.role.value,
+        }
+        if member.stays:
+            value["stays"] = True
+        members[node] = value
+    body: dict[str, Any] = {"members": members}
+    if configuration.preferred is not None:
+        body["preferred"] = list(configuration.preferred)
+    body["version"] = VERSION
+    packed: bytes = msgpack.packb(body, use_bin_type=True)
+    return packed
+
+
+def decode_configuration(body: bytes | memoryview) -> Configuration | None:
+    """Inverse of `encode_configuration`, also for version 1 ({"members": {id: incarnation}}).
+
+    None when it is none of them: a node that cannot read a configuration cannot go on.
+    """
+    try:
+        value = msgpack.unpackb(body, raw=False)
+    except (ValueError, msgpack.UnpackException):
+        return None
+    version = value.get("version", 1) if isinstance(value, dict) else None
+    if version not in (1, VERSION):
+        return None
+    members = value.get("members")
+    if not isinstance(members, dict) or not 0 < len(members) <= MAX_MEMBERS:
+        return None
+    decoded: dict[str, Member] = {}
+    for node, item in members.items():
+        member = _decode_member(item)
+        if not isinstance(node, str) or member is None:
+            return None
+        decoded[node] = member
+    preferred = value.get("preferred")
+    if preferred is None:
+        return Configuration(decoded)
+    if not isinstance(preferred, list) or not all(isinstance(node, str) for node in preferred):
+        return None
+    return Configuration(decoded, tuple(preferred))
+
+
+def _decode_member(item: object) -> Member | None:
+    if isinstance(item, str):
+        return Member(item)
+    if not isinstance(item, dict):
+        return None
+    incarnation, address, role = item.get("incarnation"), item.get("address"), item.get("role")
+    if not isinstance(incarnation, str) or not isinstance(address, str):
+        return None
+    if role not in (MemberRole.VOTER.value, MemberRole.LEARNER.value):
+        return None
+    return Member(incarnation, address, MemberRole(role), item.get("stays") is True)

@@ -1,0 +1,75 @@
+"""When a leader hands over to a preferred one, and when it leaves well alone (dLegerPreferred...). Pure.
+
+Moving leadership costs a pause, and a preferred node that cannot keep it makes a group that moves for ever.
+So:
+
+* A leader that is itself preferred stays, also when another is preferred more.
+* It waits until it has led for a while, and moves at most once in `backoff_min_s`.
+* A node that did not take over, or lost leadership within `short_lived_s` of taking it, is left alone for
+  `backoff_min_s`, and twice as long each time it happens again, up to `backoff_max_s`. Every node keeps this
+  count from the changes of leader that it sees, so it outlives the leader that tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PreferredSettings:
+    """Seconds."""
+
+    settle_s: float = 2.0
+    """How long a leader leads before it moves leadership."""
+    short_lived_s: float = 30.0
+    """A leadership of a preferred node that ends earlier counts as failed."""
+    backoff_min_s: float = 10.0
+    backoff_max_s: float = 600.0
+
+
+class PreferredLeader:
+    """One per node, also while it follows."""
+
+    def __init__(self, settings: PreferredSettings) -> None:
+        self._settings = settings
+        self._leader: str | None = None
+        self._since = 0.0
+        self._failures: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+        self._next_move = 0.0
+
+    def leader_changed(self, leader: str | None, now: float) -> None:
+        """This node sees another leader, or none."""
+        if leader == self._leader:
+            return
+        if self._leader is not None:
+            if now - self._since < self._settings.short_lived_s:
+                self._failed(self._leader, now)
+            else:
+                self._failures.pop(self._leader, None)
+        self._leader = leader
+        self._since = now
+
+    def tried(self, node: str, moved: bool, now: float) -> None:
+        """This leader handed over to `node`, or could not."""
+        self._next_move = now + self._settings.backoff_min_s
+        if not moved:
+            self._failed(node, now)
+
+    def choose(self, preferred: Sequence[str], self_id: str, fit: Collection[str], now: float) -> str | None:
+        """Whom this leader hands over to now; `fit`: who is connected, caught up and healthy."""
+        if self_id in preferred or self._leader != self_id:
+            return None
+        if now < self._next_move or now - self._since < self._settings.settle_s:
+            return None
+        for node in preferred:
+            if node in fit and now >= self._not_before.get(node, 0.0):
+                return node
+        return None
+
+    def _failed(self, node: str, now: float) -> None:
+        count = self._failures.get(node, 0)
+        self._failures[node] = count + 1
+        pause = min(self._settings.backoff_min_s * (1 << min(count, 16)), self._settings.backoff_max_s)
+        self._not_before[node] = now + pause

@@ -1,0 +1,117 @@
+"""The states of a node in an election and every step between them, as one table. Pure.
+
+The elector changes state only through `check`, so a step that is not in the table ends the node; the
+diagram and table in docs/protocol.md are `diagram()` and `table()` (tests/dledger/test_transitions.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dledger.errors import InvariantBroken
+from dledger.host import Role
+
+
+class State(Enum):
+    """Raft's roles, with the two phases of a candidate told apart."""
+
+    LEARNER = "LEARNER"
+    FOLLOWER = "FOLLOWER"
+    PRE_CANDIDATE = "PRE_CANDIDATE"
+    """Asks for pre-votes: its term is unchanged."""
+    CANDIDATE = "CANDIDATE"
+    """Asks for votes in a term of its own."""
+    LEADER = "LEADER"
+
+
+class Cause(Enum):
+    """Why a node changes state; the value is the text of the diagram."""
+
+    TIMEOUT = "time-out, or the leader's host refused the connection"
+    PRE_QUORUM = "quorum of pre-votes (term + 1)"
+    QUORUM = "quorum of votes"
+    TIMEOUT_NOW = "the leader hands over (term + 1)"
+    LEADER_HEARD = "message of the term's leader"
+    HIGHER_TERM = "higher term"
+    NO_QUORUM = "no contact to a quorum"
+    STEP_DOWN = "this node cannot serve"
+    PROMOTED = "a configuration names it a voter"
+    REMOVED = "no voter of the configuration in force"
+
+
+ROLES = {
+    State.LEARNER: Role.LEARNER,
+    State.FOLLOWER: Role.FOLLOWER,
+    State.PRE_CANDIDATE: Role.CANDIDATE,
+    State.CANDIDATE: Role.CANDIDATE,
+    State.LEADER: Role.LEADER,
+}
+"""What the outside sees (MemberState.Role)."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One allowed step."""
+
+    before: State
+    cause: Cause
+    after: State
+
+
+def _steps(before: State, after: State, *causes: Cause) -> tuple[Transition, ...]:
+    return tuple(Transition(before, cause, after) for cause in causes)
+
+
+TRANSITIONS: tuple[Transition, ...] = (
+    *_steps(State.LEARNER, State.FOLLOWER, Cause.PROMOTED),
+    *_steps(State.LEARNER, State.LEARNER, Cause.LEADER_HEARD, Cause.HIGHER_TERM),
+    *_steps(State.FOLLOWER, State.PRE_CANDIDATE, Cause.TIMEOUT),
+    *_steps(State.FOLLOWER, State.CANDIDATE, Cause.TIMEOUT_NOW),
+    *_steps(State.FOLLOWER, State.FOLLOWER, Cause.LEADER_HEARD, Cause.HIGHER_TERM),
+    *_steps(State.FOLLOWER, State.LEARNER, Cause.REMOVED),
+    *_steps(State.PRE_CANDIDATE, State.PRE_CANDIDATE, Cause.TIMEOUT),
+    *_steps(State.PRE_CANDIDATE, State.CANDIDATE, Cause.PRE_QUORUM),
+    *_steps(State.PRE_CANDIDATE, State.FOLLOWER, Cause.LEADER_HEARD, Cause.HIGHER_TERM),
+    *_steps(State.PRE_CANDIDATE, State.LEARNER, Cause.REMOVED),
+    *_steps(State.CANDIDATE, State.LEADER, Cause.QUORUM),
+    *_steps(State.CANDIDATE, State.PRE_CANDIDATE, Cause.TIMEOUT),
+    *_steps(State.CANDIDATE, State.FOLLOWER, Cause.LEADER_HEARD, Cause.HIGHER_TERM),
+    *_steps(State.CANDIDATE, State.LEARNER, Cause.REMOVED),
+    *_steps(State.LEADER, State.FOLLOWER, Cause.HIGHER_TERM, Cause.NO_QUORUM, Cause.STEP_DOWN),
+    # A leader that is no voter any more ends its term as a leader (the entry that removes it commits first).
+    *_steps(State.LEADER, State.LEARNER, Cause.HIGHER_TERM, Cause.NO_QUORUM, Cause.STEP_DOWN),
+)
+
+_ALLOWED = frozenset(TRANSITIONS)
+
+
+def check(before: State, cause: Cause, after: State) -> State:
+    """`after`, when the table has this step; else InvariantBroken."""
+    if Transition(before, cause, after) not in _ALLOWED:
+        raise InvariantBroken(f"no step from {before.value} to {after.value} on: {cause.value}")
+    return after
+
+
+def _by_ends() -> dict[tuple[State, State], list[str]]:
+    edges: dict[tuple[State, State], list[str]] = {}
+    for step in TRANSITIONS:
+        edges.setdefault((step.before, step.after), []).append(step.cause.value)
+    return edges
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram; steps that stay in their state are left to `table`."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.LEARNER.value}", f"    [*] --> {State.FOLLOWER.value}"]
+    for (before, after), causes in _by_ends().items():
+        if before is not after:
+            lines.append(f"    {before.value} --> {after.value}: {' / '.join(causes)}")
+    return "\n".join(lines)
+
+
+def table() -> str:
+    """The table in Markdown."""
+    lines = ["| from | to | when |", "|---|---|---|"]
+    for (before, after), causes in _by_ends().items():
+        lines.append(f"| {before.value} | {after.value} | {'; '.join(causes)} |")
+    return "\n".join(lines)

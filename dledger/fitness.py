@@ -1,0 +1,180 @@
+"""Whether this node is fit to lead: rot, a full disk, a disk that does not answer (feature R11).
+
+A sick node votes, but does not stand. A sick leader hands over to a voter that is healthy and up to date,
+if there is one; it does not try again at once, so that leadership does not bounce. A leader whose disk has
+stalled steps down when that does not work: it could acknowledge nothing. If all are full somebody must lead
+all the same, so that what is stored can be read: a node that has seen no leader for long stands although it
+is full.
+
+Everything gets better by itself: when entries are repaired, when room returns, when the disk answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from dledger.config import NodeConfig
+from dledger.election.elector import Effect, Elector
+from dledger.host import Role
+from dledger.leadership import Leadership
+from dledger.log.store import LogStore
+from dledger.messages import Health
+from dledger.replicator import Replicator
+from dledger.watch import WatchedWorkers
+from runtime import Env
+
+HYSTERESIS = 0.02
+"""A disk is no longer full when it is this far (a ratio) below the limit."""
+BACK_OFF_S = 5.0
+"""After a hand-over that did not work."""
+
+
+class FitnessEvents(Protocol):
+    """What the node does for this."""
+
+    @property
+    def elector(self) -> Elector:
+        """Of the node."""
+
+    @property
+    def commit_index(self) -> int:
+        """Of the node."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Perform election effects."""
+
+
+class Fitness:
+    """One per node; `run` until cancelled."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        log: LogStore,
+        watch: WatchedWorkers,
+        leadership: Leadership,
+        replicator: Replicator,
+        events: FitnessEvents,
+        not_yet: Callable[[float], bool],
+    ) -> None:
+        self.flags = Health.GOOD
+        self.used_ratio = 0.0
+        self._say = env.log.child(f"fitness.{config.self_id}")
+        self._config = config
+        self._log = log
+        self._watch = watch
+        self._leadership = leadership
+        self._replicator = replicator
+        self._events = events
+        self._not_yet = not_yet
+        self._above_limit = False
+        self._faulty_since = 0.0
+        self._leaderless_since = 0.0
+        self._retry_at = 0.0
+        self._measured_at = -1e9
+
+    @property
+    def interval_s(self) -> float:
+        """How often everything is looked at."""
+        return min(self._config.disk_stall_s / 4, 0.5)
+
+    async def run(self) -> None:
+        """Look at everything at intervals."""
+        loop = asyncio.get_running_loop()
+        measuring: asyncio.Task[None] | None = None
+        async with asyncio.TaskGroup() as group:
+            while True:
+                now = loop.time()
+                due = now - self._measured_at >= self._config.disk_check_s
+                if due and (measuring is None or measuring.done()):  # a hung disk must not stop the watch
+                    measuring = group.create_task(self._measure(), name=f"{self._config.self_id}-measure")
+                self.look()
+                self._replicator.resume_paused()
+                await self._relieve()
+                await asyncio.sleep(self.interval_s)
+
+    async def _measure(self) -> None:
+        try:
+            usage = await self._log.measure()
+        except OSError as error:
+            self._say.warning("cannot ask how full the disk is", error=error)
+            return
+        finally:
+            self._measured_at = asyncio.get_running_loop().time()
+        self.used_ratio = usage.used_ratio
+        limit = self._config.disk_full_ratio - (HYSTERESIS if self._above_limit else 0.0)
+        self._above_limit = usage.used_ratio >= limit
+        self.look()
+
+    def look(self) -> None:
+        """Decide anew what this node is fit for."""
+        now = asyncio.get_running_loop().time()
+        log, elector = self._log, self._events.elector
+        flags = Health.GOOD
+        if log.faulty:
+            flags |= Health.FAULTY
+        if self._above_limit or (log.short_of_space and log.pool.ready == 0):
+            flags |= Health.DISK_FULL
+        if self._watch.waiting_s(now) > self._config.disk_stall_s:
+            flags |= Health.STALLED
+        if flags & Health.FAULTY and not self.flags & Health.FAULTY:
+            self._faulty_since = now
+        if flags != self.flags:
+            self._say.warning("health", now=_text(flags), before=_text(self.flags))
+        self.flags = flags
+        if elector.role is Role.LEADER or elector.leader_id is not None:
+            self._leaderless_since = now
+        patient = now - self._leaderless_since > 2 * self._config.election_timeout_max_s
+        elector.health = int(flags)
+        elector.may_stand = (not flags or (flags == Health.DISK_FULL and patient)) and not self._not_yet(now)
+        self._leadership.disk_full(self._above_limit)
+
+    async def _relieve(self) -> None:
+        """A sick leader gives leadership to a healthy voter."""
+        now = asyncio.get_running_loop().time()
+        stalled = bool(self.flags & Health.STALLED)
+        rot_only = self.flags == Health.FAULTY and now - self._faulty_since < self._config.repair_limit_s
+        if self._events.elector.role is not Role.LEADER or not self.flags or rot_only or now < self._retry_at:
+            return
+        target = self._healthy_voter()
+        moved = False
+        if target is not None:
+            self._say.warning("this leader is sick: handing over", health=_text(self.flags), to=target)
+            moved = await self._leadership.transfer(target, self._config.disk_stall_s)
+        if not moved and stalled and self._events.elector.role is Role.LEADER:
+            self._say.error("the disk does not answer: stepping down")
+            self._events.perform(self._events.elector.step_down(asyncio.get_running_loop().time()))
+        elif not moved and target is not None:
+            self._retry_at = asyncio.get_running_loop().time() + BACK_OFF_S
+
+    def _healthy_voter(self) -> str | None:
+        """The most advanced voter that says it is healthy and holds what is committed."""
+        leader = self._replicator.leader
+        elector = self._events.elector
+        if leader is None:
+            return None
+        fit = [
+            (leader.watermark(peer), peer)
+            for peer in elector.voters
+            if elector.peer_health.get(peer) == Health.GOOD
+            and peer in leader.progress
+            and leader.watermark(peer) >= self._events.commit_index
+        ]
+        return max(fit)[1] if fit else None
+
+    def reasons(self) -> Iterator[str]:
+        """What is wrong, for /health."""
+        if self.flags & Health.FAULTY:
+            ranges = ", ".join(f"{first}..{last}" for first, last in self._log.faulty)
+            yield f"entries {ranges[:200]} are rotten and wait for repair from a peer"
+        if self.flags & Health.DISK_FULL:
+            yield f"the disk is full ({self.used_ratio:.0%} used): appends are refused"
+        if self.flags & Health.STALLED:
+            yield f"the disk has not answered for more than {self._config.disk_stall_s} s"
+
+
+def _text(flags: Health) -> str:
+    return "+".join(flag.name or "" for flag in Health if flag and flag in flags) or "GOOD"

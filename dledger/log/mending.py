@@ -1,0 +1,223 @@
+"""Looking at suspected entries again, and writing good copies over rotten ones (safety.md S4).
+
+`examine` separates what is whole (a lost index unit is made anew from its entry) from what is not. `mend`
+takes a peer's copy of rotten entries and believes it only if it fits everything that is left here: the
+terms, the index units, the entries on both sides and the chain through them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeVar
+
+from dledger.log.index_files import IndexFiles
+from dledger.log.reader import ReadableLog
+from dledger.log.reading import check_stored
+from dledger.log.segments import Segments
+from dledger.log.walk import End, Place, Rot, Walker, chain_of, header_of, place_before
+from formats.entry import (
+    HEADER_SIZE,
+    INDEX_UNIT,
+    MAGIC,
+    CorruptEntry,
+    EntryHeader,
+    chain_crc,
+    unpack_header,
+)
+from runtime import Env, File, Lane
+
+_EVERYTHING = 1 << 62
+T = TypeVar("T")
+
+
+class Unfitting(Exception):
+    """A copy that does not fit what is left here; the text says what differs."""
+
+
+@dataclass
+class Examined:
+    """What is rotten in a range, and index units to be written (first index, bytes)."""
+
+    rotten: list[tuple[int, int]] = field(default_factory=list)
+    units: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+def examine_range(
+    segments: Segments, index: IndexFiles, origin: Place, mark: int, first: int, last: int
+) -> Examined:
+    """Blocking: walk over entries `first..last`, all of them durable once. `origin`: before the log."""
+    result = Examined()
+
+    def misfit(header: EntryHeader) -> None:
+        unit = INDEX_UNIT.pack(MAGIC, header.pos, header.size, header.index, header.term)
+        result.units.append((header.index, unit))
+
+    walker = Walker(segments, index, mark, power_lost=False)
+    at = place_before(segments, index, first, origin)
+    while at.index < last:
+        at = walker.run(at, last, _EVERYTHING, _ignore, misfit)
+        if at.index >= last:
+            break
+        met = walker.obstacle(at)
+        if isinstance(met, End):
+            result.rotten.append((at.index + 1, last))
+            break
+        if isinstance(met, Rot):
+            result.rotten.append((at.index + 1, min(met.place.index, last)))
+        at = met.place
+    return result
+
+
+def _ignore(header: EntryHeader) -> None:
+    """Kinds and batches do not matter here."""
+
+
+class MendableLog(ReadableLog):
+    """See the module."""
+
+    def __init__(self, env: Env, node_dir: str, segment_size: int, index_units_per_file: int) -> None:
+        super().__init__(env, node_dir, segment_size, index_units_per_file)
+        self._io = asyncio.Lock()
+        """Held while the files of the log change."""
+
+    @abstractmethod
+    async def poison(self, error: OSError) -> NoReturn:
+        """A write or fsync failed: NodeFailed (S3)."""
+
+    @abstractmethod
+    async def sync_index(self) -> None:
+        """Make the index units written so far durable."""
+
+    def first_place(self) -> Place:
+        """Before the first entry."""
+        base = self._base
+        return Place(self._first_index - 1, base.term, base.pos, base.chain)
+
+    def look(
+        self, job: Callable[[Segments, IndexFiles, Place, int], T], place: Place, mark: int
+    ) -> asyncio.Future[T]:
+        """Have a worker look at the files."""
+        return self._env.workers.run(Lane.DISK, job, self._segments, self._index, place, mark)
+
+    async def examine(self, first: int, last: int) -> None:
+        """Decide anew which of these entries are faulty."""
+        async with self._io:
+            wanted, last = last, min(last, self._written_index(), self._durable_index)
+            if last < first:
+                self.suspects.remove(first, wanted)
+                return
+            run = self._env.workers.run
+            found: Examined = await run(
+                Lane.DISK,
+                examine_range,
+                self._segments,
+                self._index,
+                self.first_place(),
+                self._durable_index,
+                first,
+                last,
+            )
+            try:
+                for index, unit in found.units:
+                    await run(Lane.FLUSH, self._index.write, index, unit)
+                await self.sync_index()
+            except OSError as error:
+                await self.poison(error)
+            self.suspects.remove(first, last)
+            self.faulty.remove(first, last)
+            for begin, end in found.rotten:
+                self.faulty.add(begin, end)
+
+    async def mend(self, first: int, last: int, data: bytes) -> None:
+        """Write a peer's copy of faulty entries in place, durably. Unfitting when it does not fit."""
+        async with self._io:
+            headers = self._fit(first, last, data)
+            pos = headers[0].pos
+            await self._check_neighbours(headers)
+            run = self._env.workers.run
+            start = self._segments.start_of(pos)
+            units = b"".join(INDEX_UNIT.pack(MAGIC, h.pos, h.size, h.index, h.term) for h in headers)
+            try:
+                await run(Lane.FLUSH, _write_synced, self._segments.file(start), data, pos - start)
+                if await run(Lane.DISK, self._segments.pread, pos, len(data)) != data:
+                    raise OSError(
+                        errno.EIO, "what was written reads back differently", self._segments.path(start)
+                    )
+                await run(Lane.FLUSH, self._index.write, first, units)
+                await self.sync_index()
+            except OSError as error:
+                await self.poison(error)
+            self.faulty.remove(first, last)
+            if last == self._last_index:
+                self.last_chain = headers[-1].chain_crc
+
+    def _fit(self, first: int, last: int, data: bytes) -> list[EntryHeader]:
+        """Headers of a copy that is whole in itself and of the terms that these entries have here."""
+        if not self._first_index <= first <= last <= self._written_index() or len(data) < HEADER_SIZE:
+            raise Unfitting(f"entries {first}..{last} are not in this log")
+        pos = unpack_header(data).pos
+        try:
+            check_stored(data, first, last, pos)
+        except CorruptEntry as error:
+            raise Unfitting(str(error)) from error
+        start = self._segments.start_of(pos)
+        if not self._segments.has(start) or pos + len(data) > start + self._segments.size:
+            raise Unfitting(f"no segment holds {len(data)} bytes at {pos}")
+        headers = []
+        offset = 0
+        while offset < len(data):
+            header = unpack_header(data, offset)
+            offset += header.size
+            if header.index not in self.faulty:
+                raise Unfitting(f"entry {header.index} is not faulty")
+            if header.term != self.term_of(header.index):
+                raise Unfitting(f"entry {header.index} is of term {header.term} there, not here")
+            headers.append(header)
+        return headers
+
+    async def _check_neighbours(self, headers: list[EntryHeader]) -> None:
+        """The entries on both sides must continue in the copy, as far as they can be believed."""
+        run = self._env.workers.run
+        before, behind = headers[0].index - 1, headers[-1].index + 1
+        vouched = False
+        if before >= self._first_index and before not in self.faulty:
+            end = self.end_of(before)
+            following = self._segments.start_of(max(end - 1, 0)) + self._segments.size
+            if headers[0].pos not in (end, following):
+                raise Unfitting(f"entry {before} ends at {end}, the copy begins at {headers[0].pos}")
+            chain = await run(Lane.DISK, chain_of, self._segments, self._index, before, self._first_index)
+            vouched = chain is not None
+            if chain is not None and not _continues(chain, headers[0]):
+                raise Unfitting(f"the chain of entry {before} does not continue in the copy")
+        end = headers[-1].pos + headers[-1].size
+        if behind > self._last_index:
+            if end != self._end_pos:
+                raise Unfitting(f"the log ends at {self._end_pos}, the copy at {end}")
+        elif behind not in self.faulty and (unit := self._index.unit(behind)) is not None:
+            header = await run(Lane.DISK, header_of, self._segments, unit)
+            if header is None:
+                return
+            following = self._segments.start_of(end - 1) + self._segments.size
+            if header.pos not in (end, following):
+                raise Unfitting(f"entry {behind} begins at {header.pos}, the copy ends at {end}")
+            if not _continues(headers[-1].chain_crc, header):
+                # One of the two is wrong. With the entries before the copy on its side it is not the copy.
+                self.note_damage(behind, behind, certain=vouched)
+                if not vouched:
+                    raise Unfitting(f"the chain of the copy does not continue in entry {behind}")
+
+
+def _continues(chain: int, header: EntryHeader) -> bool:
+    """Whether an entry continues a chain; a store written by Apache has none."""
+    if header.chain_crc == 0 and header.body_crc == 0:
+        return True
+    return chain_crc(chain, header.index, header.term, header.body_crc) == header.chain_crc
+
+
+def _write_synced(file: File, data: bytes, at: int) -> None:
+    file.pwritev([data], at)
+    file.fdatasync()

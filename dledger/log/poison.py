@@ -1,0 +1,31 @@
+"""What a failed write or fsync leaves (safety.md S3): the next start discards what was not certain."""
+
+from __future__ import annotations
+
+import asyncio
+
+from formats.store_files import POISONED_FILE
+from runtime import Env, Lane
+
+MARKER_LIMIT_S = 2.0
+"""How long to wait for a sick disk to take the marker."""
+
+
+async def leave_marker(env: Env, node_dir: str, reason: str) -> None:
+    """Write it as well as the disk allows; never raises."""
+    path = f"{node_dir}/{POISONED_FILE}"
+    try:
+        async with asyncio.timeout(MARKER_LIMIT_S):
+            await env.workers.run(Lane.DISK, _write, env, path, reason)
+            await env.workers.run(Lane.DISK, env.files.sync_dir, node_dir)
+    except (OSError, TimeoutError) as error:
+        env.log.error("could not leave the poisoned marker", path=path, error=repr(error))
+
+
+def _write(env: Env, path: str, reason: str) -> None:
+    file = env.files.open(path, create=True)
+    try:
+        file.pwritev([reason.encode()], 0)
+        file.fdatasync()
+    finally:
+        file.close()

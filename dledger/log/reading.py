@@ -1,0 +1,89 @@
+"""Reading that survives bad sectors (what cannot be read is zeros, which nobody takes for an entry), and the
+check of what was read before anybody uses it."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, CorruptEntry, EntryHeader
+from runtime import File
+
+_SECTORS = 4096
+"""Bytes that are given up together where the device reports an error."""
+
+
+def read_around_errors(file: File, length: int, offset: int) -> bytes:
+    """Exactly `length` bytes; those that cannot be read, or lie behind the end, are zeros."""
+    try:
+        data = file.pread(length, offset)
+    except OSError:
+        parts = []
+        at = offset
+        while at < offset + length:
+            size = min(_SECTORS - at % _SECTORS, offset + length - at)
+            try:
+                parts.append(file.pread(size, at).ljust(size, b"\0"))
+            except OSError:
+                parts.append(bytes(size))
+            at += size
+        data = b"".join(parts)
+    return data if len(data) == length else data.ljust(length, b"\0")
+
+
+BATCH_BROKEN = "client batch does not continue"
+"""Reason of a CorruptEntry whose batch remainder is not one more than that of the next entry: no CRC covers
+it, so either of the two may be rotten."""
+
+
+class Rotten(Exception):
+    """Entries of the log that were durable cannot be believed any more: they wait for repair."""
+
+    def __init__(self, first: int, last: int, reason: str) -> None:
+        super().__init__(f"entries {first}..{last} are rotten: {reason}")
+        self.first = first
+        self.last = last
+
+
+def check_stored(data: bytes | memoryview, first: int, last: int, pos: int) -> EntryHeader:
+    """Believe entries `first..last`, read from `pos` on; the header of the last one, or CorruptEntry.
+
+    Body CRCs, the chain from the first to the last (a store written by Apache has neither, S1), and that
+    client batches count down.
+    """
+    view = memoryview(data)
+    unpack, pack = HEADER.unpack_from, CHAIN.pack
+    total, offset, index = len(view), 0, first
+    chain_before: int | None = None
+    fields: tuple[int, ...] = ()
+    left = 0
+    while offset < total:
+        if total - offset < HEADER_SIZE:
+            raise CorruptEntry("header cut off", index, pos + offset)
+        fields = unpack(view, offset)
+        magic, size, entry_index, term, entry_pos, channel, chain, body_crc, body_size = fields
+        end = offset + size
+        if (
+            magic != MAGIC
+            or entry_index != index
+            or entry_pos != pos + offset
+            or body_size < 0
+            or size != body_size + HEADER_SIZE
+            or end > total
+        ):
+            raise CorruptEntry("header does not continue", index, pos + offset)
+        if body_crc or chain:
+            if crc32(view[offset + HEADER_SIZE : end]) != body_crc:
+                raise CorruptEntry("body CRC differs", index, pos + offset)
+            if chain_before is not None and crc32(pack(index, term, body_crc), chain_before) != chain:
+                raise CorruptEntry("chain CRC differs", index, pos + offset)
+        if left and channel & 0xFFFFFF != left - 1:
+            raise CorruptEntry(BATCH_BROKEN, index - 1, pos + offset)
+        left = channel & 0xFFFFFF
+        chain_before = chain
+        index += 1
+        offset = end
+    if index != last + 1:
+        raise CorruptEntry(
+            f"the bytes end with entry {index - 1}, not {last}", min(index, last), pos + offset
+        )
+    return EntryHeader._make(fields)

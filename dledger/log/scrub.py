@@ -1,0 +1,116 @@
+"""The scrub: reads the durable log from its first entry to its last, again and again, looking for rot (L5).
+
+Entries, the chain through them and their index units are checked in small pieces by a worker, at most
+`bytes_per_s` on average and never more than a twentieth of the time, so that an idle group stays idle. What
+is found becomes faulty and is repaired from peers; a wrong index unit is written anew from its entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from dledger.log.index_files import IndexFiles
+from dledger.log.segments import Segments
+from dledger.log.store import LogStore
+from dledger.log.walk import End, Place, Rot, Walker
+from formats.entry import EntryHeader
+
+PIECE = 256 * 1024
+"""Bytes of one job."""
+SHARE = 19
+"""Seconds of rest for each second of work."""
+_EVERYTHING = 1 << 62
+
+
+@dataclass
+class Piece:
+    """Outcome of one job: where to go on, what is rotten, and whose index units are wrong (first, last)."""
+
+    place: Place
+    rotten: list[tuple[int, int]] = field(default_factory=list)
+    suspects: list[tuple[int, int]] = field(default_factory=list)
+
+
+def scrub_piece(segments: Segments, index: IndexFiles, at: Place, mark: int) -> Piece:
+    """Blocking: walk over about PIECE bytes, not beyond entry `mark`."""
+    found = Piece(at)
+
+    def misfit(header: EntryHeader) -> None:
+        found.suspects.append((header.index, header.index))
+
+    walker = Walker(segments, index, mark, power_lost=False)
+    stop_pos = at.pos + PIECE
+    while at.index < mark and at.pos < stop_pos:
+        at = walker.run(at, mark, stop_pos, _ignore, misfit)
+        if at.index >= mark or at.pos >= stop_pos:
+            break
+        met = walker.obstacle(at)
+        if isinstance(met, End):
+            found.rotten.append((at.index + 1, mark))
+            at = at._replace(index=mark)
+            break
+        if isinstance(met, Rot):
+            found.rotten.append((at.index + 1, min(met.place.index, mark)))
+        at = met.place
+    found.place = at
+    return found
+
+
+def _ignore(header: EntryHeader) -> None:
+    """Kinds and batches do not matter here."""
+
+
+class Scrubber:
+    """One per node; `run` until cancelled."""
+
+    def __init__(self, log: LogStore, *, bytes_per_s: int, pause_s: float) -> None:
+        self._log = log
+        self._bytes_per_s = bytes_per_s
+        self._pause_s = pause_s
+        self.passes = 0
+        self.checked_index = -1
+        """Last entry that this pass has checked."""
+        self.checked_bytes = 0
+        self.found = 0
+        """Suspicious ranges met since start."""
+
+    async def run(self) -> None:
+        """Pass after pass. With a rate of 0 it does nothing."""
+        await asyncio.sleep(min(self._pause_s, 1.0))
+        while self._bytes_per_s > 0:
+            await self._pass()
+            self.passes += 1
+            await asyncio.sleep(self._pause_s)
+        await asyncio.get_running_loop().create_future()
+
+    async def _pass(self) -> None:
+        log = self._log
+        loop = asyncio.get_running_loop()
+        place = log.first_place()
+        mark = log.durable_index
+        while place.index < mark:
+            cuts, began = log.cuts, loop.time()
+            piece = await log.look(scrub_piece, place, mark)
+            took = loop.time() - began
+            if log.cuts != cuts or place.index + 1 < log.first_index:
+                return  # what was read may be gone; the next pass begins anew
+            for first, last in piece.rotten:
+                log.note_damage(first, last, certain=True)
+            for first, last in piece.suspects:
+                log.note_damage(first, last)
+            self.found += len(piece.rotten) + len(piece.suspects)
+            size = max(piece.place.pos - place.pos, 0)
+            self.checked_bytes += size
+            self.checked_index = piece.place.index
+            place = piece.place
+            await asyncio.sleep(max(size / self._bytes_per_s, SHARE * took))
+
+    def status(self) -> dict[str, object]:
+        """For /metrics and `status`."""
+        return {
+            "scrub_passes": self.passes,
+            "scrub_checked_index": self.checked_index,
+            "scrub_checked_bytes": self.checked_bytes,
+            "scrub_found": self.found,
+        }

@@ -1,0 +1,445 @@
+"""Walking over the entries on disk, and over what is rotten among them (safety.md S1, S4, S5). Blocking.
+
+Recovery, the scrub and the examination before a repair see the log through a `Walker`. `run` goes over whole
+entries; where it stops, `obstacle` says what lies there:
+
+* `Roll`: the segment ends here and the log goes on in the next one.
+* `Rot`: entries that were durable and cannot be believed any more; where the walk goes on behind them.
+* `End`: the log ends. Rightly, or in a torn tail, or (`doubt`) so that nobody can tell torn from rotten.
+
+How far rot reaches is told by whatever is left: the header, when the chain fits it; the index unit; the next
+entry that fits its own CRC and its own position. Bytes that were cut and not yet overwritten (S1) are entries
+that fit their own CRC but not the chain: they are no rot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+from zlib import crc32
+
+from dledger.log.index_files import IndexFiles
+from dledger.log.segments import Segments
+from formats.entry import (
+    CHAIN,
+    HEADER,
+    HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+    MAGIC,
+    MAX_ENTRY_SIZE,
+    MIN_BLANK_SIZE,
+    CorruptEntry,
+    EntryHeader,
+    IndexUnit,
+    check_entry,
+    is_blank,
+    unpack_header,
+)
+
+WINDOW = 4 * 1024 * 1024
+"""Bytes read at once while walking; an entry that is larger is read whole."""
+_UNITS = 4096
+_MAGIC_BYTES = MAGIC.to_bytes(4, "big")
+
+
+class Place(NamedTuple):
+    """Behind entry `index`. `term` is that of the last entry that was believed."""
+
+    index: int  # type: ignore[assignment]  # tuple.index is not used
+    term: int
+    pos: int
+    chain: int | None
+    """Chain value of entry `index`; None when it cannot be known (it is rotten)."""
+
+
+@dataclass(frozen=True)
+class Roll:
+    """The next entry begins the next segment."""
+
+    place: Place
+    blank_fits: bool
+    """False when the blank tail of the segment is damaged."""
+
+
+@dataclass(frozen=True)
+class Rot:
+    """Entries up to `place.index` are faulty; the walk goes on at `place`."""
+
+    place: Place
+    terms: list[tuple[int, int]]
+    """(first index, term) as far as header or units say, for the faulty entries."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class End:
+    """No further entry is believed. `reason` is empty when nothing was there."""
+
+    reason: str
+    doubt: bool = False
+
+
+class Walker:
+    """`mark`: entries up to it were durable, so damage among them is rot. `power_lost`: see recovery.py."""
+
+    def __init__(self, segments: Segments, index: IndexFiles, mark: int, *, power_lost: bool) -> None:
+        self.mark = mark
+        self._segments = segments
+        self.index = index
+        self._power_lost = power_lost
+        self._data = b""
+        self._base = -1
+        self._units = b""
+        self._units_first = 0
+        self._split = False
+
+    # Whole entries
+
+    def run(
+        self,
+        at: Place,
+        stop: int,
+        stop_pos: int,
+        note: Callable[[EntryHeader], None],
+        misfit: Callable[[EntryHeader], None],
+    ) -> Place:
+        """Go over whole entries of one segment, not beyond entry `stop` nor from `stop_pos` on.
+
+        `note` is called for entries that change the term or have a kind or a batch; `misfit` for those whose
+        index unit is missing or differs.
+        """
+        unpack, pack, unit_pack = HEADER.unpack_from, CHAIN.pack, INDEX_UNIT.pack
+        index, term, pos, chain = at
+        left = 0  # entries of the same client batch that follow
+        before = at
+        self._split = False
+        data = self._window(pos, HEADER_SIZE)
+        view = memoryview(data)
+        while index < stop and pos < stop_pos:
+            offset = pos - self._base
+            if len(data) - offset < HEADER_SIZE:
+                data = self._window(pos, HEADER_SIZE)
+                view = memoryview(data)
+                offset = pos - self._base
+                if len(data) - offset < HEADER_SIZE:
+                    break
+            fields = unpack(data, offset)
+            magic, size, entry_index, entry_term, entry_pos, channel, entry_chain, body_crc, body_size = (
+                fields
+            )
+            if (
+                magic != MAGIC
+                or entry_index != index + 1
+                or entry_pos != pos
+                or entry_term < term
+                or body_size < 0
+                or size != body_size + HEADER_SIZE
+                or size > MAX_ENTRY_SIZE
+            ):
+                break
+            if len(data) - offset < size:
+                data = self._window(pos, size)
+                view = memoryview(data)
+                offset = pos - self._base
+                if len(data) - offset < size:
+                    break
+            if body_crc or entry_chain:
+                if crc32(view[offset + HEADER_SIZE : offset + size]) != body_crc:
+                    break
+                if chain is not None and crc32(pack(entry_index, entry_term, body_crc), chain) != entry_chain:
+                    break
+            if left and channel & 0xFFFFFF != left - 1:
+                self._split = True  # no CRC covers these counts: this entry's or that of the one before
+                return before
+            if channel:
+                before = Place(index, term, pos, chain)
+            index += 1
+            if self._unit_bytes(index) != unit_pack(MAGIC, pos, size, index, entry_term):
+                misfit(EntryHeader._make(fields))
+            if entry_term != term or channel or left:
+                note(EntryHeader._make(fields))
+                left = channel & 0xFFFFFF
+            term = entry_term
+            chain = entry_chain
+            pos += size
+        return Place(index, term, pos, chain)
+
+    # What lies behind them
+
+    def obstacle(self, at: Place) -> Roll | Rot | End:
+        """What stops the walk at `at`."""
+        segments = self._segments
+        wanted = at.index + 1
+        start = segments.start_of(at.pos)
+        following = start + segments.size
+        durable = wanted <= self.mark
+        if self._split:
+            self._split = False
+            return self._split_batch(at)
+        head = self.peek(at.pos, HEADER_SIZE)
+        unit = self._believable_unit(wanted, at)
+        blank = is_blank(head, 0)
+        moves_on = unit is not None and unit.pos == following
+        if blank or (durable and moves_on):
+            if segments.has(following) and (durable or self._entry_at(following, wanted, at) is not None):
+                return Roll(at._replace(pos=following), blank)
+            if not durable:
+                return End("")
+        reason = self._reason(at, wanted, start)
+        header = unpack_header(head) if len(head) == HEADER_SIZE else None
+        if not durable:
+            return self._above_the_mark(at, header, reason)
+        if header is not None and self._chain_fits(header, at, following):
+            place = Place(wanted, header.term, at.pos + header.size, header.chain_crc)
+            return Rot(place, [(wanted, header.term)], reason)
+        if unit is not None and unit.pos == at.pos:
+            chain: int | None = None
+            told = (unit.size, wanted, unit.term, at.pos)
+            if (
+                header is not None
+                and header[1:5] == told
+                and at.chain is not None
+                and self._self_consistent(at.pos, header)
+            ):
+                # Only the chain field is rotten: what it was follows from the rest.
+                chain = crc32(CHAIN.pack(wanted, unit.term, header.body_crc), at.chain)
+            place = Place(wanted, at.term if chain is None else unit.term, at.pos + unit.size, chain)
+            return Rot(place, [(wanted, unit.term)], reason)
+        if segments.has(following) and self._entry_at(following, wanted, at) is not None:
+            return Roll(at._replace(pos=following), False)
+        found = self._next_entry(at) or self._next_units(at)
+        if found is None:
+            return End(f"{reason}, and nothing up to {self.mark} can be believed", doubt=True)
+        if found.index < wanted:
+            return Roll(found, True) if found.pos != at.pos else End(reason, doubt=True)
+        return Rot(found, self._terms_of(wanted, found, at.term), reason)
+
+    def _split_batch(self, at: Place) -> Rot | End:
+        """The next two entries disagree on the client batch that they belong to."""
+        if at.index + 2 > self.mark:
+            return End(f"client batch of entry {at.index + 1} does not continue", doubt=not self._power_lost)
+        place = at
+        terms = []
+        for _ in range(2):
+            header = unpack_header(self.peek(place.pos, HEADER_SIZE))
+            place = Place(header.index, header.term, place.pos + header.size, header.chain_crc)
+            terms.append((header.index, header.term))
+        return Rot(place, terms, f"client batch of entry {at.index + 1} does not continue")
+
+    def _above_the_mark(self, at: Place, header: EntryHeader | None, reason: str) -> Rot | End:
+        """A torn tail, what was cut, or rot: an entry behind it that continues the chain proves rot."""
+        wanted = at.index + 1
+        if header is None or not any(header):
+            return End("")
+        fits = (header.magic == MAGIC) + (header.index == wanted) + (header.pos == at.pos)
+        if fits < 2:
+            return End("")  # bytes of a recycled segment
+        if self._power_lost:
+            return End(reason)
+        room = self._segments.start_of(at.pos) + self._segments.size - at.pos
+        if fits == 3 and HEADER_SIZE <= header.size <= room and at.chain is not None:
+            chain = crc32(CHAIN.pack(wanted, header.term, header.body_crc), at.chain)
+            behind = Place(wanted, header.term, at.pos + header.size, chain)
+            if header.term >= at.term and self._entry_at(behind.pos, wanted + 1, behind) is not None:
+                return Rot(behind, [(wanted, header.term)], reason)
+            if self._self_consistent(at.pos, header):
+                return End("")  # cut, and not yet overwritten (S1)
+        return End(reason, doubt=True)
+
+    def _reason(self, at: Place, wanted: int, start: int) -> str:
+        size = min(MAX_ENTRY_SIZE, start + self._segments.size - at.pos)
+        try:
+            check_entry(self.peek(at.pos, size), 0, wanted, at.pos, at.term, at.chain)
+        except CorruptEntry as error:
+            return str(error)
+        return f"unreadable at index {wanted}, pos {at.pos}"
+
+    def _chain_fits(self, header: EntryHeader, at: Place, segment_end: int) -> bool:
+        """Whether the header can be believed although its body cannot."""
+        return (
+            at.chain is not None
+            and header.magic == MAGIC
+            and header.index == at.index + 1
+            and header.pos == at.pos
+            and header.term >= at.term
+            and header.size == header.body_size + HEADER_SIZE
+            and HEADER_SIZE <= header.size <= segment_end - MIN_BLANK_SIZE - at.pos
+            and bool(header.chain_crc or header.body_crc)
+            and crc32(CHAIN.pack(header.index, header.term, header.body_crc), at.chain) == header.chain_crc
+        )
+
+    def _self_consistent(self, pos: int, header: EntryHeader) -> bool:
+        try:
+            check_entry(self.peek(pos, header.size), 0, header.index, pos, -1, None)
+        except CorruptEntry:
+            return False
+        return True
+
+    def _entry_at(self, pos: int, index: int, at: Place) -> EntryHeader | None:
+        """The whole entry `index` at `pos`, as it follows `at`; None when it is not there."""
+        head = self.peek(pos, HEADER_SIZE)
+        if len(head) < HEADER_SIZE:
+            return None
+        size = unpack_header(head).size
+        if not HEADER_SIZE <= size <= MAX_ENTRY_SIZE:
+            return None
+        try:
+            return check_entry(self.peek(pos, size), 0, index, pos, at.term, at.chain)
+        except CorruptEntry:
+            return None
+
+    def _next_entry(self, at: Place) -> Place | None:
+        """Before the next entry behind `at` that fits its CRC and its place, not beyond the mark."""
+        segments = self._segments
+        start = segments.start_of(at.pos)
+        for begin in [start, *(other for other in segments.starts if other > start)]:
+            pos = at.pos + 1 if begin == start else begin
+            found = self._search(pos, begin + segments.size, at)
+            if found is not None:
+                return found
+        return None
+
+    def _search(self, pos: int, end: int, at: Place) -> Place | None:
+        piece = 64 * 1024
+        while pos < end:
+            data = self.peek(pos, min(piece + HEADER_SIZE, end - pos))
+            offset = data.find(_MAGIC_BYTES)
+            while 0 <= offset < piece and offset + HEADER_SIZE <= len(data):
+                header = unpack_header(data, offset)
+                here = pos + offset
+                if (
+                    header.pos == here
+                    and at.index < header.index <= self.mark
+                    and header.index <= at.index + 1 + (here - at.pos) // HEADER_SIZE
+                    and self._entry_at(here, header.index, at._replace(chain=None)) is not None
+                ):
+                    return Place(header.index - 1, at.term, here, None)
+                offset = data.find(_MAGIC_BYTES, offset + 1)
+            pos += piece
+        return None
+
+    def _next_units(self, at: Place) -> Place | None:
+        """Before the next two units that continue each other: all that is left of a lost segment."""
+        before: IndexUnit | None = None
+        first = at.index + 2
+        while first <= self.mark:
+            for unit in self.index.units(first, min(_UNITS, self.mark - first + 1)):
+                if unit is None or not self._plausible(unit, at):
+                    before = None
+                    continue
+                if before is not None and self._continues(before, unit):
+                    return Place(before.index - 1, at.term, before.pos, None)
+                before = unit
+            first += _UNITS
+        if before is not None and before.index == self.mark:
+            return Place(before.index - 1, at.term, before.pos, None)
+        return None
+
+    def _continues(self, before: IndexUnit, unit: IndexUnit) -> bool:
+        end = before.pos + before.size
+        following = self._segments.start_of(before.pos) + self._segments.size
+        return unit.index == before.index + 1 and unit.pos in (end, following) and unit.term >= before.term
+
+    def _plausible(self, unit: IndexUnit, at: Place) -> bool:
+        room = self._segments.size - unit.pos % self._segments.size - MIN_BLANK_SIZE
+        return unit.pos > at.pos and HEADER_SIZE <= unit.size <= room and unit.term >= at.term
+
+    def _believable_unit(self, index: int, at: Place) -> IndexUnit | None:
+        """The unit of the next entry, when it says that the entry lies where it can lie."""
+        unit = self.index.unit(index)
+        if unit is None or unit.term < at.term:
+            return None
+        room = self._segments.size - unit.pos % self._segments.size - MIN_BLANK_SIZE
+        following = self._segments.start_of(at.pos) + self._segments.size
+        fits = unit.pos in (at.pos, following) and HEADER_SIZE <= unit.size <= room
+        return unit if fits else None
+
+    def _terms_of(self, first: int, behind: Place, term: int) -> list[tuple[int, int]]:
+        """What the units say of the terms from `first` up to `behind`; nothing where they are lost or lie."""
+        found: list[tuple[int, int]] = []
+        while first <= behind.index:
+            count = min(_UNITS, behind.index - first + 1)
+            units = self.index.units(first, count + 1)
+            for place, unit in enumerate(units[:count]):
+                if unit is None or unit.term < term:
+                    continue
+                after = units[place + 1]
+                ends = after.pos if unit.index < behind.index and after is not None else behind.pos
+                following = self._segments.start_of(unit.pos) + self._segments.size
+                if unit.pos + unit.size == ends or ends == following:
+                    found.append((unit.index, unit.term))
+                    term = unit.term
+            first += count
+        return found
+
+    # Reading
+
+    def _window(self, pos: int, size: int) -> bytes:
+        """Bytes from `self._base` on that hold `size` bytes at `pos`, or all up to the segment's end."""
+        if not self._base <= pos or pos + size > self._base + len(self._data):
+            self._data = read_bytes(self._segments, pos, max(size, WINDOW))
+            self._base = pos
+        return self._data
+
+    def peek(self, pos: int, size: int) -> bytes:
+        """Bytes of one segment beside the window, fewer at its end."""
+        return read_bytes(self._segments, pos, size)
+
+    def _unit_bytes(self, index: int) -> bytes:
+        place = (index - self._units_first) * INDEX_UNIT_SIZE
+        if not 0 <= place < len(self._units):
+            self._units = self.index.raw(index, _UNITS)
+            self._units_first = index
+            place = 0
+        return self._units[place : place + INDEX_UNIT_SIZE]
+
+
+def read_bytes(segments: Segments, pos: int, size: int) -> bytes:
+    """Bytes of one segment, fewer at its end, zeros where they cannot be read."""
+    start = segments.start_of(pos)
+    size = min(size, start + segments.size - pos)
+    return segments.pread_around_errors(start, size, pos - start)
+
+
+def header_of(segments: Segments, unit: IndexUnit) -> EntryHeader | None:
+    """The header of a unit's entry, None when it is not what the unit says."""
+    data = read_bytes(segments, unit.pos, HEADER_SIZE)
+    if len(data) < HEADER_SIZE:
+        return None
+    header = unpack_header(data)
+    fits = header.magic == MAGIC and header[1:5] == (unit.size, unit.index, unit.term, unit.pos)
+    return header if fits else None
+
+
+def chain_of(segments: Segments, index: IndexFiles, at: int, first: int) -> int | None:
+    """Chain value of an entry, None unless the entry before vouches for it."""
+    unit = index.unit(at)
+    if unit is None:
+        return None
+    chain: int | None = 0 if at == 0 else None
+    before = index.unit(at - 1) if at > first else None
+    if before is not None:
+        header = header_of(segments, before)
+        chain = None if header is None else header.chain_crc
+    if chain is None:
+        return None
+    try:
+        return check_entry(read_bytes(segments, unit.pos, unit.size), 0, at, unit.pos, -1, chain).chain_crc
+    except CorruptEntry:
+        return None
+
+
+def place_before(segments: Segments, index: IndexFiles, wanted: int, origin: Place) -> Place:
+    """A place from which a walk reaches entry `wanted`: behind a near entry that can be believed, or
+    `origin`, before the log."""
+    first = origin.index + 1
+    at = wanted - 1
+    while at >= first:
+        unit = index.unit(at)
+        header = None if unit is None else header_of(segments, unit)
+        if unit is not None and header is not None:
+            return Place(at, unit.term, unit.pos + unit.size, chain_of(segments, index, at, first))
+        at -= 1
+    return origin

@@ -1,0 +1,289 @@
+"""Store directories read without their node, entry by entry (dledger.recover, dledger.backup). Blocking.
+
+Everything is read with `pread` and believed by the rules of recovery (safety.md S1, S5, S11): the walk ends
+at the first thing that is not the next entry. Whether that is the end of the log, a torn tail or rot is told
+by the durable mark (the last index unit, S4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from formats.entry import (
+    HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+    MAGIC,
+    MAX_ENTRY_SIZE,
+    MIN_BLANK_SIZE,
+    CorruptEntry,
+    EntryHeader,
+    IndexUnit,
+    Kind,
+    check_entry,
+    is_blank,
+)
+from formats.store_files import (
+    CHECKPOINT_FILE,
+    DATA_DIR,
+    HARD_STATE_FILE,
+    IDENTITY_FILE,
+    INDEX_DIR,
+    SLOT_SIZE,
+    Checkpoint,
+    CorruptFile,
+    HardState,
+    Identity,
+    decode_checkpoint,
+    decode_hard_state,
+    decode_identity,
+    parse_segment_name,
+    segment_name,
+)
+from runtime import File, Files
+from runtime.publish import read_file
+
+WINDOW = 2 * MAX_ENTRY_SIZE
+"""Bytes read at once: the largest entry fits from wherever it begins."""
+
+
+class StoreUnreadable(Exception):
+    """The directory is no store, or one that this command cannot work on; the text says why."""
+
+
+@dataclass
+class Walk:
+    """What a walk believed."""
+
+    begin_pos: int = 0
+    first_index: int = 0
+    last_index: int = -1
+    """Of the last entry whose batch is whole (S11)."""
+    last_term: int = -1
+    last_chain: int = 0
+    end_pos: int = 0
+    configs: list[int] = field(default_factory=list)
+    """Indexes of configuration entries."""
+    stopped_by: str = ""
+    """What was found behind the last entry, when it was neither blank nor the wanted end."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A piece of one segment: whole entries, or its blank tail (`headers` is empty)."""
+
+    start: int
+    """Of the segment."""
+    offset: int
+    data: memoryview
+    headers: list[EntryHeader]
+
+
+def node_directory(files: Files, store: str) -> str:
+    """The one `dledger-<id>` directory of a storePathRootDir, or the directory itself; StoreUnreadable."""
+    if files.is_dir(f"{store}/{DATA_DIR}") or files.exists(f"{store}/{IDENTITY_FILE}"):
+        return store.rstrip("/")
+    found = [name for name in files.listdir(store) if name.startswith("dledger-") and "." not in name]
+    if len(found) != 1:
+        names = ", ".join(found) or "none"
+        raise StoreUnreadable(f"{store}: one dledger-<id> directory is wanted, found: {names}")
+    return f"{store.rstrip('/')}/{found[0]}"
+
+
+def read_identity(files: Files, node_dir: str) -> Identity:
+    """Who the store is; StoreUnreadable."""
+    data = read_file(files, f"{node_dir}/{IDENTITY_FILE}")
+    if data is None:
+        raise StoreUnreadable(f"{node_dir} has no file {IDENTITY_FILE}: is it a store?")
+    try:
+        identity = decode_identity(data)
+    except CorruptFile as error:
+        raise StoreUnreadable(f"{node_dir}/{IDENTITY_FILE}: {error}") from error
+    if not identity.cluster:
+        raise StoreUnreadable(f"{node_dir} never belonged to a group: there is nothing in it")
+    return identity
+
+
+def read_hard_state(files: Files, node_dir: str) -> tuple[int, HardState] | None:
+    """(sequence, term and vote), None when neither slot can be read."""
+    data = read_file(files, f"{node_dir}/{HARD_STATE_FILE}") or b""
+    return decode_hard_state(data[: 2 * SLOT_SIZE])
+
+
+def read_checkpoint(files: Files, node_dir: str) -> Checkpoint:
+    """The hint of what was committed."""
+    data = read_file(files, f"{node_dir}/{CHECKPOINT_FILE}")
+    return (decode_checkpoint(data) if data else None) or Checkpoint()
+
+
+def index_file_size(files: Files, node_dir: str) -> int | None:
+    """Bytes of an index file of this store; None when there is none."""
+    directory = f"{node_dir}/{INDEX_DIR}"
+    names = [name for name in files.listdir(directory) if parse_segment_name(name) is not None]
+    return max((files.size(f"{directory}/{name}") for name in names), default=None)
+
+
+def durable_mark(files: Files, node_dir: str) -> int:
+    """Index of the last unit of the index files; -1 for none."""
+    directory = f"{node_dir}/{INDEX_DIR}"
+    for name in reversed(files.listdir(directory)):
+        start = parse_segment_name(name)
+        if start is None:
+            continue
+        file = files.open(f"{directory}/{name}")
+        try:
+            index = _last_unit(file, start)
+        finally:
+            file.close()
+        if index >= 0:
+            return index
+    return -1
+
+
+def _last_unit(file: File, start: int) -> int:
+    step = 4096 * INDEX_UNIT_SIZE
+    at = file.size() // step * step
+    while at >= 0:
+        data = file.pread(step, at)
+        for offset in range(len(data) // INDEX_UNIT_SIZE * INDEX_UNIT_SIZE - INDEX_UNIT_SIZE, -1, -32):
+            if data[offset : offset + 4] != _UNIT_MAGIC:
+                continue
+            unit = IndexUnit._make(INDEX_UNIT.unpack_from(data, offset))
+            if unit.index == (start + at + offset) // INDEX_UNIT_SIZE:
+                return unit.index
+        at -= step
+    return -1
+
+
+_UNIT_MAGIC = MAGIC.to_bytes(4, "big")
+
+
+def segment_starts(files: Files, node_dir: str, segment_size: int) -> list[int]:
+    """Offsets of the segments, ascending; StoreUnreadable when one is missing in between."""
+    starts = [
+        start
+        for name in files.listdir(f"{node_dir}/{DATA_DIR}")
+        if (start := parse_segment_name(name)) is not None
+    ]
+    for before, after in pairwise(starts):
+        if after != before + segment_size:
+            raise StoreUnreadable(f"{node_dir}: segment {segment_name(before + segment_size)} is missing")
+    return starts
+
+
+def walk(
+    files: Files,
+    node_dir: str,
+    segment_size: int,
+    until: int | None = None,
+    found: Callable[[Found], None] = lambda piece: None,
+) -> Walk:
+    """Believe entry after entry, to the end or to the first end of a batch at or behind index `until`.
+
+    `found` gets every believed piece, in order; the last may hold entries of a batch that is not whole.
+    """
+    walker = _Walker(segment_size, until, found)
+    starts = segment_starts(files, node_dir, segment_size)
+    if starts:
+        walker.result.begin_pos = walker.result.end_pos = starts[0]
+    for start in starts:
+        try:
+            file = files.open(f"{node_dir}/{DATA_DIR}/{segment_name(start)}")
+        except FileNotFoundError:
+            walker.result.stopped_by = f"segment {segment_name(start)} went away"
+            break
+        try:
+            goes_on = walker.segment(file, start)
+        finally:
+            file.close()
+        if not goes_on:
+            break
+    return walker.result
+
+
+class _Walker:
+    def __init__(self, segment_size: int, until: int | None, found: Callable[[Found], None]) -> None:
+        self.result = Walk()
+        self._size = segment_size
+        self._until = until
+        self._found = found
+        self._index = -1
+        self._term = -1
+        self._chain: int | None = None
+        self._begun = False
+        self._held_configs: list[int] = []
+
+    def segment(self, file: File, start: int) -> bool:
+        """Walk one segment; True when it ended with a blank tail, so that the next one may go on."""
+        offset = 0
+        while True:
+            window = memoryview(file.pread(min(WINDOW, self._size - offset), offset))
+            headers: list[EntryHeader] = []
+            at = 0
+            ended = ""
+            for header in self._entries(window, start + offset):
+                if isinstance(header, str):
+                    ended = header
+                    break
+                headers.append(header)
+                at += header.size
+                if self._until is not None and self.result.last_index >= self._until:
+                    ended = _WANTED_END
+                    break
+            if headers:
+                self._found(Found(start, offset, window[:at], headers))
+            offset += at
+            if ended == _WANTED_END:
+                return False
+            if ended == _MORE and headers:
+                continue
+            if is_blank(window, at):
+                self._found(Found(start, offset, window[at : at + MIN_BLANK_SIZE], []))
+                return True
+            if any(window[at : at + HEADER_SIZE]):
+                self.result.stopped_by = ended
+            return False
+
+    def _entries(self, window: memoryview, pos: int) -> Iterator[EntryHeader | str]:
+        """Believed headers of a window that begins at log offset `pos`; at last why it ended."""
+        at = 0
+        while True:
+            if len(window) - at < MAX_ENTRY_SIZE and len(window) == WINDOW:
+                yield _MORE
+                return
+            if not self._begun:
+                self._begin(window)
+            try:
+                header = check_entry(window, at, self._index + 1, pos + at, self._term, self._chain)
+            except CorruptEntry as error:
+                yield str(error)
+                return
+            self._believe(header)
+            at += header.size
+            yield header
+
+    def _begin(self, window: memoryview) -> None:
+        """The first entry says itself which one it is."""
+        self._begun = True
+        if len(window) >= HEADER_SIZE:
+            self._index = int.from_bytes(window[8:16], "big", signed=True) - 1
+            self._chain = 0 if self._index == -1 else None
+
+    def _believe(self, header: EntryHeader) -> None:
+        if self.result.last_index < 0 and self._term < 0:
+            self.result.first_index = header.index
+        self._index, self._term, self._chain = header.index, header.term, header.chain_crc
+        if header.kind == Kind.CONFIG:
+            self._held_configs.append(header.index)
+        if header.batch_remaining == 0:
+            result = self.result
+            result.last_index, result.last_term = header.index, header.term
+            result.last_chain, result.end_pos = header.chain_crc, header.pos + header.size
+            result.configs += self._held_configs
+            self._held_configs.clear()
+
+
+_MORE = "more"
+_WANTED_END = "end"

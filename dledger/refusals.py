@@ -1,0 +1,33 @@
+"""What is refused on the peer port: counted by cause, logged once per cause and sender, bounded."""
+
+from __future__ import annotations
+
+from runtime import Log
+
+MAX_SAID = 256
+"""Pairs of cause and sender that are remembered; beyond them refusals are counted without a log line."""
+
+
+class Refusals:
+    """One per node; a port that several groups share has one of its own for what belongs to no group."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.counts: dict[str, int] = {}
+        """Cause -> refusals since start. Causes are constants of the code, so this is bounded."""
+        self._said: dict[tuple[str, str], None] = {}
+
+    def note(self, cause: str, who: str, reason: str) -> None:
+        """Something of `who` (node id or host) was refused."""
+        self.counts[cause] = self.counts.get(cause, 0) + 1
+        if (cause, who) in self._said or len(self._said) >= MAX_SAID:
+            return
+        self._said[cause, who] = None
+        self._log.warning("peer connection refused", cause=cause, peer=who, reason=reason)
+        if len(self._said) == MAX_SAID:
+            self._log.warning("too many different refusals: further ones are only counted")
+
+    def forget(self, who: str) -> None:
+        """`who` connected in good order: what it does wrong later is news."""
+        for key in [key for key in self._said if key[1] == who]:
+            del self._said[key]

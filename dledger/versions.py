@@ -1,0 +1,47 @@
+"""What a group with programs of different versions may write (staged upgrades, docs/operate.md).
+
+Messages between two nodes follow the version that both speak (`Peers.version`). The log is read by all: a
+kind of entry, or a form of one, that an older program does not know waits until *all voters* know it. What a
+voter told when it was last connected counts; one that was never heard counts as the oldest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from dledger.config import NodeConfig
+from dledger.election.membership import Hello
+from dledger.wire import PROTOCOL_MIN
+from formats.entry import Kind
+
+KIND_SINCE: Mapping[int, int] = MappingProxyType(
+    {Kind.MESSAGE: 1, Kind.TERM_OPENING: 1, Kind.CONFIG: 1, Kind.SYSTEM: 1, Kind.RAW: 1}
+)
+"""Protocol version that each kind of entry belongs to. A kind that is not here is never written."""
+
+
+class Versions:
+    """What every node of the group speaks, as far as this node heard."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._self_id = config.self_id
+        self._own = config.protocol_max
+        self._heard: dict[str, int] = {}
+
+    def heard(self, hello: Hello) -> None:
+        """A peer introduced itself."""
+        self._heard[hello.node] = hello.protocol_max
+
+    def of(self, node: str) -> int:
+        """What a node last told that it knows; the oldest when it was never heard."""
+        return self._own if node == self._self_id else self._heard.get(node, PROTOCOL_MIN)
+
+    def group(self, voters: Iterable[str]) -> int:
+        """The version that this node and all these voters know."""
+        return min([self._own, *map(self.of, voters)])
+
+    def may_write(self, kind: int, voters: Iterable[str]) -> bool:
+        """Whether entries of this kind may be written now."""
+        since = KIND_SINCE.get(kind)
+        return since is not None and since <= self.group(voters)

@@ -1,0 +1,41 @@
+"""How long the device has been owing an answer (safety.md S8): a door in front of the workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from runtime import Lane, Workers
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class WatchedWorkers:
+    """`Workers` that remember when each unfinished job of the FLUSH lane was handed over."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._began: dict[int, float] = {}
+        self._number = 0
+
+    def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """As `Workers.run`."""
+        future = self._workers.run(lane, job, *args, **kwargs)
+        if lane is Lane.FLUSH:
+            self._number += 1
+            number = self._number
+            self._began[number] = asyncio.get_running_loop().time()
+            future.add_done_callback(lambda _: self._began.pop(number, None))
+        return future
+
+    def close(self) -> None:
+        """As `Workers.close`."""
+        self._workers.close()
+
+    def waiting_s(self, now: float) -> float:
+        """Age of the oldest unfinished job; 0.0 when there is none."""
+        for began in self._began.values():
+            return now - began
+        return 0.0

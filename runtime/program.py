@@ -1,0 +1,107 @@
+"""What every program of ours does with its process: signals, event loop, interpreter, limits, collector."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import logging
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from runtime.pauses import Pauses
+
+WANTED_FILES = 8192
+"""Open files: 4096 connections, and as many for queues, segments and clients of NameServers."""
+SWITCH_INTERVAL_S = 0.0005
+"""How long the event loop may keep the interpreter from a waiting worker. A group write needs it twice (to
+start, and when fdatasync returns); with Python's default of 5 ms that alone was 10 ms a flush under load."""
+GC_THRESHOLDS = (10_000, 20, 20)
+"""Generations of the garbage collector. A full collection of a broker's modules alone takes 20 to 90 ms, a
+good part of an election time-out: what is there at the start is frozen, the rest is looked at less often."""
+
+
+def run_until_signal(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]], pauses: Pauses) -> None:
+    """Run until it ends or a signal asks it to stop; whatever it raises comes out of here.
+
+    The first SIGTERM or SIGINT sets the event (stop in good order), the second cancels: CancelledError.
+    Meanwhile the pauses of the garbage collector are recorded in `pauses`.
+    """
+
+    async def guarded() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def asked_to_stop() -> None:
+            if stop.is_set():
+                task.cancel()
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, asked_to_stop)
+        await start(stop)
+
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    raise_file_limit()
+    with tuned_collector(pauses), asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(guarded())
+
+
+def settle() -> None:
+    """The program is up: what it made so far stays, so the collector need not look at it again."""
+    gc.freeze()
+
+
+@contextmanager
+def tuned_collector(pauses: Pauses) -> Iterator[None]:
+    """Keep the collector off what is loaded already, and record how long it keeps the interpreter."""
+    began = 0.0
+    thresholds = gc.get_threshold()
+
+    def told(phase: str, info: dict[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = time.perf_counter()
+        else:
+            pauses.note(info["generation"], time.perf_counter() - began)
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    gc.callbacks.append(told)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(told)
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+def raise_file_limit() -> None:
+    """As many open files as this process may have: a connection each, beside segments and queues."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    elif hard == resource.RLIM_INFINITY and soft < WANTED_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (WANTED_FILES, hard))
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < WANTED_FILES:
+        logging.getLogger().warning(
+            "only %d open files allowed (ulimit -n): %d are wanted", hard, WANTED_FILES
+        )
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed, else asyncio's own."""
+    try:
+        uvloop = importlib.import_module("uvloop")
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

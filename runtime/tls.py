@@ -1,0 +1,105 @@
+"""TLS between peers: both sides show a certificate of one authority. Made by the outer shell.
+
+Who the other side is, is decided above: `certificate_names` gives the names to compare with.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.log import Log
+
+TlsError = ssl.SSLError
+"""A handshake or a certificate that failed; an OSError."""
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files: this node's certificate (with intermediates), its key, the authority that signs all."""
+
+    certificate: str
+    key: str
+    authority: str
+    password: str = ""
+    """Of the key; empty when it is not encrypted."""
+
+
+class PeerTls:
+    """Contexts for both directions. Changed files count for the next connection (`refresh`)."""
+
+    def __init__(self, files: TlsFiles, log: Log) -> None:
+        """Read the files; OSError (also TlsError) when one is missing or no good."""
+        self._files = files
+        self._log = log.child("tls")
+        self.on_refused: Callable[[str], None] = lambda reason: None
+        """Told why a handshake of an accepted connection failed: asyncio tells nobody."""
+        self.server = self._context(ssl.PROTOCOL_TLS_SERVER)
+        self.client = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        self._read = self._versions()
+
+        def refused(reason: str) -> None:
+            self.on_refused(reason)
+
+        class Watched(ssl.SSLObject):
+            def do_handshake(self) -> None:
+                try:
+                    super().do_handshake()
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    raise
+                except ssl.SSLError as error:
+                    refused(error.reason or str(error))
+                    raise
+
+        self.server.sslobject_class = Watched
+
+    def _context(self, side: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(side)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = False  # the node id is compared instead, after the hello
+        context.verify_mode = ssl.CERT_REQUIRED
+        self._load(context)
+        return context
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        files = self._files
+        # With an empty password OpenSSL would ask on the terminal.
+        context.load_cert_chain(files.certificate, files.key, password=lambda: files.password)
+        context.load_verify_locations(files.authority)
+
+    def _versions(self) -> tuple[tuple[int, int], ...]:
+        found = [os.stat(path) for path in (self._files.certificate, self._files.key, self._files.authority)]
+        return tuple((stat.st_mtime_ns, stat.st_size) for stat in found)
+
+    def refresh(self) -> None:
+        """Read changed files again. Those that cannot be used (half written ...) leave all as it was.
+
+        An authority that was taken out of its file stays trusted until the next start.
+        """
+        try:
+            versions = self._versions()
+        except OSError:
+            versions = ()
+        if versions == self._read:
+            return
+        self._read = versions
+        try:
+            self._context(ssl.PROTOCOL_TLS_SERVER)  # key and certificate belong together, or this raises
+            for context in (self.server, self.client):
+                self._load(context)
+        except OSError as error:
+            self._log.warning("changed TLS files cannot be used", reason=str(error))
+        else:
+            self._log.info("TLS files read again", certificate=self._files.certificate)
+
+
+def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Common name and DNS names of a peer's certificate (`get_extra_info("peercert")`)."""
+    if not certificate:
+        return ()
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    names += [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    return tuple(names)

@@ -1,0 +1,12 @@
+"""The microbenchmark of the pure cores runs and gives sensible figures."""
+
+from __future__ import annotations
+
+from bench.core import measure
+
+
+def test_every_step_is_measured() -> None:
+    figures = measure(steps=200)
+    assert len(figures) >= 8
+    for name, microseconds in figures.items():
+        assert 0.1 < microseconds < 5000, name

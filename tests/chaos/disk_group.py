@@ -1,0 +1,139 @@
+"""A `node_group.Group` with small segments whose nodes may end with NodeFailed; tools to damage a store."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import node_group
+
+from chaos.sim import World
+from dledger.config import NodeConfig
+from dledger.errors import NodeFailed
+from dledger.node import Node
+from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, unpack_header
+from runtime.env import Env
+
+SEGMENT = 64 * 1024
+MAX_ENTRY = 16 * 1024
+UNITS = 256
+NAMES = node_group.NAMES
+
+
+class DiskGroup(node_group.Group):
+    """Three nodes with segments of 64 KiB. `changes` are fields of NodeConfig."""
+
+    def __init__(self, world: World, **changes: Any) -> None:
+        self.changes = changes
+        self.failures: dict[str, NodeFailed] = {}
+        super().__init__(world)
+
+    def start(self, name: str) -> None:
+        self.failures.pop(name, None)
+        self.world.restart(name, partial(self._main, name=name), may_raise=(NodeFailed,))
+
+    async def _main(self, env: Env, name: str) -> None:
+        fields: dict[str, Any] = {
+            "segment_size": SEGMENT,
+            "max_entry_bytes": MAX_ENTRY,
+            "index_units_per_file": UNITS,
+            "pool_segments": 1,
+            "scrub_bytes_per_s": 0,
+        }
+        config = NodeConfig(
+            group="g0",
+            self_id=name,
+            peers={peer: f"{peer}:40911" for peer in NAMES},
+            store_dir="/store",
+            **(fields | self.changes),
+        )
+        self.hosts[name] = node_group.ListHost()
+        self.nodes[name] = Node(env, config, self.hosts[name])
+        try:
+            await self.nodes[name].run()
+        except NodeFailed as failure:
+            self.failures[name] = failure
+            raise
+
+    def fill(self, count: int, size: int = 1000, *, tag: str = "entry", without: str = "") -> int:
+        """Append `count` entries through whoever leads; the index of the last, applied by all that live."""
+        last = -1
+        for start in range(0, count, 10):
+            leader = self.await_leader()
+            bodies = [
+                b"%s %d " % (tag.encode(), n) + bytes([n % 251]) * size for n in range(start, start + 10)
+            ]
+            last = self.append(leader, bodies)
+            self.world.run_until(
+                lambda leader=leader, last=last: self.applied(leader) >= last or self.leader() != leader, 3
+            )
+        self.await_applied(tuple(name for name in NAMES if self.alive(name) and name != without), last)
+        return last
+
+    def alive(self, name: str) -> bool:
+        """Whether the node runs."""
+        return self.world.nodes[name].process is not None
+
+    def followers(self) -> list[str]:
+        """Who follows the leader."""
+        leader = self.await_leader()
+        return [name for name in NAMES if name != leader and self.alive(name)]
+
+    def settle(self) -> None:
+        """Let time pass until all three hold the same log and nothing is faulty."""
+        for name in NAMES:
+            if not self.alive(name):
+                self.start(name)
+        self.world.run_for(0.3)
+        leader = self.await_leader()
+        last = self.append(leader, [b"the last"])
+        self.world.run_until(
+            lambda: all(self.applied(name) >= last and not self.nodes[name].log.faulty for name in NAMES), 15
+        )
+        one, other, third = (self.hosts[name].entries for name in NAMES)
+        assert one == other == third
+        assert [entry[0] for entry in one] == list(range(len(one)))
+
+    # Damage
+
+    def disk(self, name: str) -> Any:
+        """Of one machine."""
+        return self.world.nodes[name].disk
+
+    def entry(self, name: str, index: int) -> tuple[str, int, int]:
+        """Segment file, offset in it and size of an entry."""
+        pos, size = self.unit(name, index)
+        return f"/store/dledger-{name}/data/{pos - pos % SEGMENT:020d}", pos % SEGMENT, size
+
+    def unit_place(self, name: str, index: int) -> tuple[str, int]:
+        """Index file and offset in it of an entry's unit."""
+        at = index * INDEX_UNIT_SIZE
+        start = at - at % (UNITS * INDEX_UNIT_SIZE)
+        return f"/store/dledger-{name}/index/{start:020d}", at - start
+
+    def unit(self, name: str, index: int) -> tuple[int, int]:
+        """(pos, size) of an entry, from its index unit."""
+        path, offset = self.unit_place(name, index)
+        unit = INDEX_UNIT.unpack(self.disk(name).inode(path).read(offset, INDEX_UNIT_SIZE))
+        assert unit[3] == index, f"{name} has no unit of {index}"
+        return unit[1], unit[2]
+
+    def damage(self, name: str, index: int, what: str) -> None:
+        """Flip a bit: "body", "header", "chain", "unit", or both "header and unit"."""
+        path, offset, _ = self.entry(name, index)
+        place = self.unit_place(name, index)
+        if "body" in what:
+            self.disk(name).flip(path, offset + HEADER_SIZE + 100, 3)
+        if "header" in what:
+            self.disk(name).flip(path, offset + 11, 5)  # the index
+        if "chain" in what:
+            self.disk(name).flip(path, offset + 38, 5)
+        if "unit" in what:
+            self.disk(name).flip(*(place[0], place[1] + 23), 1)  # the index
+
+    def bytes_of(self, name: str, index: int) -> bytes:
+        """What lies on the disk of an entry."""
+        path, offset, size = self.entry(name, index)
+        data: bytes = self.disk(name).inode(path).read(offset, size)
+        assert unpack_header(data).index == index
+        return data

@@ -1,0 +1,309 @@
+"""Full, failing and hanging disks, and loss of power under ASYNC_FLUSH, in simulation (R11, S3, S9)."""
+
+from __future__ import annotations
+
+import pytest
+from disk_group import NAMES, DiskGroup
+from node_group import SETTINGS
+
+from chaos.sim import World
+from dledger.errors import EXIT_STORE
+from dledger.messages import Code, Health
+from formats.entry import Kind
+
+# Full
+
+
+def fill_up(group: DiskGroup, name: str, spare: int = 0) -> None:
+    """No block is left on a machine's disk, but `spare` bytes."""
+    group.disk(name).room(group.disk(name).used() + spare)
+
+
+def raw_bodies(group: DiskGroup, name: str) -> list[bytes]:
+    return [body for _, _, kind, body in group.hosts[name].entries if kind == Kind.RAW]
+
+
+@pytest.mark.parametrize("ratio", [0.9, 2.0])
+def test_a_leader_with_a_full_disk_hands_over_and_recovers_with_room(ratio: float) -> None:
+    """By the share in use, and by blocks alone."""
+    with World(1, settings=SETTINGS) as world:
+        group = DiskGroup(world, disk_full_ratio=ratio)
+        group.fill(20)
+        world.run_for(3)  # the pool is filled
+        first = group.await_leader()
+        fill_up(group, first)
+        world.run_for(3 if ratio < 1 else 0)
+        group.fill(250, without=first)  # more than the prepared segments hold
+        world.run_for(4)
+        second = group.await_leader()
+        assert second != first
+        assert group.nodes[first].elector.health & Health.DISK_FULL
+        assert not group.nodes[first].elector.may_stand
+        terms = group.nodes[second].term
+        group.fill(20, without=first)
+        world.run_for(10)
+        assert group.nodes[second].term == terms, "leadership stays where it is"
+        group.disk(first).room(None)
+        group.settle()
+        world.run_for(3)
+        assert group.nodes[first].elector.health == 0
+        assert group.nodes[first].elector.may_stand
+
+
+def test_a_follower_without_room_pauses_and_catches_up() -> None:
+    with World(2, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(20)
+        leader = group.await_leader()
+        full, other = group.followers()
+        fill_up(group, full)
+        for _ in range(30):
+            last = group.append(leader, [bytes(10_000)] * 3)
+            group.await_applied((leader, other), last)
+        assert group.applied(full) < last
+        assert group.alive(full)
+        world.run_for(5)
+        assert group.await_leader() == leader
+        group.disk(full).room(None)
+        group.settle()
+
+
+def test_appends_are_refused_while_all_disks_are_full_and_go_on_with_room() -> None:
+    with World(3, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        last = group.fill(20)
+        world.run_for(3)
+        for name in NAMES:
+            fill_up(group, name)
+        world.run_for(4)
+        leader = group.await_leader()
+        appender = group.nodes[leader].appender
+        assert appender is not None
+        assert appender.refusal is Code.DISK_FULL and not appender.room
+        assert any("full" in reason for reason in group.nodes[leader].status()["reasons"])
+        world.kill(leader)
+        second = group.await_leader()  # somebody leads, so that what is stored can be read
+        assert second != leader
+        world.run_for(3)
+        assert group.applied(second) >= last
+        group.start(leader)
+        world.run_for(3)
+        for name in NAMES:
+            group.disk(name).room(None)
+        world.run_for(4)
+        leader = group.await_leader()
+        appender = group.nodes[leader].appender
+        assert appender is not None and appender.room
+        group.settle()
+
+
+def test_nothing_sealed_fails_for_want_of_a_segment() -> None:
+    """Sealing stops while what was sealed still has its place, also without any look at the disk's share."""
+    with World(4, settings=SETTINGS) as world:
+        group = DiskGroup(world, disk_full_ratio=2.0, disk_check_s=0.2)
+        group.fill(20)
+        world.run_for(3)
+        for name in NAMES:
+            fill_up(group, name)
+        world.run_for(1)
+        refused = False
+        sealed: list[int] = []
+        for _ in range(60):
+            leader = group.await_leader()
+            appender = group.nodes[leader].appender
+            if appender is None or not appender.room:
+                refused = True
+                world.run_for(0.1)
+                continue
+            sealed.append(group.append(leader, [bytes(10_000)]))
+            world.run_for(0.05)
+        assert refused and sealed
+        assert all(group.alive(name) for name in NAMES)
+        world.run_for(1)
+        leader = group.await_leader()
+        node = group.nodes[leader]
+        assert node.log.durable_index == node.log.last_index == node.commit_index, (
+            "everything sealed was written"
+        )
+        for name in NAMES:
+            group.disk(name).room(None)
+        world.run_for(3)
+        group.settle()
+
+
+# Failing
+
+
+@pytest.mark.parametrize("operation", ["write", "fsync"])
+@pytest.mark.parametrize("directory", ["data", "index"])
+@pytest.mark.parametrize("leader", [True, False])
+def test_a_failed_write_ends_the_node_and_it_comes_back_refilled(
+    operation: str, directory: str, leader: bool
+) -> None:
+    with World(5, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(50)
+        victim = group.await_leader() if leader else group.followers()[0]
+        group.disk(victim).fail(operation, 1, f"/store/dledger-{victim}/{directory}")
+        group.append(group.await_leader(), [b"perhaps"] * 5)
+        world.run_until(lambda: not group.alive(victim), 5)
+        assert group.failures[victim].exit_code == EXIT_STORE
+        assert f"/store/dledger-{victim}/poisoned" in group.disk(victim).files("/store")
+        group.fill(30)
+        group.start(victim)
+        world.run_until(lambda: victim in group.nodes and group.nodes[victim].elector.may_vote, 10)
+        group.settle()
+        assert f"/store/dledger-{victim}/poisoned" not in group.disk(victim).files("/store")
+
+
+def test_a_vote_that_cannot_be_saved_ends_the_node_with_a_marker() -> None:
+    with World(6, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(20)
+        leader = group.await_leader()
+        victim = group.followers()[0]
+        group.disk(victim).fail("fsync", 1, f"/store/dledger-{victim}/hardstate")
+        world.kill(leader)
+        world.run_until(lambda: not group.alive(victim), 5)
+        assert group.failures[victim].exit_code == EXIT_STORE
+        assert f"/store/dledger-{victim}/poisoned" in group.disk(victim).files("/store")
+        group.start(leader)
+        group.start(victim)
+        group.settle()
+
+
+def test_an_unreadable_sector_is_repaired_like_rot() -> None:
+    with World(7, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(20)
+        follower = group.followers()[0]
+        world.kill(follower)
+        last = group.fill(500)
+        leader = group.await_leader()
+        group.disk(leader).fail("read", 1, f"/store/dledger-{leader}/data/{0:020d}")
+        group.start(follower)
+        group.await_applied((follower,), last)
+        group.settle()
+        assert group.alive(leader)
+
+
+# Hanging
+
+
+def test_a_leader_whose_disk_hangs_is_replaced() -> None:
+    with World(8, settings=SETTINGS) as world:
+        group = DiskGroup(world, disk_stall_s=1.0)
+        group.fill(30)
+        first = group.await_leader()
+        group.disk(first).hang()
+        group.append(first, [b"in flight"])
+        began = world.time
+        world.run_until(lambda: group.leader() not in (None, first), 10)
+        assert world.time - began < 4
+        second = group.leader()
+        assert second is not None
+        last = group.append(second, [b"goes on"])
+        others = tuple(name for name in NAMES if name != first)
+        group.await_applied(others, last)
+        term = group.nodes[second].term
+        world.run_for(10)
+        assert group.nodes[second].term == term, "the sick node leaves the others in peace"
+        assert not group.nodes[first].elector.may_stand
+        group.disk(first).resume()
+        group.settle()
+        assert group.nodes[first].elector.may_stand
+
+
+def test_a_hanging_disk_of_a_follower_does_not_stop_the_others() -> None:
+    with World(9, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(30)
+        leader = group.await_leader()
+        hung, other = group.followers()
+        group.disk(hung).hang()
+        for _ in range(10):
+            group.await_applied((leader, other), group.append(leader, [b"goes on"] * 10))
+        world.run_for(5)
+        assert group.leader() == leader
+        group.disk(hung).resume()
+        group.settle()
+
+
+def test_a_node_with_a_hanging_disk_can_be_stopped() -> None:
+    with World(10, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(30)
+        leader = group.await_leader()
+        process = world.nodes[leader].process
+        assert process is not None
+        group.disk(leader).hang()
+        group.append(leader, [b"in flight"])
+        process.cancel()
+        world.run_until(lambda: not group.alive(leader), 30)
+        group.disk(leader).resume()
+        group.settle()
+
+
+# ASYNC_FLUSH
+
+
+def test_a_node_that_lost_power_does_not_vote_until_it_is_refilled() -> None:
+    with World(11, settings=SETTINGS) as world:
+        group = DiskGroup(world, sync_flush=False)
+        group.fill(30)
+        leader = group.await_leader()
+        lost, other = group.followers()
+        world.power_cut(lost, mode="none")
+        world.kill(leader)
+        group.start(lost)
+        world.run_for(5)
+        assert group.leader() is None, "what only the dead leader and this node had may be gone here"
+        assert not group.nodes[lost].elector.may_vote
+        assert any("power" in reason for reason in group.nodes[lost].status()["reasons"])
+        world.kill(lost)
+        group.start(lost)  # a restart does not make it forget
+        world.run_for(1)
+        assert not group.nodes[lost].elector.may_vote
+        group.start(leader)
+        group.settle()
+        assert all(group.nodes[name].elector.may_vote for name in NAMES)
+        assert other in NAMES
+
+
+def test_a_clean_stop_before_the_power_loss_loses_nothing() -> None:
+    with World(12, settings=SETTINGS) as world:
+        group = DiskGroup(world, sync_flush=False)
+        group.fill(30)
+        name = group.followers()[0]
+        process = world.nodes[name].process
+        assert process is not None
+        process.cancel()
+        world.run_until(lambda: not group.alive(name), 5)
+        world.power_cut(name, mode="none")
+        group.start(name)
+        world.run_for(0.3)
+        assert group.nodes[name].elector.may_vote
+        group.settle()
+
+
+def test_the_longest_log_wins_when_all_lost_power() -> None:
+    with World(13, settings=SETTINGS) as world:
+        group = DiskGroup(world, sync_flush=False)
+        group.fill(30)
+        world.run_for(1)  # fsynced by now
+        durable = raw_bodies(group, "n0")
+        leader = group.await_leader()
+        behind = group.followers()[0]
+        world.isolate(behind)
+        group.await_applied((leader,), group.append(leader, [b"on two nodes"]))
+        world.run_for(1)
+        world.heal()
+        for name in NAMES:
+            world.power_cut(name, mode="none")
+        for name in NAMES:
+            group.start(name)
+        group.settle()
+        kept = raw_bodies(group, "n0")
+        assert kept[: len(durable)] == durable and kept[len(durable)] == b"on two nodes"
+        assert any(group.nodes[name].statements for name in NAMES)
+        assert all(group.nodes[name].elector.may_vote for name in NAMES)

@@ -1,0 +1,163 @@
+"""Rot on a minority in simulation: entries are repaired from peers, nothing acknowledged is lost (S4)."""
+
+from __future__ import annotations
+
+import pytest
+from disk_group import NAMES, SEGMENT, DiskGroup
+from node_group import SETTINGS
+
+from chaos.sim import World
+from formats.entry import Kind
+
+KINDS = ["body", "header", "chain", "unit", "header and unit", "body and unit"]
+
+
+@pytest.mark.parametrize("what", KINDS)
+@pytest.mark.parametrize("power", [False, True])
+def test_rot_at_rest_is_repaired_from_a_peer(what: str, power: bool) -> None:
+    with World(1, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        last = group.fill(150)  # three segments
+        victim = group.followers()[0]
+        world.run_for(2)  # all index units are on the disk
+        (world.power_cut if power else world.kill)(victim)
+        for index in (last - 3, last - 20, last - 21):
+            group.damage(victim, index, what)
+        group.start(victim)
+        group.settle()
+        other = next(name for name in NAMES if name != victim)
+        for index in (last - 3, last - 20, last - 21):
+            assert group.bytes_of(victim, index) == group.bytes_of(other, index)
+        if "unit" not in what or "and" in what:
+            assert group.nodes[victim].status()["repaired_entries"] == 3
+
+
+@pytest.mark.parametrize("what", ["body", "header", "chain"])
+def test_rot_of_the_last_entries_is_never_taken_for_a_torn_tail(what: str) -> None:
+    with World(2, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        last = group.fill(30)
+        world.run_for(2)
+        victim = group.followers()[0]
+        world.kill(victim)
+        group.damage(victim, last, what)
+        group.damage(victim, last - 1, what)
+        for name in NAMES:
+            if name != victim:
+                world.isolate(name)  # nobody helps: the node knows what it had
+        group.start(victim)
+        world.run_for(1)
+        node = group.nodes[victim]
+        assert node.log.last_index == last
+        assert list(node.log.faulty) == [(last - 1, last)]
+        assert not node.elector.may_stand and node.elector.may_vote
+        assert any("rotten" in reason for reason in node.status()["reasons"])
+        world.heal()
+        group.settle()
+
+
+def test_a_lost_segment_file_is_refilled() -> None:
+    for number in range(3):
+        with World(3, settings=SETTINGS) as world:
+            group = DiskGroup(world)
+            group.fill(150)
+            world.run_for(2)
+            victim = group.followers()[0]
+            world.kill(victim)
+            group.disk(victim).lose(f"/store/dledger-{victim}/data/{number * SEGMENT:020d}")
+            group.start(victim)
+            group.settle()
+            assert int(str(group.nodes[victim].status()["repaired_entries"])) > 20
+
+
+def test_a_lost_index_is_made_anew() -> None:
+    with World(4, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(300, 500)
+        world.run_for(2)
+        victim = group.followers()[0]
+        world.kill(victim)
+        group.disk(victim).lose(f"/store/dledger-{victim}/index/{0:020d}")
+        group.start(victim)
+        group.settle()
+
+
+def test_no_leader_is_needed_when_every_node_has_some_rot() -> None:
+    with World(5, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        last = group.fill(60)
+        world.run_for(2)
+        for name in NAMES:
+            world.kill(name)
+        for place, name in enumerate(NAMES):
+            group.damage(name, last - 1 - place, "body")
+        before = [body for _, _, kind, body in group.hosts["n0"].entries if kind == Kind.RAW]
+        for name in NAMES:
+            group.start(name)
+        group.settle()
+        kept = [body for _, _, kind, body in group.hosts["n0"].entries if kind == Kind.RAW]
+        assert kept[: len(before)] == before
+
+
+def test_a_leader_that_finds_rot_while_it_refills_a_follower_repairs_it_first() -> None:
+    with World(6, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(20)
+        follower = group.followers()[0]
+        world.kill(follower)
+        last = group.fill(500)  # so that the early segments are cold
+        leader = group.await_leader()
+        group.damage(leader, 60, "body")
+        group.start(follower)
+        group.await_applied((follower,), last)
+        group.settle()
+        assert group.nodes[leader].status()["repaired_entries"] == 1
+        assert group.bytes_of(leader, 60) == group.bytes_of(follower, 60)
+
+
+def test_the_scrub_finds_rot_that_nobody_reads() -> None:
+    with World(7, settings=SETTINGS) as world:
+        group = DiskGroup(world, scrub_bytes_per_s=20 << 20, scrub_pause_s=5.0)
+        group.fill(200)
+        victim = group.await_leader()
+        group.damage(victim, 5, "body")
+        group.damage(victim, 40, "unit")
+        group.damage(victim, 41, "chain")
+        world.run_for(12)
+        other = next(name for name in NAMES if name != victim)
+        for index in (5, 40, 41):
+            assert group.bytes_of(victim, index) == group.bytes_of(other, index)
+        assert int(str(group.nodes[victim].status()["scrub_passes"])) >= 1
+        group.settle()
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_rotten_vote_is_not_given_twice(copies: int) -> None:
+    """One bad slot has a mirror; without it the node comes back as a new member."""
+    with World(8, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(20)
+        world.run_for(1)
+        victim = group.followers()[0]
+        term = group.nodes[victim].term
+        incarnation = group.nodes[victim].my_hello().incarnation
+        world.kill(victim)
+        for offset in (0, 512, 4096, 4608)[: 2 * copies]:
+            group.disk(victim).flip(f"/store/dledger-{victim}/hardstate", offset + 20, 1)
+        for name in NAMES:
+            if name != victim:
+                world.isolate(name)
+        group.start(victim)
+        world.run_for(0.2)
+        node = group.nodes[victim]
+        if copies == 1:
+            assert node.term >= term
+            assert node.my_hello().incarnation == incarnation
+        else:
+            assert node.my_hello().incarnation != incarnation
+            assert node.elector.role.value == "LEARNER"
+        world.heal()
+        group.settle()
+        world.run_for(1)
+        assert victim in group.nodes[group.await_leader()].elector.voters
+        assert group.nodes[victim].elector.role.value in ("FOLLOWER", "LEADER")

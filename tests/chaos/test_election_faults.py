@@ -1,0 +1,200 @@
+"""Cut-off, half-deaf and stopped nodes: at most one change of leader, no storm of terms, always healed.
+
+Every scenario begins with a leader that serves and ends with a group that agrees. Counted are the leaderships
+after the first one and the terms that were used up; both with 3 and with 5 nodes, over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import node_group
+import pytest
+from voting_group import VotingGroup
+
+from chaos.sim import World
+from dledger.host import Role
+
+SEEDS = range(4)
+MANY_SEEDS = range(100, 140)
+OUTAGE_S = 4.0
+
+
+def replaced(group: VotingGroup, leader: str) -> int:
+    """Somebody else must serve by now: a silently lost leader is replaced in well under the outage."""
+    successor = group.leader()
+    assert successor is not None and successor != leader
+    group.commit(successor, b"by the successor")
+    return 1
+
+
+def isolated_follower(group: VotingGroup, leader: str, other: str) -> int:
+    group.world.isolate(other)
+    group.run_for(OUTAGE_S)
+    return 0
+
+
+def isolated_leader(group: VotingGroup, leader: str, other: str) -> int:
+    group.world.isolate(leader)
+    group.run_for(OUTAGE_S)
+    return replaced(group, leader)
+
+
+def leader_that_cannot_receive(group: VotingGroup, leader: str, other: str) -> int:
+    for name in group.names:
+        if name != leader:
+            group.world.partition(name, leader, directed=True)
+    group.run_for(OUTAGE_S)
+    return replaced(group, leader)
+
+
+def leader_that_cannot_send(group: VotingGroup, leader: str, other: str) -> int:
+    for name in group.names:
+        if name != leader:
+            group.world.partition(leader, name, directed=True)
+    group.run_for(OUTAGE_S)
+    return replaced(group, leader)
+
+
+def follower_that_cannot_send(group: VotingGroup, leader: str, other: str) -> int:
+    for name in group.names:
+        if name != other:
+            group.world.partition(other, name, directed=True)
+    group.run_for(OUTAGE_S)
+    return 0
+
+
+def follower_that_cannot_receive(group: VotingGroup, leader: str, other: str) -> int:
+    for name in group.names:
+        if name != other:
+            group.world.partition(name, other, directed=True)
+    group.run_for(OUTAGE_S)
+    return 0
+
+
+def link_between_leader_and_one_follower(group: VotingGroup, leader: str, other: str) -> int:
+    group.world.partition(leader, other)
+    group.run_for(OUTAGE_S)
+    return 0
+
+
+def half_link_to_the_leader(group: VotingGroup, leader: str, other: str) -> int:
+    group.world.partition(other, leader, directed=True)
+    group.run_for(OUTAGE_S)
+    return 0
+
+
+def bridge(group: VotingGroup, leader: str, other: str) -> int:
+    """Two halves that see only one node in common, and it is not the leader."""
+    rest = [name for name in group.names if name not in (leader, other)]
+    left, right = [leader, *rest[: len(rest) // 2]], rest[len(rest) // 2 :]
+    for one in left:
+        for two in right:
+            group.world.partition(one, two)
+    group.run_for(OUTAGE_S)
+    return 0
+
+
+def ring(group: VotingGroup, leader: str, other: str) -> int:
+    """Everybody sees two neighbours only."""
+    size = len(group.names)
+    for one in range(size):
+        for two in range(one + 1, size):
+            if two - one not in (1, size - 1):
+                group.world.partition(group.names[one], group.names[two])
+    group.run_for(OUTAGE_S)
+    return 0
+
+
+def stopped_leader(group: VotingGroup, leader: str, other: str) -> int:
+    group.world.stop(leader)
+    group.run_for(10.0)
+    replaced(group, leader)
+    group.world.cont(leader)
+    group.run_for(1.0)
+    return 1
+
+
+def stopped_follower(group: VotingGroup, leader: str, other: str) -> int:
+    group.world.stop(other)
+    group.run_for(10.0)
+    group.world.cont(other)
+    group.run_for(1.0)
+    return 0
+
+
+def flapping_follower(group: VotingGroup, leader: str, other: str) -> int:
+    for _ in range(8):
+        group.world.isolate(other)
+        group.run_for(0.9)
+        group.world.heal()
+        group.run_for(0.1)
+    return 0
+
+
+def restarting_follower(group: VotingGroup, leader: str, other: str) -> int:
+    for _ in range(8):
+        group.world.kill(other)
+        group.start(other)
+        group.run_for(0.5)
+    return 0
+
+
+SCENARIOS: tuple[Callable[[VotingGroup, str, str], int], ...] = (
+    isolated_follower,
+    isolated_leader,
+    leader_that_cannot_receive,
+    leader_that_cannot_send,
+    follower_that_cannot_send,
+    follower_that_cannot_receive,
+    link_between_leader_and_one_follower,
+    half_link_to_the_leader,
+    bridge,
+    ring,
+    stopped_leader,
+    stopped_follower,
+    flapping_follower,
+    restarting_follower,
+)
+
+
+def run(
+    scenario: Callable[[VotingGroup, str, str], int], size: int, seed: int, *, lease: bool
+) -> tuple[int, int]:
+    """(changes of leader, terms used up) of one seed, after it was checked against what is allowed."""
+    with World(seed, settings=node_group.SETTINGS) as world:
+        group = VotingGroup(world, size, lease_reads=lease)
+        group.start_all()
+        leader = group.await_leader()
+        group.commit(leader, b"the first")
+        group.run_for(0.5)
+        assert group.leader() == leader
+        term = group.term()
+        other = next(name for name in group.names if name != leader)
+        allowed = scenario(group, leader, other)
+        group.finish()
+        changes = sum(1 for led in group.leaders if led > term)
+        terms = group.term() - term
+        assert changes <= allowed, f"{changes} changes of leader: {group.leaders}"
+        assert terms <= allowed * 3, f"{terms} terms for {changes} changes"
+        assert all(group.nodes[name].role in (Role.LEADER, Role.FOLLOWER) for name in group.names)
+        return changes, terms
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_a_fault_costs_at_most_one_change_of_leader(
+    scenario: Callable[[VotingGroup, str, str], int], size: int
+) -> None:
+    for seed in SEEDS:
+        run(scenario, size, seed, lease=bool(seed % 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_a_fault_costs_at_most_one_change_of_leader_in_many_seeds(
+    scenario: Callable[[VotingGroup, str, str], int], size: int
+) -> None:
+    for seed in MANY_SEEDS:
+        run(scenario, size, seed, lease=bool(seed % 2))

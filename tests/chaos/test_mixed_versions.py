@@ -1,0 +1,114 @@
+"""Programs of protocol versions 1 and 2 in one group.
+
+They elect, replicate and fail over to each other, and nothing is written that one of them does not know.
+"""
+
+from __future__ import annotations
+
+import node_group
+import pytest
+from voting_group import VotingGroup
+
+from chaos.sim import World
+from formats.entry import Kind
+
+UNKNOWN_KIND = 200
+
+
+def mixed(world: World, old: tuple[str, ...], size: int = 3) -> VotingGroup:
+    group = VotingGroup(world, size)
+    for name in old:
+        group.own[name] = {"protocol_max": 1}
+    group.start_all()
+    return group
+
+
+def upgrade(group: VotingGroup, name: str) -> None:
+    group.own[name] = {}
+    group.world.kill(name)
+    group.start(name)
+    group.run_for(1.0)
+
+
+@pytest.mark.parametrize("old", [("n0",), ("n1", "n2"), ("n0", "n1", "n2")])
+def test_old_and_new_nodes_fail_over_to_each_other_and_agree(old: tuple[str, ...]) -> None:
+    leaders: dict[bool, int] = {True: 0, False: 0}
+    for seed in range(8):
+        with World(seed, settings=node_group.SETTINGS) as world:
+            group = mixed(world, old)
+            for number in range(4):
+                leader = group.await_leader()
+                leaders[leader in old] += 1
+                group.commit(leader, b"entry %d" % number)
+                assert group.nodes[leader].group_version() == 1
+                world.kill(leader)
+                group.run_for(0.3)
+                group.start(leader)
+                group.run_for(0.3)
+            group.finish()
+    assert leaders[True] > 0 and (len(old) == 3 or leaders[False] > 0)
+
+
+def test_a_staged_upgrade_raises_the_group_when_the_last_voter_is_new() -> None:
+    with World(3, settings=node_group.SETTINGS) as world:
+        group = mixed(world, ("n0", "n1", "n2"))
+        for name in group.names:
+            leader = group.await_leader()
+            assert group.nodes[leader].group_version() == 1
+            group.commit(leader, b"before " + name.encode())
+            upgrade(group, name)
+        leader = group.await_leader()
+        group.run_for(0.5)
+        assert [group.nodes[name].group_version() for name in group.names] == [2, 2, 2]
+        assert group.nodes[leader].status()["group_version"] == 2
+        gone = next(name for name in group.names if name != leader)
+        world.kill(gone)
+        group.run_for(0.5)
+        assert group.nodes[leader].group_version() == 2, "one that is away counts as it was last heard"
+        for name in group.names:
+            world.kill(name)
+        rest = [name for name in group.names if name != gone]
+        for name in rest:
+            group.start(name)
+        leader = group.await_leader()
+        assert group.nodes[leader].group_version() == 1, "one that was never heard counts as the oldest"
+        group.start(gone)
+        group.run_for(1.0)
+        assert group.nodes[leader].group_version() == 2
+        group.finish()
+
+
+def test_read_points_need_a_quorum_that_knows_them() -> None:
+    for seed in range(6):
+        with World(seed, settings=node_group.SETTINGS) as world:
+            group = mixed(world, ("n0",))
+            leader = group.await_leader()
+            group.run_for(0.3)
+            reads = {name: group.read(name, 0.5) for name in group.names}
+            world.run_for(1.0)
+            assert all(read.over for read in reads.values())
+            if leader == "n0":
+                assert [read.index for read in reads.values()] == [None] * 3
+                why = group.nodes["n1"]._reads.why()
+                assert why == "the leader n0 speaks an older protocol"
+            else:
+                assert reads.pop("n0").index is None
+                assert None not in [read.index for read in reads.values()]
+
+
+@pytest.mark.parametrize("old", [(), ("n1",)])
+def test_entries_of_an_unknown_kind_are_stored_and_handed_to_the_host_alike(old: tuple[str, ...]) -> None:
+    with World(5, settings=node_group.SETTINGS) as world:
+        group = mixed(world, old)
+        leader = group.await_leader()
+        node = group.nodes[leader]
+        assert not node.may_write(UNKNOWN_KIND) and node.may_write(Kind.RAW)
+        group.append(leader, b"from the future", UNKNOWN_KIND)
+        group.commit(leader, b"known")
+        world.kill(leader)
+        group.await_leader()
+        group.finish()
+        for name in group.names:
+            assert (UNKNOWN_KIND, b"from the future") in [
+                (kind, body) for _, _, kind, body in group.hosts[name].entries
+            ]

@@ -1,0 +1,111 @@
+"""The mutants still fit the tree, and the machinery that applies and runs them does what it says.
+
+Whether the suites catch them is the business of `python -m chaos mutants`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from chaos.mutants import command
+from chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check, read_mutant
+from chaos.mutants.suites import FAST, SIM, SUITES
+
+MUTANTS = all_mutants()
+ROOT = command.ROOT
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_fits_the_tree(mutant: Mutant) -> None:
+    check(mutant, ROOT)
+    assert not any(path.startswith(("tests/", "chaos/")) for path in mutant.paths), (
+        "mutants change the product"
+    )
+
+
+def test_there_are_enough_and_no_two_are_the_same() -> None:
+    assert len(MUTANTS) >= 25
+    assert len({mutant.hunks: None for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_the_suites_exist_and_none_was_written_for_mutants() -> None:
+    assert {suite.kind: None for suite in SUITES} == {FAST: None, SIM: None}
+    for suite in SUITES:
+        assert suite.tests or suite.seeds
+        for test in suite.tests:
+            assert (ROOT / test).exists(), test
+            assert "mutant" not in test
+
+
+PATCH = """# Two becomes three.
+# Rule: arithmetic
+--- a/pkg/a.py
++++ b/pkg/a.py
+@@ -2,3 +2,3 @@
+ x = 1
+-y = 2
++y = 3
+ z = 4
+"""
+
+
+def write(folder: Path, patch: str, code: str) -> Mutant:
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "a.py").write_text(code)
+    (folder / "m.patch").write_text(patch)
+    return read_mutant(folder / "m.patch")
+
+
+@pytest.mark.parametrize("before", ["# one\n", "", "# one\n# two\n# three\n"])
+def test_a_patch_is_applied_where_its_lines_are(tmp_path: Path, before: str) -> None:
+    mutant = write(tmp_path, PATCH, f"{before}x = 1\ny = 2\nz = 4\n")
+    assert (mutant.about, mutant.rule, mutant.paths) == ("Two becomes three.", "arithmetic", ("pkg/a.py",))
+    apply(mutant, tmp_path)
+    assert (tmp_path / "pkg" / "a.py").read_text() == f"{before}x = 1\ny = 3\nz = 4\n"
+
+
+@pytest.mark.parametrize(
+    "code", ["x = 1\ny = 5\nz = 4\n", "x = 1\ny = 2\nz = 4\nx = 1\ny = 2\nz = 4\n", "# one\nx = 1\ny = 2\n"]
+)
+def test_a_patch_that_does_not_fit_exactly_once_is_refused(tmp_path: Path, code: str) -> None:
+    mutant = write(tmp_path, PATCH, code)
+    with pytest.raises(PatchError, match="make the patch anew"):
+        apply(mutant, tmp_path)
+    assert (tmp_path / "pkg" / "a.py").read_text() == code
+
+
+@pytest.mark.parametrize(
+    "patch", [PATCH.replace("# Rule: arithmetic\n", ""), PATCH.replace("@@", "##"), PATCH.split("---")[0]]
+)
+def test_a_file_that_is_no_proper_patch_is_refused(tmp_path: Path, patch: str) -> None:
+    with pytest.raises(PatchError):
+        write(tmp_path, patch, "x = 1\n")
+
+
+def test_a_mutant_that_leaves_no_python_is_refused(tmp_path: Path) -> None:
+    mutant = write(tmp_path, PATCH.replace("+y = 3", "+y = ("), "\nx = 1\ny = 2\nz = 4\n")
+    with pytest.raises(PatchError, match="compile"):
+        check(mutant, tmp_path)
+
+
+def test_parts_rotate_through_all_and_names_are_looked_up() -> None:
+    seen: dict[str, None] = {}
+    for day in range(0, len(MUTANTS), 5):
+        part = command.chosen(MUTANTS, [], day // 5 * 1, 5)
+        assert len(part) == 5
+        seen.update({mutant.name: None for mutant in part})
+    assert len(seen) == len(MUTANTS)
+    assert [mutant.name for mutant in command.chosen(MUTANTS, ["vote-twice"], None, 1)] == ["vote-twice"]
+    with pytest.raises(SystemExit, match="no mutant"):
+        command.chosen(MUTANTS, ["nothing"], None, 1)
+
+
+def test_the_command_is_registered_like_its_neighbours(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["mutants", "--list", "--only", "vote-twice"])
+    assert args.run(args) == 0
+    assert "vote-twice" in capsys.readouterr().out

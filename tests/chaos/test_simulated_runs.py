@@ -1,0 +1,192 @@
+"""Runs of whole seeds: a few in the default suite, many under `slow`; plans, shrinking, the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chaos.sim import Trace
+from chaos.simulate import shell
+from chaos.simulate.plan import DURATION_MS, Fault, Plan, decode_plan, draw_plan
+from chaos.simulate.profiles import PROFILES, default_profiles
+from chaos.simulate.runner import Outcome, run_plan
+from chaos.simulate.shrink import shrink
+from chaos.simulate.totals import MARKS_FROM_SEEDS, Totals
+from dledger.log.hard_state import HardStateFile
+from dledger.replication.leader import LeaderReplication
+
+KINDS_OF_KILLS = [f"fault {draw.kind}" for draw in PROFILES["kills"].faults]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("profile", ["mixed", "all-power-loss", "disk-errors", "five-nodes", "wipes"])
+def test_one_seed_violates_nothing(profile: str) -> None:
+    outcome = run_plan(draw_plan(len(profile), profile))
+    totals = Totals()
+    totals.add(outcome)
+    assert not outcome.violation
+    assert not totals.thin, f"less than a seed must do: {outcome}"
+    assert outcome.history["acknowledged"] > 100
+    assert all(outcome.checks.get(name, 0) for name in ("log matching", "committed is durable on a quorum"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", default_profiles())
+def test_many_seeds_of_each_profile_violate_nothing(profile: str) -> None:
+    for seed in range(100, 115):
+        outcome = run_plan(draw_plan(seed, profile))
+        assert not outcome.violation, f"seed {seed}: {outcome.violation}"
+
+
+# Plans
+
+
+def test_a_plan_is_a_function_of_its_seed_and_survives_a_file() -> None:
+    plan = draw_plan(7)
+    assert plan == draw_plan(7) == decode_plan(plan.encode())
+    assert plan != draw_plan(8)
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_plans_hold_what_a_seed_must_do(profile: str) -> None:
+    for seed in range(20):
+        plan = draw_plan(seed, profile)
+        assert sum(one.count for one in plan.operations) >= 300
+        assert len(plan.faults) >= 8 and len({fault.kind for fault in plan.faults}) >= 3
+        assert all(0 <= fault.at_ms < plan.duration_ms for fault in plan.faults)
+
+
+def test_seeds_take_turns_through_the_profiles() -> None:
+    assert {draw_plan(seed).profile for seed in range(100)} == set(default_profiles())
+
+
+# Determinism
+
+
+def digest(seed: int) -> str:
+    return run_plan(draw_plan(seed), Trace(lambda _: None)).digest
+
+
+@pytest.mark.parametrize("seed", [3, pytest.param(12, marks=pytest.mark.slow)])
+def test_one_seed_is_one_course_of_events_here_and_elsewhere(seed: int) -> None:
+    first = digest(seed)
+    ballast = [bytearray(number) for number in range(3000)]  # other addresses
+    assert digest(seed) == first and ballast
+    environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "chaos", "sim", "--seeds", "1", "--start", str(seed), "--trace"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    trace = Trace()
+    run_plan(draw_plan(seed), trace)
+    assert done.stdout == "".join(line + "\n" for line in trace.lines)
+    assert trace.digest == first and trace.count > 10_000
+
+
+def test_watching_does_not_change_the_course() -> None:
+    """With and without a trace, the same things happen."""
+    plan = draw_plan(5)
+    plain, traced = run_plan(plan), run_plan(plan, Trace(lambda _: None))
+    assert replace(traced, digest="") == plain
+
+
+# What the oracles are for
+
+
+def test_a_broken_commit_rule_is_found_and_shrunk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(LeaderReplication, "watermark", lambda self, peer: self.progress[peer].stored)
+    assert command("--seeds", "1", "--json", "--replays", str(tmp_path)) == 1
+    report = json.loads(capsys.readouterr().out.split("\n")[-2])
+    (violation,) = report["violations"]
+    assert report["seeds"] == 1 and "durable on" in violation["message"]
+    assert violation["faults"] == [] and violation["operations"] <= 1
+    (replay,) = tmp_path.iterdir()
+    assert command("--replay", str(replay), "--json") == 1
+    monkeypatch.undo()
+    assert command("--replay", str(replay)) == 0
+
+
+def test_a_vote_that_is_not_saved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HardStateFile, "save", lambda self, state: None)
+    assert "tells of term 1" in run_plan(draw_plan(0)).violation
+
+
+# Shrinking
+
+
+def test_shrinking_keeps_what_is_needed_only() -> None:
+    plan = draw_plan(4, "five-nodes")
+    needed = (plan.faults[3], plan.faults[7])
+    operation = plan.operations[20]
+    tried: list[Plan] = []
+
+    def fails(smaller: Plan) -> bool:
+        tried.append(smaller)
+        kinds = [(fault.kind, fault.at_ms) for fault in smaller.faults]
+        return operation in smaller.operations and all((one.kind, one.at_ms) in kinds for one in needed)
+
+    small = shrink(plan, fails, replays=500)
+    assert small.nodes == 1 and small.operations == (operation,)
+    assert [(one.kind, one.at_ms) for one in small.faults] == [(one.kind, one.at_ms) for one in needed]
+    assert all(one.lasting_ms <= 100 for one in small.faults)
+    assert small.duration_ms < DURATION_MS
+
+
+def test_shrinking_stops_when_its_budget_is_spent() -> None:
+    tried: list[Plan] = []
+
+    def fails(smaller: Plan) -> bool:
+        tried.append(smaller)
+        return False
+
+    plan = draw_plan(4)
+    assert shrink(plan, fails, replays=5) == plan
+    assert len(tried) == 5
+
+
+# The command
+
+
+def command(*arguments: str) -> int:
+    parser = shell.argparse.ArgumentParser()
+    shell.add_parser(parser.add_subparsers())
+    return shell.run(parser.parse_args(["sim", *arguments]))
+
+
+def test_the_last_line_of_json_is_one_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    arguments = ("--seeds", "2", "--start", "30", "--profile", "kills", "--json", "--resume", str(results))
+    assert command(*arguments) == 0
+    first = json.loads(capsys.readouterr().out.rstrip("\n").split("\n")[-1])
+    assert first["seeds"] == 2 and first["violations"] == [] and first["start"] == 30
+    assert first["simulated_s"] >= 120 and first["faults"]["kill"] and first["checks"]["log matching"]
+    assert len(results.read_text().splitlines()) == 2
+    assert command(*arguments) == 0  # nothing is run again
+    again = json.loads(capsys.readouterr().out.rstrip("\n").split("\n")[-1])
+    same = ("seeds", "events", "faults", "checks", "latencies", "marks", "violations")
+    assert {key: again[key] for key in same} == {key: first[key] for key in same}
+
+
+def test_a_run_fails_on_thin_seeds_and_on_marks_that_nobody_reached() -> None:
+    totals = Totals()
+    good = Outcome(0, "kills", simulated_s=60.0, history={"operations": 300}, faults={"a": 6, "b": 1, "c": 1})
+    totals.add(good)
+    assert not totals.failed
+    totals.add(replace(good, seed=1, faults={"a": 8}))
+    assert totals.failed and totals.thin == [1]
+    totals = Totals()
+    for seed in range(MARKS_FROM_SEEDS):
+        assert not totals.missing_marks()
+        totals.add(replace(good, seed=seed))
+    assert totals.missing_marks() == [*PROFILES["kills"].marks, *KINDS_OF_KILLS] and totals.failed
+
+
+def test_a_fault_is_one_value() -> None:
+    fault = Fault(1, "kill", "any", 5)
+    assert decode_plan(Plan(1, "kills", 3, 0, 1000, (), (fault,)).encode()).faults == (fault,)

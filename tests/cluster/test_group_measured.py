@@ -1,0 +1,43 @@
+"""The commands that measure groups of real processes: few rounds, the figures they report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chaos.__main__ import main
+
+
+def figures(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    assert main([*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert isinstance(report, dict)
+    return report
+
+
+@pytest.mark.parametrize("load", [False, True])
+def test_failovers_are_measured(load: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    report = figures(capsys, "failover", "--kills", "3", *(["--load"] if load else []))
+    assert report["rounds"] == 3 and report["lost"] == 0
+    assert float(str(report["max_ms"])) < 1000
+    assert bool(report["load_acknowledged"]) is load
+    slowest = report["slowest"]
+    assert isinstance(slowest, list)
+    course = "\n".join(slowest[0]["timeline"])
+    for event in ("connection to the leader lost", "role=CANDIDATE", "role=LEADER", "serving"):
+        assert event in course
+
+
+def test_a_stopped_leader_is_replaced_once_and_its_return_disturbs_nobody(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = figures(capsys, "failover", "--stop", "--kills", "1")
+    assert float(str(report["max_ms"])) < 1000
+    assert report["leader_changes_max"] == 1 and report["terms_max"] == 1
+
+
+def test_members_are_replaced_without_a_long_pause(capsys: pytest.CaptureFixture[str]) -> None:
+    report = figures(capsys, "replace", "--mib", "16")
+    assert report["lost"] == 0
+    assert float(str(report["pause_ms_max"])) < 1000

@@ -1,0 +1,249 @@
+"""Whatever rots in a store: nothing false is believed, nothing durable is cut, and a copy mends it (S4)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+import test_log_store
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_log_store import SEGMENT, Session, fill, forget_units, overwrite, position, use
+
+from dledger.log.mending import Unfitting
+from dledger.log.recovery import StoreDamaged
+from dledger.log.scrub import Scrubber
+from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
+
+COUNT = 900
+TERM_EVERY = 97
+UNITS = 512
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of several segments, index files and terms, closed in order."""
+    directory = tmp_path_factory.mktemp("pristine")
+
+    async def work(session: Session) -> None:
+        for index in range(0, COUNT, 10):
+            session.term = 1 + index // TERM_EVERY
+            bodies = [b"%d " % (index + n) + bytes([n]) * (60 + (index + n) % 300) for n in range(10)]
+            session.append(bodies, batch=index % 70 == 0)
+            await session.durable()
+
+    use(directory, work)
+    return directory
+
+
+async def copies(session: Session) -> list[bytes]:
+    """All entries as they should be."""
+    log = session.log
+    return [(await log.read_range(index, index))[0][: log.locate(index)[1]] for index in range(COUNT)]
+
+
+class Entries(list[bytes]):
+    """Whole entries by index."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} entries>"
+
+
+@pytest.fixture(scope="module")
+def entries(pristine: Path) -> Entries:
+    found = Entries()
+
+    async def work(session: Session) -> None:
+        found.extend(await copies(session))
+
+    use(pristine, work)
+    return found
+
+
+def term_at(index: int) -> int:
+    return 1 + index // 10 * 10 // TERM_EVERY
+
+
+def places(directory: Path) -> tuple[list[Path], list[Path]]:
+    return sorted((directory / "data").iterdir()), sorted((directory / "index").iterdir())
+
+
+def damage(directory: Path, kind: str, where: float, size: int) -> None:
+    """Flip a bit or zero a few bytes somewhere in the data or the index."""
+    data, index = places(directory)
+    files = data if "data" in kind else index
+    file = files[int(where * len(files)) % len(files)]
+    used = SEGMENT if "data" in kind else min(COUNT * INDEX_UNIT_SIZE, UNITS * INDEX_UNIT_SIZE)
+    offset = int(where * 7919 * used) % (used - size)
+    content = file.read_bytes()[offset : offset + size]
+    if "zero" in kind:
+        overwrite(file, offset, bytes(size))
+    else:
+        overwrite(file, offset, bytes([content[0] ^ 1 << size % 8]))
+
+
+def without_kind(entry: bytes) -> bytes:
+    """Without the byte of the header that no check covers (docs/guarantees.md)."""
+    return entry[:32] + entry[36:]
+
+
+DAMAGE = st.lists(
+    st.tuples(
+        st.sampled_from(["flip data", "flip index", "zero data", "zero index"]),
+        st.floats(0, 1, exclude_max=True),
+        st.integers(1, 600),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+async def heal(session: Session, entries: Entries) -> None:
+    """What the repairer does, with the pristine entries as the peer."""
+    log = session.log
+    for _ in range(20):
+        for first, last in log.suspects:
+            await log.examine(first, last)
+        for first, last in log.faulty:
+            for index in range(first, last + 1):
+                if index in log.faulty:
+                    try:
+                        await log.mend(index, index, entries[index])
+                    except Unfitting:
+                        continue
+        if not log.faulty:
+            return
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(DAMAGE, st.booleans(), st.booleans())
+def test_whatever_rots_nothing_false_is_believed_and_a_copy_mends_it(
+    tmp_path_factory: pytest.TempPathFactory,
+    pristine: Path,
+    entries: Entries,
+    damages: list[tuple[str, float, int]],
+    power_lost: bool,
+    lose_segment: bool,
+) -> None:
+    directory = tmp_path_factory.mktemp("rot") / "store"
+    shutil.copytree(pristine, directory)
+    for kind, where, size in damages:
+        damage(directory, kind, where, size)
+    if lose_segment:
+        data, _ = places(directory)
+        data[int(damages[0][1] * len(data))].unlink()
+    doubts: list[str] = []
+
+    async def note(reason: str) -> None:
+        doubts.append(reason)
+
+    async def work() -> None:
+        log = test_log_store.new_store(directory)
+        try:
+            await log.open(power_lost=power_lost, discard_above_mark=False, on_doubt=note)
+            session = Session(log)
+            assert log.last_index == COUNT - 1 or doubts, "something durable was cut in silence"
+            for index in range(log.last_index + 1):
+                assert log.term_of(index) == term_at(index), index
+            scrubber = Scrubber(log, bytes_per_s=1 << 40, pause_s=0)
+            await scrubber._pass()
+            for _ in range(3):
+                await heal(session, entries)
+                assert not list(log.faulty)
+                await scrubber._pass()
+            assert not list(log.faulty)
+            for index in range(log.last_index + 1):
+                data, _ = await log.read_range(index, index)
+                assert without_kind(data[: log.locate(index)[1]]) == without_kind(entries[index])
+        finally:
+            await log.close()
+
+    try:
+        asyncio.run(work())
+    except StoreDamaged:
+        assert len(damages) > 1 or lose_segment, "one fault alone must not need an operator"
+
+
+def test_what_was_cut_and_overwritten_in_part_is_no_rot(tmp_path: Path) -> None:
+    """Entries of equal size replace cut ones: what is left behind them fits itself, but not the chain."""
+    bodies = fill(tmp_path / "store", 60)
+
+    async def cut(session: Session) -> None:
+        await session.log.truncate(50)
+        session.append([b"n" * 100])
+        await session.durable()
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+
+    use(tmp_path / "store", cut, term=2)
+    for power_lost in (False, True):
+        shutil.rmtree(tmp_path / "again", ignore_errors=True)
+        shutil.copytree(tmp_path / "killed", tmp_path / "again")
+        found = test_log_store.read_all(tmp_path / "again", power_lost=power_lost)
+        assert found == [*bodies[:50], b"n" * 100]
+
+
+def test_a_damaged_end_that_nobody_can_judge_is_doubt(tmp_path: Path) -> None:
+    """The last entry and its unit: torn or rotten? After a mere crash the node must be refilled."""
+    fill(tmp_path, 50)
+    file, offset, _ = position(tmp_path, 49)
+    forget_units(tmp_path, 49)
+    overwrite(file, offset + HEADER_SIZE, b"bad")
+    doubts: list[str] = []
+
+    async def note(reason: str) -> None:
+        doubts.append(reason)
+
+    async def work() -> None:
+        log = test_log_store.new_store(tmp_path)
+        await log.open(power_lost=False, discard_above_mark=False, on_doubt=note)
+        assert log.last_index == 48
+        await log.close()
+
+    asyncio.run(work())
+    assert doubts
+
+
+def test_a_copy_that_does_not_fit_is_refused(tmp_path: Path, pristine: Path, entries: Entries) -> None:
+    directory = tmp_path / "store"
+    shutil.copytree(pristine, directory)
+    file, offset, _ = position(directory, 500)
+    overwrite(file, offset + HEADER_SIZE, b"rot")
+
+    async def work(session: Session) -> None:
+        log = session.log
+        log.note_damage(500, 500)
+        await log.examine(500, 500)
+        assert list(log.faulty) == [(500, 500)]
+        other = bytearray(entries[500])
+        other[HEADER_SIZE + 2] ^= 1
+        for copy in (bytes(other), entries[501], entries[500][:-1], b""):
+            with pytest.raises(Unfitting):
+                await log.mend(500, 500, copy)
+        with pytest.raises(Unfitting, match="not faulty"):
+            await log.mend(501, 501, entries[501])
+        await log.mend(500, 500, entries[500])
+        assert not log.faulty
+
+    use(directory, work)
+
+
+def test_rot_is_never_handed_out(tmp_path: Path, pristine: Path) -> None:
+    directory = tmp_path / "store"
+    shutil.copytree(pristine, directory)
+    file, offset, _ = position(directory, 300)
+    overwrite(file, offset + HEADER_SIZE, b"rot")
+
+    async def work(session: Session) -> None:
+        log = session.log
+        assert log.range_bytes(295, 305) is None
+        with pytest.raises(Exception, match="entries 300"):
+            await log.read_range(295, 305)
+        assert list(log.faulty) == [(300, 300)]
+        pos, size = log.locate(300)
+        assert log.view(pos, size) is None
+        with pytest.raises(Exception, match="rotten"):
+            await log.read(pos, size)
+
+    use(directory, work)

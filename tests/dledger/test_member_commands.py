@@ -1,0 +1,72 @@
+"""The commands for members and leader, against real nodes on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_node import group_of_three
+
+from dledger import member_commands
+from dledger.__main__ import _parser
+from dledger.client import RequestFailed
+from dledger.messages import Code
+from dledger.node import Node
+from runtime.env import production_env
+
+
+@pytest.fixture
+def free(unused_tcp_ports: object) -> list[int]:
+    return unused_tcp_ports(4)  # type: ignore[operator, no-any-return]
+
+
+def test_a_group_is_told_what_to_do(
+    tmp_path: Path, free: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> None:
+        async with group_of_three(tmp_path, free[:3]) as group:
+            await group.append([b"a%d" % number for number in range(100)])
+            await group.agree(100)
+            peers = ";".join(f"{node}-{address}" for node, address in group.peers.items())
+
+            async def run(*words: str) -> str:
+                args = _parser().parse_args([*words, "--peers", peers])
+                assert await member_commands.run(production_env("operator"), args) == 0
+                return capsys.readouterr().out
+
+            assert (await run("member", "list")).count("voter") == 3
+            address = f"127.0.0.1:{free[3]}"
+            grown = {**group.peers, "n3": address}
+            directory = str(tmp_path / "n3")
+            group.start("n3", replace(group.config("n0"), self_id="n3", store_dir=directory, peers=grown))
+            said = await run("member", "add", "n3", address, "--wait", "10", "--json")
+            assert json.loads(said)["done"]
+            state = json.loads(await run("member", "list", "--json"))
+            assert [row["role"] for row in state["members"]] == ["voter"] * 4
+            assert await group.agree(100)
+            await run("transfer", "n3")
+            await group.until(lambda: group.nodes["n3"].serving)
+            first = next(name for name in group.peers)
+            await run("member", "remove", first)
+            assert "preferred: n3" in await run("prefer", "n3")
+            assert "each node's own setting" in await run("prefer", "--reset")
+            await group.append([b"without the first"])
+            with pytest.raises(RequestFailed, match="no member") as error:
+                await run("member", "remove", first)
+            assert error.value.code is Code.CONFIG_REFUSED
+            node: Node = group.nodes["n3"]
+            assert node.status()["voters"] == ["n1", "n2", "n3"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "words", [["member"], ["member", "add", "n1"], ["member", "remove"], ["transfer", "a", "b"], ["prefer"]]
+)
+def test_wrong_usage_is_exit_code_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _parser().parse_args(words)
+    assert ended.value.code == 2

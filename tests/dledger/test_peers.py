@@ -1,0 +1,532 @@
+"""The connections of a node: versions, what is refused, what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from dledger.config import NodeConfig
+from dledger.dialling import Dialler
+from dledger.election.membership import Hello, encode_hello
+from dledger.links import MAX_HELD, PeerConnection
+from dledger.messages import (
+    Heartbeat,
+    Message,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    RepairRequest,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+from dledger.peers import Peers
+from dledger.ports import MAX_STRANGERS
+from dledger.refusals import MAX_SAID, Refusals
+from dledger.wire import (
+    ERROR,
+    HELLO,
+    PREFIX,
+    PROOF,
+    Frame,
+    decode_frame,
+    decode_message,
+    encode_frame,
+    encode_message,
+)
+from runtime.env import production_env
+
+HELLO_OF_N0 = Hello("g", "n0", "i0", "c", 1, 2, 16 << 20, True, {"n0": "i0", "n1": "i1"})
+HELLO_OF_N1 = replace(HELLO_OF_N0, node="n1", incarnation="i1")
+
+
+class Recorder:
+    """Stands for the node: keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.hello = HELLO_OF_N0
+        self.hellos: list[Hello] = []
+        self.up: list[str] = []
+        self.messages: list[tuple[str, Message]] = []
+
+    def my_hello(self) -> Hello:
+        return self.hello
+
+    def welcome(self, hello: Hello) -> dict[str, str]:
+        return {"n0": "", "n1": ""}
+
+    def addresses(self) -> dict[str, str]:
+        return {}
+
+    def on_hello(self, hello: Hello) -> None:
+        self.hellos.append(hello)
+
+    def on_peer_up(self, peer: str) -> None:
+        self.up.append(peer)
+
+    def on_peer_down(self, peer: str) -> None: ...
+
+    def on_refused(self, peer: str) -> None: ...
+
+    def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
+        self.messages.append((peer, message))
+
+    def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None: ...
+
+
+class Wire:
+    """One raw connection to the node under test."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    def hello(self, hello: Hello) -> None:
+        self.send(encode_frame(HELLO, encode_hello(hello)))
+
+    async def frame(self, timeout_s: float = 3.0) -> Frame:
+        """The next frame; EOFError when the node closed instead."""
+        async with asyncio.timeout(timeout_s):
+            prefix = await self._reader.readexactly(PREFIX.size)
+            rest = await self._reader.readexactly(PREFIX.unpack(prefix)[0] - 2)
+        return decode_frame(memoryview(prefix + rest))
+
+    async def message(self) -> Message:
+        return decode_message(await self.frame())
+
+    async def refusal(self) -> str:
+        """Text of the error frame that ends the connection."""
+        frame = await self.frame()
+        assert frame.number == ERROR
+        async with asyncio.timeout(3):
+            assert await self._reader.read() == b""
+        return str(frame.header)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Bench:
+    """The connections of n0, and n1 as the test plays it."""
+
+    def __init__(self, ports: list[int], peers: Peers, events: Recorder) -> None:
+        self._ports = ports
+        self.peers = peers
+        self.events = events
+        self.failures: list[BaseException] = []
+        self.dialled: asyncio.Queue[Wire] = asyncio.Queue()
+
+    async def dial(self) -> Wire:
+        return Wire(*await asyncio.open_connection("127.0.0.1", self._ports[0]))
+
+    async def join(self, hello: Hello = HELLO_OF_N1) -> Wire:
+        """A connection that n1 dialled and that n0 believes."""
+        before = len(self.events.hellos)
+        wire = await self.dial()
+        wire.hello(hello)
+        answer = await wire.frame()
+        if hello.protocol_max > 1:
+            wire.send(encode_frame(PROOF, answer.header["nonce"]))
+        await self.until(lambda: len(self.events.hellos) > before)
+        return wire
+
+    async def refused(self, data: bytes) -> str:
+        """What n0 says to this instead of listening to it."""
+        wire = await self.dial()
+        wire.send(data)
+        text = await wire.refusal()
+        wire.close()
+        return text
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(3):
+            while not condition():  # noqa: ASYNC110 - looks at what the node under test does
+                await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def connections(ports: list[int], **settings: object) -> AsyncIterator[Bench]:
+    config = NodeConfig(
+        "g",
+        "n0",
+        {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(ports)},
+        "unused",
+        bind_host="127.0.0.1",
+        **settings,  # type: ignore[arg-type]
+    )
+    events = Recorder()
+    failures: list[BaseException] = []
+    peers = Peers(production_env("n0"), config, events, failures.append)
+    bench = Bench(ports, peers, events)
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        bench.dialled.put_nowait(Wire(reader, writer))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", ports[1])
+    await peers.listen()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(peers.dial("n1", config.peers["n1"]), name="dial")
+        yield bench
+        task.cancel()
+        await peers.close()
+        server.close()
+    assert not failures
+
+
+@pytest.fixture
+def ports(unused_tcp_ports: Callable[[int], list[int]]) -> list[int]:
+    return unused_tcp_ports(2)
+
+
+@pytest.mark.parametrize(("theirs", "spoken"), [(1, 1), (2, 2), (9, 2)])
+def test_both_sides_speak_the_highest_version_that_both_know(
+    theirs: int, spoken: int, ports: list[int]
+) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            assert bench.peers.version("n1") == 0
+            dialled = await bench.dialled.get()
+            dialled.hello(replace(HELLO_OF_N1, protocol_max=theirs))
+            await bench.until(lambda: bench.events.up == ["n1"])
+            assert bench.peers.version("n1") == spoken
+
+    asyncio.run(scenario())
+
+
+def test_what_a_peer_of_version_1_does_not_know_is_dropped_and_counted(ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            dialled = await bench.dialled.get()
+            accepted = await bench.join(replace(HELLO_OF_N1, protocol_max=1))
+            dialled.hello(replace(HELLO_OF_N1, protocol_max=1))
+            assert (await dialled.frame()).number == HELLO
+            await bench.until(lambda: bench.events.up == ["n1"])
+            bench.peers.send("n1", RepairRequest(1, 0, 1))
+            bench.peers.send("n1", ReadIndexRequest(1, "n0", 1))
+            bench.peers.send("n1", Heartbeat(1, "n0"))
+            assert await dialled.message() == Heartbeat(1, "n0")
+            assert bench.peers.too_new == 2
+            bench.peers.send("n1", ReadIndexResponse(1, 0, 1, 1))  # type: ignore[arg-type]
+            assert bench.peers.too_new == 3
+            accepted.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_of_version_2_gets_them(ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            dialled = await bench.dialled.get()
+            dialled.hello(HELLO_OF_N1)
+            assert (await dialled.frame()).number == HELLO
+            await bench.until(lambda: bench.events.up == ["n1"])
+            bench.peers.send("n1", RepairRequest(1, 0, 1))
+            assert await dialled.message() == RepairRequest(1, 0, 1)
+            assert bench.peers.too_new == 0
+
+    asyncio.run(scenario())
+
+
+def hello_frame(hello: Hello, **changes: object) -> bytes:
+    return encode_frame(HELLO, encode_hello(hello) | changes)
+
+
+REFUSED = [
+    ("group", hello_frame(HELLO_OF_N1, group="other"), "this is group 'g'"),
+    ("cluster", hello_frame(HELLO_OF_N1, cluster="d"), "belongs to cluster d"),
+    ("unknown peer", hello_frame(HELLO_OF_N1, node="n7"), "is no member of group g"),
+    ("same id", hello_frame(HELLO_OF_N1, node="n0"), "two nodes call themselves n0"),
+    ("version", hello_frame(HELLO_OF_N1, protocol=[7, 9]), "no common peer protocol"),
+    ("version", hello_frame(HELLO_OF_N1, protocol=[0, 0]), "no common peer protocol"),
+    ("flushDiskType", hello_frame(HELLO_OF_N1, sync_flush=False), "must be the same"),
+    ("mapedFileSizeCommitLog", hello_frame(HELLO_OF_N1, segment_size=1), "must be the same"),
+    ("malformed hello", hello_frame(HELLO_OF_N1, protocol=[float("inf"), 2]), "no number"),
+    ("malformed hello", hello_frame(HELLO_OF_N1, protocol=[1, 1 << 63]), "no number"),
+    ("malformed hello", hello_frame(HELLO_OF_N1, protocol=None), "malformed"),
+    ("malformed hello", hello_frame(HELLO_OF_N1, protocol=[]), "malformed"),
+    ("malformed hello", hello_frame(HELLO_OF_N1, segment_size=float("nan")), "no number"),
+    ("malformed hello", hello_frame(HELLO_OF_N1, node=["n1"]), "no text"),
+    ("malformed hello", hello_frame(HELLO_OF_N1, incarnation="x" * 1000), "no text"),
+    ("malformed hello", hello_frame(HELLO_OF_N1, members=[1, 2]), "no map"),
+    ("malformed hello", hello_frame(HELLO_OF_N1, members={f"n{n}": "i" for n in range(65)}), "no map"),
+    ("malformed hello", hello_frame(HELLO_OF_N1, meta={"a": ["b"]}), "no text"),
+    ("malformed hello", encode_frame(HELLO, {}), "malformed"),
+]
+
+
+@pytest.mark.parametrize(
+    ("cause", "data", "text"), REFUSED, ids=[f"{c}-{n}" for n, (c, _, _) in enumerate(REFUSED)]
+)
+def test_who_does_not_fit_is_told_why_and_counted_and_logged_once(
+    cause: str, data: bytes, text: str, ports: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            for _ in range(3):
+                assert text in await bench.refused(data)
+            assert bench.peers.refused() == {cause: 3}
+            assert bench.events.hellos == []
+
+    asyncio.run(scenario())
+    assert len([record for record in caplog.records if "refused" in record.message]) == 1
+
+
+GARBAGE = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\xff" * 64,
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+    PREFIX.pack(5, 3) + b"abc",
+    PREFIX.pack(200_000, 3),
+    encode_frame(HELLO, "no map"),
+    encode_frame(3, [99, "n1"]),
+    encode_frame(PROOF, "nonce"),
+    PREFIX.pack(8, 6) + b"\x92\x00\x81\x91\x01\x01",
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_ends_at_its_connection(garbage: bytes, ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            for _ in range(2):
+                wire = await bench.dial()
+                wire.send(garbage)
+                with pytest.raises(asyncio.IncompleteReadError):
+                    await wire.frame()
+                wire.close()
+            await bench.until(lambda: bench.peers.refused() == {"garbage": 2})
+            assert bench.events.messages == []
+            await bench.join()
+
+    asyncio.run(scenario())
+
+
+def test_a_recorded_connection_played_again_is_refused(ports: list[int]) -> None:
+    vote = b"".join(bytes(part) for part in encode_message(VoteRequest(7, "n1", 5, 3)))
+
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            wire = await bench.dial()
+            wire.hello(HELLO_OF_N1)
+            proof = encode_frame(PROOF, (await wire.frame()).header["nonce"])
+            wire.send(proof + vote)
+            await bench.until(lambda: len(bench.events.messages) == 1)
+
+            replay = await bench.dial()
+            replay.send(encode_frame(HELLO, encode_hello(HELLO_OF_N1)) + proof + vote)
+            assert (await replay.frame()).number == HELLO
+            assert "replay" in await replay.refusal()
+            assert bench.peers.refused() == {"replay": 1}
+            assert len(bench.events.messages) == 1, "nothing of it is believed"
+            wire.send(vote)
+            await bench.until(lambda: len(bench.events.messages) == 2)
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_believed_before_the_nonce_came_back(ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports, hello_timeout_s=0.2) as bench:
+            early = await bench.dial()
+            early.send(encode_frame(HELLO, encode_hello(HELLO_OF_N1)) + encode_frame(3, [9, "n1"]))
+            assert (await early.frame()).number == HELLO
+            with pytest.raises(asyncio.IncompleteReadError):
+                await early.frame()
+            late = await bench.dial()
+            late.hello(HELLO_OF_N1)
+            assert (await late.frame()).number == HELLO
+            assert "nonce" in await late.refusal()
+            assert bench.peers.refused() == {"garbage": 1, "silent": 1}
+            assert bench.events.messages == [] and bench.events.hellos == []
+
+    asyncio.run(scenario())
+
+
+BAD_MESSAGES = [
+    Heartbeat(3, "n2"),
+    VoteRequest(3, "n0", 1, 1),
+    ReadIndexRequest(3, "n2", 1),
+    VoteResponse(3, 3, False, VoteResult.ACCEPT),
+    Heartbeat(1 << 63, "n1"),
+    Heartbeat(-2, "n1"),
+]
+
+
+@pytest.mark.parametrize("message", BAD_MESSAGES, ids=str)
+def test_a_peer_speaks_for_itself_and_in_numbers_that_fit(message: Message, ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            wire = await bench.join()
+            wire.send(b"".join(bytes(part) for part in encode_message(message)))
+            assert await wire.refusal()
+            await bench.until(lambda: bench.peers.refused() == {"message": 1})
+            assert bench.events.messages == []
+
+    asyncio.run(scenario())
+
+
+def test_an_introduced_peer_cannot_become_somebody_else(ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            wire = await bench.join()
+            wire.hello(replace(HELLO_OF_N1, node="n0"))
+            assert await wire.refusal()
+            await bench.until(lambda: bench.peers.refused() == {"message": 1})
+
+    asyncio.run(scenario())
+
+
+def test_strangers_and_clients_do_not_crowd_out_peers(ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports, max_client_connections=3) as bench:
+            strangers = [await bench.dial() for _ in range(MAX_STRANGERS)]
+            clients = [await bench.dial() for _ in range(3)]
+            for client in clients:
+                client.send(encode_frame(HELLO, {"client": True}))
+                assert (await client.frame()).number == HELLO
+            assert "client connections" in await bench.refused(encode_frame(HELLO, {"client": True}))
+            await bench.join()
+            assert bench.peers.refused() == {"clients": 1, "strangers": 3}, "the oldest had to go"
+            clients[0].close()
+            await bench.until(lambda: sum(1 for one in bench.peers._accepted if one.client) == 2)
+            again = await bench.dial()
+            again.send(encode_frame(HELLO, {"client": True}))
+            assert (await again.frame()).number == HELLO
+            for wire in [*strangers, *clients, again]:
+                wire.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_says_nothing_has_to_go(ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports, hello_timeout_s=0.1) as bench:
+            assert "no hello in time" in await (await bench.dial()).refusal()
+            assert bench.peers.refused() == {"silent": 1}
+
+    asyncio.run(scenario())
+
+
+def test_refusals_are_bounded_and_news_after_a_good_connection(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals(production_env("n0").log)
+    for number in range(2 * MAX_SAID):
+        refusals.note("garbage", f"10.0.{number // 256}.{number % 256}", "text")
+    assert refusals.counts == {"garbage": 2 * MAX_SAID}
+    assert len(caplog.records) == MAX_SAID + 1
+    caplog.clear()
+    refusals.forget("10.0.0.7")
+    refusals.note("garbage", "10.0.0.7", "text")
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(
+    ("addresses", "expected"),
+    [
+        (["127.0.0.1", "127.0.0.2"], ConnectionRefusedError),
+        (["::1", "127.0.0.1"], ConnectionRefusedError),
+        (["127.0.0.1", "silent"], OSError),
+        ([], OSError),
+    ],
+)
+def test_a_refusal_is_seen_through_a_name_with_several_addresses(
+    addresses: list[str], expected: type[OSError], ports: list[int]
+) -> None:
+    """A connection refused at every address proves that the process is gone (S17); a silent one does not."""
+
+    async def scenario() -> None:
+        asked: list[str] = []
+
+        async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+            asked.append(host)
+            return [(0, 0, 0, "", (address, port)) for address in addresses]
+
+        async def create_connection(factory: object, host: str, port: int) -> object:
+            if host == "silent":
+                await asyncio.sleep(10)
+            return await type(loop).create_connection(loop, factory, host, port)  # type: ignore[arg-type]
+
+        loop = asyncio.get_running_loop()
+        loop.getaddrinfo = getaddrinfo  # type: ignore[method-assign, assignment]
+        loop.create_connection = create_connection  # type: ignore[method-assign, assignment]
+        dialler = Dialler(f"some-host:{ports[1]}", None, 0.2)
+        with pytest.raises(expected) as caught:
+            await dialler.connect(lambda: PeerConnection(lambda *_: None, lambda _: None, 1000))
+        assert isinstance(caught.value, ConnectionRefusedError) is (expected is ConnectionRefusedError)
+        assert asked == ["some-host"]
+
+    asyncio.run(scenario())
+
+
+def test_a_redial_waits_for_no_name_server(ports: list[int]) -> None:
+    async def scenario() -> None:
+        asked: list[str] = []
+
+        async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+            asked.append(host)
+            return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+        asyncio.get_running_loop().getaddrinfo = getaddrinfo  # type: ignore[method-assign, assignment]
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", ports[1])
+        dialler = Dialler(f"some-host:{ports[1]}", None, 1)
+        for _ in range(2):
+            connection = await dialler.connect(lambda: PeerConnection(lambda *_: None, lambda _: None, 1000))
+            connection.close()
+        assert asked == ["some-host"]
+        server.close()
+        await server.wait_closed()
+        for count in (1, 2):
+            with pytest.raises(ConnectionRefusedError):
+                await dialler.connect(lambda: PeerConnection(lambda *_: None, lambda _: None, 1000))
+            assert len(asked) == count, "after a failure the name is asked anew"
+
+    asyncio.run(scenario())
+
+
+class FakeTransport(asyncio.Transport):
+    """Counts what is paused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused = False
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+
+def test_a_client_with_too_much_under_way_is_not_read() -> None:
+    async def scenario() -> None:
+        frames: list[int] = []
+        connection = PeerConnection(lambda c, frame: handle(c, frame), lambda _: None, 1000)
+
+        def handle(connection: PeerConnection, frame: Frame) -> None:
+            frames.append(frame.header)
+            connection.hold()
+
+        transport = FakeTransport()
+        connection.connection_made(transport)
+        connection.client = True
+        data = b"".join(encode_frame(64, number) for number in range(MAX_HELD + 4))
+        connection.get_buffer(-1)[: len(data)] = data
+        connection.buffer_updated(len(data))
+        assert frames == list(range(MAX_HELD)), "what was read already waits too"
+        assert transport.paused
+        connection.release()
+        assert frames == list(range(MAX_HELD + 1)) and transport.paused
+        for _ in range(4):
+            connection.release()
+        assert frames == list(range(MAX_HELD + 4)) and not transport.paused
+        connection.pause_writing()
+        assert transport.paused, "answers that are not read stop the questions"
+        connection.resume_writing()
+        assert not transport.paused
+
+    asyncio.run(scenario())

@@ -1,0 +1,271 @@
+"""`recover --force-single`: what it says, what it changes, what joins afterwards and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_node import Group
+
+from dledger.__main__ import _parser
+from dledger.client import DLedgerClient
+from dledger.host import Role
+from dledger.offline import StoreUnreadable, durable_mark, node_directory, read_identity, walk
+from dledger.recover import TERM_JUMP, RecoverRefused, command, force_single
+from formats.entry import HEADER_SIZE, unpack_header
+from formats.store_files import segment_name
+from runtime.env import production_env
+
+BODIES = [b"m%d" % number for number in range(300)]
+
+
+@pytest.fixture
+def ports(unused_tcp_ports: Callable[[int], list[int]]) -> list[int]:
+    return unused_tcp_ports(3)
+
+
+async def majority_lost(directory: Path, ports: list[int]) -> Group:
+    """Three nodes wrote BODIES and are stopped; their stores are all there."""
+    group = Group(directory, ports)
+    for name in group.peers:
+        group.start(name)
+    await group.append(BODIES)
+    await group.agree(len(BODIES))
+    for name in list(group.tasks):
+        await group.stop(name)
+    return group
+
+
+async def stop_all(group: Group) -> None:
+    for name in list(group.tasks):
+        await group.stop(name)
+
+
+async def holds(group: Group, name: str, bodies: list[bytes]) -> None:
+    """Wait until the node has applied exactly these."""
+    await group.until(lambda: len(group.hosts[name].bodies) >= len(bodies))
+    assert group.hosts[name].bodies == bodies
+
+
+def settled(group: Group, name: str) -> bool:
+    """Whether the node is a voter by a configuration that is committed."""
+    leader = group.nodes["n0"]
+    return group.nodes[name].role is Role.FOLLOWER and leader.commit_index == leader.log.last_index
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def test_without_yes_nothing_changes_and_everything_is_said(
+    tmp_path: Path, ports: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        store = str(tmp_path / "n0")
+        before = contents(tmp_path / "n0")
+        args = _parser().parse_args(["recover", "--force-single", "--store", store])
+        assert await command(production_env("x"), args) == 1
+        assert contents(tmp_path / "n0") == before
+        text = capsys.readouterr().out
+        assert "Whatever was acknowledged behind entry 300 (term" in text
+        assert "Nothing was changed" in text and "add --yes" in text
+        args = _parser().parse_args(["recover", "--force-single", "--store", store, "--json"])
+        assert await command(production_env("x"), args) == 1
+        report = json.loads(capsys.readouterr().out)
+        assert report["done"] is False and report["last_index"] == 300 and report["durable_mark"] == 300
+        assert report["rotten"] == "" and report["node"] == "n0"
+        assert group.peers
+
+    asyncio.run(scenario())
+
+
+def test_one_store_goes_on_alone_with_everything_it_had_and_refuses_the_old_members(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        old = read_identity(production_env("x").files, group.config("n0").node_dir)
+        report = await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        assert report.last_index == 300
+        new = read_identity(production_env("x").files, group.config("n0").node_dir)
+        assert new.cluster != old.cluster and new.incarnation != old.incarnation
+        group.start("n0")
+        leader = await group.elected()
+        assert leader.term > report.last_term + TERM_JUMP
+        assert leader.status()["voters"] == ["n0"]
+        await group.append([b"alone"])
+        await holds(group, "n0", [*BODIES, b"alone"])
+        # members of the old cluster are refused, and elect nobody that would take from this one
+        group.start("n1")
+        await asyncio.sleep(0.5)
+        assert not leader._peers.connected("n1") and leader.serving
+        await group.stop("n1")
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def test_it_may_be_repeated_and_waits_for_the_node_to_stop(tmp_path: Path, ports: list[int]) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        for _ in range(3):
+            await force_single(production_env("x"), str(tmp_path / "n2"), yes=True)
+        group.start("n2")
+        await group.append([b"more"])
+        await holds(group, "n2", [*BODIES, b"more"])
+        with pytest.raises(RecoverRefused, match="in use: stop the node first"):
+            await force_single(production_env("x"), str(tmp_path / "n2"), yes=True)
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def test_a_run_that_was_cut_short_before_any_step_is_made_good_by_the_next(
+    tmp_path: Path, ports: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ("_append_config", "_clear_units", "_save_term", "_publish")
+
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+
+        async def fail(*args: object) -> None:
+            raise OSError("cut short")
+
+        for step in steps:
+            with monkeypatch.context() as patch:
+                patch.setattr(f"dledger.recover._Forced.{step}", fail)
+                with pytest.raises(OSError, match="cut short"):
+                    await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        group.start("n0")
+        await group.append([b"more"])
+        await holds(group, "n0", [*BODIES, b"more"])
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def test_a_poisoned_store_keeps_what_lies_behind_its_mark(tmp_path: Path, ports: list[int]) -> None:
+    """The mark lags behind the fsync; a normal start of a poisoned store would drop what lies behind it."""
+
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        directory = Path(group.config("n0").node_dir)
+        (directory / "poisoned").write_bytes(b"a write or fsync of the log failed: EIO")
+        index = directory / "index" / segment_name(0)
+        data = bytearray(index.read_bytes())
+        data[200 * 32 :] = bytes(len(data) - 200 * 32)
+        index.write_bytes(data)
+        assert durable_mark(production_env("x").files, str(directory)) == 199
+        report = await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        assert (report.durable_mark, report.last_index) == (199, 300)
+        assert "EIO" in report.poisoned and any("EIO" in line for line in report.lines())
+        group.start("n0")
+        await group.append([b"more"])
+        await holds(group, "n0", [*BODIES, b"more"])
+        assert group.nodes["n0"].status()["reasons"] == []
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def test_votes_that_cannot_be_read_are_no_obstacle(tmp_path: Path, ports: list[int]) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        (Path(group.config("n0").node_dir) / "hardstate").write_bytes(bytes(1024))
+        await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        group.start("n0")
+        await group.append([b"more"])
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def test_damage_is_refused_unless_it_is_to_be_cut(tmp_path: Path, ports: list[int]) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        directory = Path(group.config("n0").node_dir)
+        segment = directory / "data" / segment_name(0)
+        data = bytearray(segment.read_bytes())
+        offset = 0
+        while unpack_header(data, offset).index < 120:
+            offset += unpack_header(data, offset).size
+        data[offset + HEADER_SIZE] ^= 1
+        segment.write_bytes(data)
+        before = contents(directory / "data")
+        with pytest.raises(RecoverRefused, match=r"entries 120\.\.300 were here and cannot be read"):
+            await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        assert contents(directory / "data") == before
+        report = await force_single(production_env("x"), str(tmp_path / "n0"), yes=True, cut_damage=True)
+        assert report.last_index == 119 and "body CRC differs" in report.rotten
+        group.start("n0")
+        await group.append([b"more"])
+        await holds(group, "n0", [*BODIES[:119], b"more"])
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def test_a_segment_without_room_for_the_entry_is_closed_first(tmp_path: Path, ports: list[int]) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        directory = Path(group.config("n0").node_dir)
+        size = group.config("n0").segment_size
+        group.start("n0")
+        group.start("n1")
+        leader = await group.elected()
+        body = bytes(1 << 20)
+        while size - leader.log.end_pos > 2 * len(body):
+            await group.append([body])
+        await group.append([bytes(size - leader.log.end_pos - HEADER_SIZE - 40)])
+        name = leader.config.self_id
+        bodies = group.hosts[name].bodies
+        await stop_all(group)
+        directory = Path(group.config(name).node_dir)
+        await force_single(production_env("x"), str(tmp_path / name), yes=True)
+        assert (directory / "data" / segment_name(size)).stat().st_size == size
+        found = walk(production_env("x").files, str(directory), size)
+        assert found.end_pos > size and found.configs[-1] == found.last_index
+        group.start(name)
+        await group.append([b"more"])
+        await holds(group, name, [*bodies, b"more"])
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_no_store_is_said(tmp_path: Path) -> None:
+    files = production_env("x").files
+    with pytest.raises(StoreUnreadable, match="one dledger-<id> directory is wanted, found: none"):
+        node_directory(files, str(tmp_path))
+    (tmp_path / "dledger-n0").mkdir()
+    with pytest.raises(StoreUnreadable, match="is it a store"):
+        read_identity(files, node_directory(files, str(tmp_path)))
+    (tmp_path / "dledger-n1").mkdir()
+    with pytest.raises(StoreUnreadable, match="found: dledger-n0, dledger-n1"):
+        node_directory(files, str(tmp_path))
+
+
+def test_others_join_the_new_cluster_with_empty_stores(tmp_path: Path, ports: list[int]) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        for name in ("n1", "n2"):
+            (tmp_path / name).rename(tmp_path / f"{name}-lost")
+        for name in group.peers:
+            group.start(name)
+        await group.append([b"alone"])
+        async with DLedgerClient(production_env("client"), {"n0": group.peers["n0"]}) as client:
+            for name in ("n1", "n2"):
+                await client.add_member(name, group.peers[name])
+                await group.until(lambda name=name: settled(group, name), 10.0)
+        assert await group.agree(301) == [*BODIES, b"alone"]
+        await group.stop("n0")
+        await group.append([b"without the one that was saved"])
+        await stop_all(group)
+
+    asyncio.run(scenario())
