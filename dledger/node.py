@@ -38,6 +38,8 @@ from dledger.messages import (
     Commit,
     Compare,
     Heartbeat,
+    InstallResponse,
+    InstallSnapshot,
     Message,
     PushResponse,
     ReadIndexRequest,
@@ -56,16 +58,19 @@ from dledger.reads import ReadPoints
 from dledger.repair import Repairer
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
+from dledger.snapshots.service import Snapshots
 from dledger.versions import Versions
 from dledger.watch import WatchedWorkers
 from dledger.wire import PROTOCOL_MIN, Frame
+from formats.snapshot import Manifest
 from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
 from runtime.tls import PeerTls
 
 _PUSHES = (Compare, Truncate, Append, Commit)
 _READS = (ReadIndexRequest, ReadIndexResponse)
-_FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_READS)
+_INSTALLS = (InstallSnapshot, InstallResponse)
+_FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_READS, *_INSTALLS)
 """Handled whoever sends them: a leader or candidate may be a voter by an entry that this node lacks (see
 dledger/members.py), and a learner's answers move its window. Other answers count only from a named voter."""
 REMOVED = "this node was removed from the group: stop it, or add it again"
@@ -112,6 +117,9 @@ class Node:
         self._members = Members(config)
         self._peers = Peers(env, config, self, self._fail, port=port, tls=tls)
         self._replicator = Replicator(env, config, self.log, self._peers, self)
+        self.snapshots = Snapshots(
+            env, config, self.log, host, self._peers, self._replicator, self._members.state_at, self
+        )
         self._reads = ReadPoints(config, self._peers, self)
         self._requests = ClientRequests(self, self._reads)
         self._versions = Versions(config)
@@ -144,7 +152,7 @@ class Node:
             self._versions,
             self,
         )
-        self._applier = Applier(self.log, host, -1, config.apply_bytes, self._on_applied)
+        self.applier = self._new_applier(-1)
         self._repairer = Repairer(env, self.log, self._peers, self, answer_bytes=config.push_bytes)
         self._scrubber = Scrubber(
             self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s
@@ -166,7 +174,7 @@ class Node:
         """Open the store, join the group, serve until cancelled. NodeFailed says why it had to end."""
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
-        opened = await self._store.open(self.log)
+        opened = await self._store.open(self.log, self.snapshots)
         try:
             await self._start(opened)
             async with asyncio.TaskGroup() as group:
@@ -181,7 +189,7 @@ class Node:
             ("failure", self._watch_failure()),
             ("flusher", self.log.run_flusher()),
             ("pool", self.log.run_pool()),
-            ("applier", self._applier.run()),
+            ("applier", self.applier.run()),
             ("cold-reads", self._replicator.cold.run()),
             ("cuts", self._replicator.run_cuts()),
             ("checkpoint", self._run_checkpoints()),
@@ -193,6 +201,7 @@ class Node:
             ("repair-answers", self._repairer.run_answers()),
             ("scrub", self._scrubber.run()),
             ("fitness", self._fitness.run()),
+            *self.snapshots.tasks(),
         ):
             group.create_task(work, name=f"{self.config.self_id}-{name}")
 
@@ -201,17 +210,17 @@ class Node:
         self.identity = opened.identity
         self._hard_state = opened.hard_state
         self.commit_index = min(opened.checkpoint.committed_index, self.log.last_index)
-        self._members.open(opened.identity, opened.configs)
+        self._members.open(opened.identity, opened.configs, self.snapshots.base_config())
         self.log.on_durable = self._on_durable
         self.log.on_flush = self._on_flush
-        applied = await self._host.open(self.log)
+        applied = await self.snapshots.start_host(await self._host.open(self.log))
         if applied > self.log.last_index:
             raise NodeFailed(
                 f"derived state is at index {applied}, the log ends at {self.log.last_index}: "
                 "remove the directory state/ and consumequeue/ to rebuild them",
                 EXIT_STORE,
             )
-        self._applier = Applier(self.log, self._host, applied, self.config.apply_bytes, self._on_applied)
+        self.applier = self._new_applier(applied)
         self.commit_index = max(self.commit_index, applied)
         self.elector = self._new_elector(opened.hard_state.loaded or HardState(), opened.may_vote, now)
         self.elector.set_members(self.membership.voters, self.membership.others, now)
@@ -223,11 +232,15 @@ class Node:
         self.log.on_damage = self._on_damage
         self._fitness.look()
         self._repairer.damage()
-        self._applier.commit_to(self.commit_index)
+        self.applier.commit_to(self.commit_index)
         await self._peers.listen()
         self._host.on_role(self.elector.role, self.elector.term, None)
         self._schedule_tick()
         self._identity_wake.set()
+
+    def _new_applier(self, applied: int) -> Applier:
+        reached = self.snapshots.boundary.reached
+        return Applier(self.log, self._host, applied, self.config.apply_bytes, self._on_applied, reached)
 
     def _new_elector(self, state: HardState, may_vote: bool, now: float) -> Elector:
         config = self.config
@@ -318,7 +331,7 @@ class Node:
     @property
     def applied_index(self) -> int:
         """Last entry that the host applied."""
-        return self._applier.applied_index
+        return self.applier.applied_index
 
     async def read_index(self, timeout_s: float = 1.0) -> int:
         """A linearizable read point, applied here; on any member. ReadRefused when there is none in time."""
@@ -388,6 +401,7 @@ class Node:
             "statements": list(self.statements),
             **self._repairer.status(),
             **self._scrubber.status(),
+            **self.snapshots.status(),
         } | self.metrics.snapshot()
 
     # Election: timers, effects, the order of things
@@ -489,7 +503,7 @@ class Node:
         self._leadership.committed(index)
         self._host.on_commit(index)
         self._requests.committed(index)
-        self._applier.commit_to(index)
+        self.applier.commit_to(index)
         self.membership.committed(before, index)
         self.changes.committed(before, index)
         self._check_refilled()
@@ -537,7 +551,7 @@ class Node:
         """Entries are whole again: whoever waited for them goes on."""
         self._fitness.look()
         self._replicator.durable_moved()
-        self._applier.durable_moved()
+        self.applier.durable_moved()
         self._check_refilled()
         self._replicator.resume_paused()
 
@@ -547,7 +561,7 @@ class Node:
 
     def _on_durable(self) -> None:
         self._replicator.durable_moved()
-        self._applier.durable_moved()
+        self.applier.durable_moved()
         self._check_refilled()
 
     def _on_flush(self, stats: FlushStats) -> None:
@@ -563,6 +577,20 @@ class Node:
     def log_cut(self, last_index: int) -> None:
         """Entries above `last_index` are gone."""
         self.membership.cut(last_index)
+
+    def install_begins(self) -> None:
+        """A snapshot is about to replace the log: no vote until it was refilled (S20)."""
+        self.elector.may_vote = False
+        self.reasons.append("a snapshot is being installed")
+
+    def installed(self, leader: str, manifest: Manifest) -> None:
+        """Log and host are those of a snapshot."""
+        self.applier.restored(manifest.index)
+        self.commit_index = max(self.commit_index, manifest.index)
+        self._replicator.installed(leader, manifest.index)
+        if manifest.config:
+            self._members.restore(manifest.index, manifest.config)
+        self.membership.changed()
 
     def wall_ms(self) -> int:
         """Time of day for records, in ms."""
@@ -673,14 +701,21 @@ class Node:
             self._on_push_response(peer, message, now)
         elif isinstance(message, _READS):
             self._reads.receive(peer, message)
-        elif isinstance(message, _PUSHES):
+        elif isinstance(message, InstallResponse):
+            if message.term > elector.term:
+                self.perform(elector.higher_term(message.term, now))
+            elif message.term == elector.term:
+                self.snapshots.receive(peer, message)
+        elif isinstance(message, (*_PUSHES, InstallSnapshot)):
             if message.term < elector.term:
                 self._replicator.refuse(peer, elector.term)
                 return
             self.perform(elector.leader_contact(message.leader, message.term, now))
             if self._holds:
                 self._held.appendleft((None, peer, message))  # the new term goes to disk first
-            else:
+            elif isinstance(message, InstallSnapshot):
+                self.snapshots.receive(peer, message)
+            elif not self.snapshots.defers(peer, message):
                 self._replicator.receive(peer, message, self.commit_index)
         else:
             self.perform(elector.receive(peer, message, now))

@@ -65,6 +65,9 @@ class ClientRequests:
             )
         elif operation == "metadata":
             self._answer(connection, number, Code.SUCCESS, status=self._node.status())
+        elif operation == "delete_before" and isinstance(header.get("index"), int):
+            self._node.snapshots.retainer.delete_before(header["index"])
+            self._answer(connection, number, Code.SUCCESS, first=self._node.log.first_index)
         elif not self._members.handle(connection, number, header):
             self._answer(
                 connection,

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from dledger.log.base import ORIGIN, LogBase
 from dledger.log.faulty import FaultyEntries
 from dledger.log.index_files import IndexFiles
 from dledger.log.reading import BATCH_BROKEN, CHAIN_BROKEN, Rotten, check_stored
@@ -33,6 +34,7 @@ class ReadableLog:
         self._segments = Segments(env, node_dir, segment_size, HOT_SEGMENTS)
         self._index = IndexFiles(env.files, node_dir, index_units_per_file)
         self._terms = TermTable()
+        self._base = ORIGIN
         self._first_index = 0
         self._last_index = -1
         self._last_term = -1
@@ -51,6 +53,11 @@ class ReadableLog:
         """The tail: sealed and not yet in the file."""
         self._unindexed: deque[Batch] = deque()
         """Written, but their index units are not."""
+
+    @property
+    def base(self) -> LogBase:
+        """What lies before the first entry."""
+        return self._base
 
     @property
     def first_index(self) -> int:
@@ -89,7 +96,7 @@ class ReadableLog:
 
     @property
     def begin_pos(self) -> int:
-        return self._segments.first_start
+        return self._base.pos
 
     @property
     def end_pos(self) -> int:
@@ -101,16 +108,21 @@ class ReadableLog:
         return self._segments.size
 
     def term_of(self, index: int) -> int | None:
-        """Term of an entry; -1 for index -1; None when the log does not hold it."""
-        if index == -1:
-            return -1
+        """Term of an entry, also of the one before the first; -1 for index -1; None when it is not known."""
+        if index == self._first_index - 1:
+            return self._base.term if self._base.known else None
         if not self._first_index <= index <= self._last_index:
             return None
         return self._terms.term_of(index)
 
     def last_of_term_at_most(self, term: int, index: int) -> int:
-        """Largest i <= index whose term is <= `term`; -1 when there is none."""
-        return self._terms.last_of_term_at_most(term, index)
+        """Largest i <= index whose term is <= `term`, the entry before the first included; -1 when there is
+        none."""
+        found = self._terms.last_of_term_at_most(term, index)
+        if found >= self._first_index:
+            return found
+        base = self._base
+        return base.index if base.known and base.index <= index and base.term <= term else -1
 
     def locate(self, index: int) -> tuple[int, int]:
         """(pos, size) of an entry; KeyError when the log does not hold it."""
@@ -118,17 +130,17 @@ class ReadableLog:
         if batch is not None:
             offset = index - batch.first
             return batch.pos + sum(batch.sizes[:offset]), batch.sizes[offset]
-        unit = self._index.unit(index)
+        unit = self._index.unit(index) if index >= self._first_index else None
         if unit is None:
             raise KeyError(index)
         return unit.pos, unit.size
 
     def end_of(self, index: int) -> int:
-        """Offset behind entry `index`; the start of the log for -1."""
+        """Offset behind entry `index`; the start of the log for those before it."""
         if index == self._last_index:
             return self._end_pos
         if index < self._first_index:
-            return self._segments.first_start
+            return self._base.pos
         batch = self._tail_batch(index)
         if batch is not None and batch.last == index:
             return batch.end_pos
@@ -146,7 +158,7 @@ class ReadableLog:
             unit = self._index.unit(index)
             if unit is not None:
                 return unit.pos + unit.size
-        return self._segments.first_start
+        return self._base.pos
 
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
         """(last index, bytes) of a run from `first`; see `LogView.range_end`.
@@ -256,7 +268,7 @@ class ReadableLog:
 
     def _chain_in(self, first: int, header: memoryview | bytes) -> int | None:
         if not header:
-            return 0 if first == 0 else None
+            return self._base.chain if first == self._first_index else None
         return unpack_header(header).chain_crc
 
     async def _read_chain_before(self, first: int) -> int | None:
