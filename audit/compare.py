@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from audit.coverage import Holding, check_replica, gather, place_heads
 from audit.digests import BLOCK_ENTRIES
-from audit.findings import BlockRow, Finding, Row, Severity, finding
+from audit.findings import BlockRow, Finding, Row, Severity, SnapshotRow, finding
 from audit.report import Report
 from audit.scan import EntryRow
 from audit.walk import BODY_DAMAGED, CHAIN_BROKEN, UNREADABLE
@@ -71,6 +71,7 @@ def analyse(
         else:
             group = _group(holdings)
             findings.extend(_positions(group, lag_warning))
+            findings.extend(_snapshots([row for row in everything if isinstance(row, SnapshotRow)]))
             findings.extend(_below_quorum_by_coverage(group))
             blocks = _blocks_to_drill(differing, findings, block_entries)
             unreadable = [found.replica for found in findings if found.code == "UNREADABLE"]
@@ -118,6 +119,24 @@ def _positions(group: Group, lag_warning: int) -> Iterator[Finding]:
         if holding.held and holding.first > min(firsts) and not holding.head_missing:
             text = f"the log begins at index {holding.first}, another replica's at {min(firsts)}"
             yield finding("RETENTION", holding.name, text, first=min(firsts), last=holding.first - 1)
+
+
+def _snapshots(rows: list[SnapshotRow]) -> Iterator[Finding]:
+    """Boundary snapshots of replicas have equal content (safety.md S20)."""
+    by_place: dict[int, dict[str, list[SnapshotRow]]] = {}
+    for row in rows:
+        by_place.setdefault(row.segment, {}).setdefault(row.digest, []).append(row)
+    for place in sorted(by_place):
+        groups = sorted(by_place[place].values(), key=lambda same: (-len(same), same[0].replica))
+        if len(groups) == 1:
+            continue
+        tie = len(groups[0]) == len(groups[1])
+        deviating = ",".join(sorted(row.replica for same in groups[not tie :] for row in same))
+        text = "; ".join(
+            f"{', '.join(row.replica for row in same)}: {same[0].digest[:16]}" for same in groups
+        )
+        index = groups[0][0].index
+        yield finding("SNAPSHOT_DIFFERS", deviating, text, first=index, segment=place)
 
 
 def _excused(holding: Holding, index: int) -> bool:

@@ -154,6 +154,8 @@ def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]
     row = holding.row
     if not filled or holding.first <= 0 or not row.ours or not row.head_unit:
         return
+    if row.base_index == holding.first - 1:
+        return  # retention or an install: the snapshot at the log's beginning holds what came before
     holding.head_missing = True
     text = "the log begins late, but its index file knows the entries before"
     yield finding("MISSING_SEGMENT", holding.name, text, first=0, last=holding.first - 1, segment=0)
@@ -163,7 +165,13 @@ def _check_end(holding: Holding) -> Iterator[Finding]:
     name, end, committed = holding.name, holding.end, holding.committed
     torn = any(segment.stop in ("unreadable", "retired") for segment in holding.segments)
     if committed > end and not torn:
-        covered = max([end, *(last for segment in holding.segments for _, last in segment.holes)])
+        covered = max(
+            [
+                end,
+                holding.row.base_index,
+                *(last for segment in holding.segments for _, last in segment.holes),
+            ]
+        )
         if committed > covered:
             text = f"the log ends at index {end}, but its checkpoint knew {committed} to be committed"
             yield finding("MISSING_ENTRIES", name, text, first=end + 1, last=committed)

@@ -75,6 +75,11 @@ CODES = {
     "QUEUE_OFFSET": Code(Severity.ERROR, "queue offsets of committed messages are not dense: report it"),
     "HARD_STATE": Code(Severity.ERROR, "term and vote cannot be read: " + _RECOPY),
     "IDENTITY": Code(Severity.ERROR, "the identity file cannot be believed: " + _RECOPY),
+    "SNAPSHOT_DIFFERS": Code(Severity.CRITICAL, _RAFT),
+    "SNAPSHOT_DAMAGED": Code(
+        Severity.WARNING,
+        "derived data: the node removes it when it finds it; the next boundary makes another",
+    ),
     "INDEX_FILE": Code(Severity.WARNING, _REBUILD),
     "QUEUE_MISMATCH": Code(Severity.WARNING, _REBUILD),
     "QUEUE_MISSING": Code(Severity.WARNING, _REBUILD),
@@ -155,7 +160,8 @@ class ReplicaRow(NamedTuple):
 
     `index_end`: first index without a unit in the index files; `head_unit`: 1 when they hold the unit of the
     entry before the first segment; `ours`: 1 when it has an identity file, which Apache's stores lack;
-    `queues`: 1 when there is a ConsumeQueue directory that is surely its own.
+    `queues`: 1 when there is a ConsumeQueue directory that is surely its own; `base_index`: the entry before
+    the log's beginning as a snapshot names it, -1 without one.
     """
 
     replica: str
@@ -172,6 +178,7 @@ class ReplicaRow(NamedTuple):
     head_unit: int
     ours: int
     queues: int
+    base_index: int = -1
 
 
 class SegmentRow(NamedTuple):
@@ -236,7 +243,16 @@ class QueueFilesRow(NamedTuple):
     last_position: int
 
 
-Row = Finding | ReplicaRow | SegmentRow | BlockRow | QueueRow | QueueFilesRow
+class SnapshotRow(NamedTuple):
+    """A boundary snapshot: where it is true, and the digest in its manifest."""
+
+    replica: str
+    segment: int
+    index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
+    digest: str
+
+
+Row = Finding | ReplicaRow | SegmentRow | BlockRow | QueueRow | QueueFilesRow | SnapshotRow
 
 ROW_KINDS: dict[str, type[Row]] = {
     "finding": Finding,
@@ -245,6 +261,7 @@ ROW_KINDS: dict[str, type[Row]] = {
     "block": BlockRow,
     "queue": QueueRow,
     "queue_files": QueueFilesRow,
+    "snapshot": SnapshotRow,
 }
 
 
@@ -276,7 +293,7 @@ def flatten(row: Row) -> FlatRow:
     return flat._replace(data=json.dumps(list(row)))
 
 
-def _flat(row: Finding | SegmentRow | ReplicaRow | QueueRow | QueueFilesRow) -> FlatRow:
+def _flat(row: Finding | SegmentRow | ReplicaRow | QueueRow | QueueFilesRow | SnapshotRow) -> FlatRow:
     base = FlatRow("", row.replica, -1, -1, -1, 0, 0, 0, "", 0, "")
     match row:
         case Finding():
@@ -303,6 +320,8 @@ def _flat(row: Finding | SegmentRow | ReplicaRow | QueueRow | QueueFilesRow) -> 
             return base._replace(kind="queue", segment=row.segment)
         case QueueFilesRow():
             return base._replace(kind="queue_files")
+        case SnapshotRow():
+            return base._replace(kind="snapshot", segment=row.segment, last_index=row.index)
 
 
 def unflatten(flat: FlatRow) -> Row:

@@ -14,11 +14,13 @@ from itertools import zip_longest
 from audit.findings import Finding, ReplicaRow, finding
 from audit.unit_files import UnitFiles
 from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, unpack_header
+from formats.snapshot import MANIFEST_FILE, Manifest, decode_manifest
 from formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
     IDENTITY_FILE,
     INDEX_DIR,
+    SNAPSHOTS_DIR,
     Checkpoint,
     CorruptFile,
     Identity,
@@ -65,6 +67,18 @@ class Replica:
     index_end: int
     head_unit: bool
     problems: tuple[Finding, ...]
+    snapshots: tuple[Manifest, ...] = ()
+    """Boundary snapshots whose manifest can be believed, by pos."""
+
+    @property
+    def base_index(self) -> int:
+        """The entry before the beginning of the log, where a snapshot says so; -1 without one.
+
+        A log without a segment begins at its newest snapshot (it was installed a moment ago).
+        """
+        start = self.segments[0].start if self.segments else None
+        named = [found.index for found in self.snapshots if start is None or found.pos == start]
+        return named[-1] if named else -1
 
     @property
     def committed(self) -> int:
@@ -89,6 +103,7 @@ class Replica:
             head_unit=int(self.head_unit),
             ours=int(identity is not None),
             queues=int(bool(self.queue_root)),
+            base_index=self.base_index,
         )
 
 
@@ -169,6 +184,7 @@ def _open_replica(files: Files, store: str, directory: str, queue_root: str) -> 
     segments = list(_list_segments(files, directory, name, problems))
     sizes = [segment.size for segment in segments]
     segment_size = identity.segment_size if identity else max(sizes, default=0)
+    snapshots = tuple(_list_snapshots(files, directory, name, problems))
     index = UnitFiles(files, f"{directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
     try:
         index_end = index.end()
@@ -191,7 +207,28 @@ def _open_replica(files: Files, store: str, directory: str, queue_root: str) -> 
         index_end=index_end,
         head_unit=head_unit,
         problems=tuple(problems),
+        snapshots=snapshots,
     )
+
+
+def _list_snapshots(files: Files, directory: str, name: str, problems: list[Finding]) -> Iterator[Manifest]:
+    for file_name in files.listdir(f"{directory}/{SNAPSHOTS_DIR}"):
+        pos = parse_segment_name(file_name)
+        if pos is None:
+            continue
+        path = f"{directory}/{SNAPSHOTS_DIR}/{file_name}"
+        try:
+            data = read_file(files, f"{path}/{MANIFEST_FILE}")
+            if data is None:
+                raise CorruptFile("no manifest")
+            manifest = decode_manifest(data)
+            if manifest.pos != pos:
+                raise CorruptFile(f"the manifest is of the snapshot at {manifest.pos}")
+        except (CorruptFile, ValueError, OSError) as error:
+            if files.exists(path):  # else a live node has removed it meanwhile
+                problems.append(finding("SNAPSHOT_DAMAGED", name, f"{path}: {error}", segment=pos))
+        else:
+            yield manifest
 
 
 def _has_unit(index: UnitFiles, number: int) -> bool:

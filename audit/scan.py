@@ -11,13 +11,22 @@ from typing import NamedTuple
 
 from audit.derived import IndexCheck, QueueCheck, RecordCheck
 from audit.digests import BLOCK_ENTRIES, BlockDigests
-from audit.findings import Finding, QueueFilesRow, Row, SegmentRow, finding
+from audit.findings import Finding, QueueFilesRow, Row, SegmentRow, SnapshotRow, finding
 from audit.layout import Replica, SegmentTask, peek_first_index, segment_path
 from audit.unit_files import UnitFiles
 from audit.walk import UNREADABLE, Entry, Fault, SegmentWalker, Stop, collapse
 from formats.consume_queue import UNIT_SIZE, unpack_unit
 from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, unpack_header
-from formats.store_files import HARD_STATE_FILE, INDEX_DIR, POISONED_FILE, decode_hard_state
+from formats.snapshot import Manifest, check_parts
+from formats.store_files import (
+    HARD_STATE_FILE,
+    INDEX_DIR,
+    POISONED_FILE,
+    SNAPSHOTS_DIR,
+    CorruptFile,
+    decode_hard_state,
+    segment_name,
+)
 from runtime import File, Files
 from runtime.publish import read_file
 
@@ -216,6 +225,8 @@ def scan_side(files: Files, replica: Replica) -> Iterator[Row]:
     yield from replica.problems
     try:
         yield from _small_files(files, replica)
+        for manifest in replica.snapshots:
+            yield from _snapshot(files, replica, manifest)
         yield from _index_of_holes(files, replica)
         if replica.queue_root:
             yield from _queue_extents(files, replica)
@@ -231,6 +242,19 @@ def _small_files(files: Files, replica: Replica) -> Iterator[Row]:
     hard_state = read_file(files, f"{replica.directory}/{HARD_STATE_FILE}")
     if hard_state is not None and any(hard_state) and decode_hard_state(hard_state) is None:
         yield finding("HARD_STATE", replica.name, "both slots of the hardstate file are damaged")
+
+
+def _snapshot(files: Files, replica: Replica, manifest: Manifest) -> Iterator[Row]:
+    path = f"{replica.directory}/{SNAPSHOTS_DIR}/{segment_name(manifest.pos)}"
+    parts = {name: read_file(files, f"{path}/{name}") for name in manifest.parts}
+    try:
+        check_parts(manifest, {name: data for name, data in parts.items() if data is not None})
+    except CorruptFile as error:
+        if not files.exists(path):
+            return  # a live node has removed it meanwhile
+        text = f"{path}: {error}"
+        yield finding("SNAPSHOT_DAMAGED", replica.name, text, first=manifest.index, segment=manifest.pos)
+    yield SnapshotRow(replica.name, manifest.pos, manifest.index, manifest.digest)
 
 
 def _index_of_holes(files: Files, replica: Replica) -> Iterator[Row]:

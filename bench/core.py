@@ -138,8 +138,7 @@ def _election(count: int) -> float:
 
 def _leader_batch(count: int) -> float:
     log = CountingLog()
-    sizes = {"push_bytes": 1 << 20, "inflight_bytes": 1 << 24}
-    leader = LeaderReplication(1, "n0", NODES, NODES, log, -1, 0, **sizes)
+    leader = LeaderReplication(1, "n0", NODES, NODES, log, -1, 0, push_bytes=1 << 20, inflight_bytes=1 << 24)
     for peer in ("n1", "n2"):
         leader.peer_up(peer, True)
         leader.response(peer, PushResponse(1, Code.SUCCESS, -1, -1, -1))

@@ -11,6 +11,8 @@ import asyncio
 import difflib
 import importlib
 import sys
+import time
+from dataclasses import replace
 from functools import partial
 
 from broker.app import main
@@ -103,7 +105,7 @@ def shell(argv: list[str] | None = None) -> int:
         return complain(str(error), EXIT_BAD_CONFIG)
     for warning in warnings:
         env.log.warning(warning)
-    return run(env, config)
+    return run(env, replace(config, utc_offset_s=time.localtime().tm_gmtoff))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from broker.background import Background
 from broker.catalog import Catalog
@@ -98,6 +98,19 @@ class Broker:
         """Load derived state."""
         return await self.store.open(log)
 
+    def snapshot(self) -> Mapping[str, bytes]:
+        """Topics, groups, offsets, ends of queues."""
+        return self.store.snapshot()
+
+    async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """The log was replaced by a snapshot, or nothing else reaches back to its beginning."""
+        await self.store.restore(parts, index, pos)
+        self.registrar.changed()
+
+    async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """Retention: messages before `pos` are gone."""
+        await self.store.log_begins(parts)
+
     def apply(self, chunk: Chunk) -> None:
         """Committed, durable entries."""
         self.store.apply(chunk)
@@ -189,7 +202,7 @@ class Broker:
             "brokerVersionDesc": "V5_3_3",
             "brokerActive": "true" if self.node.serving else "false",
             "brokerRole": "SYNC_MASTER" if self.node.serving else "SLAVE",
-            "commitLogMinOffset": "0",
+            "commitLogMinOffset": str(self.node.log.begin_pos),
             "commitLogMaxOffset": str(status.get("end_pos", 0)),
             "dispatchBehindIndex": str(_whole(status.get("committed_index")) - self.store.applied_index),
             "msgPutTotalTodayNow": str(self.messages_in),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dledger.config import NodeConfig, parse_peers
+from dledger.log.retention import RetentionSettings
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from formats.message_ids import pack_ipv4_host
 from formats.record import MAX_TOPIC_V1
@@ -76,6 +77,16 @@ class BrokerConfig:
     region_id: str = "DefaultRegion"
     trace_on: bool = True
 
+    reserved_hours: int = 72
+    delete_hours: tuple[int, ...] = (4,)
+    utc_offset_s: int = 0
+    """Of the local time that `delete_hours` means; the outer shell knows it."""
+    clean_percent: int = 75
+    force_percent: int = 85
+    refuse_percent: int = 90
+    clean_forcibly: bool = True
+    clean_interval_ms: int = 10_000
+
     max_topics: int = 50_000
     """Topics of the group; one more is refused."""
     max_groups: int = 50_000
@@ -130,6 +141,16 @@ class BrokerConfig:
             segment_size=self.segment_size,
             sync_flush=self.sync_flush,
             pool_segments=self.pool_segments,
+            disk_full_ratio=self.refuse_percent / 100,
+            retention=RetentionSettings(
+                reserved_hours=self.reserved_hours,
+                delete_hours=self.delete_hours,
+                utc_offset_s=self.utc_offset_s,
+                clean_ratio=self.clean_percent / 100,
+                force_ratio=self.force_percent / 100,
+                clean_forcibly=self.clean_forcibly,
+                interval_s=self.clean_interval_ms / 1000,
+            ),
             lease_reads=self.lease_reads,
             protocol_max=self.protocol_max,
             preferred_leaders=self.preferred_leaders,
@@ -189,6 +210,11 @@ def _flush_type(value: str) -> bool:
     return value == "SYNC_FLUSH"
 
 
+def _hours(value: str) -> tuple[int, ...]:
+    parse = _number(0, 23)
+    return tuple(parse(part.strip()) for part in value.split(";"))
+
+
 _PORT = _number(1, 65535)
 
 PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -209,6 +235,13 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "segmentPoolSize": ("pool_segments", _number(0, 1024)),  # ours
     "leaseReads": ("lease_reads", _flag),  # ours
     "peerProtocolMax": ("protocol_max", _number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
+    "fileReservedTime": ("reserved_hours", _number(0, 24 * 366)),
+    "deleteWhen": ("delete_hours", _hours),
+    "diskMaxUsedSpaceRatio": ("clean_percent", _number(10, 95)),
+    "diskSpaceCleanForciblyRatio": ("force_percent", _number(10, 100)),  # ours; RocketMQ's is a -D property
+    "diskSpaceWarningLevelRatio": ("refuse_percent", _number(10, 100)),  # likewise
+    "cleanFileForciblyEnable": ("clean_forcibly", _flag),
+    "cleanResourceInterval": ("clean_interval_ms", _number(10, 3_600_000)),
     "autoCreateTopicEnable": ("auto_create_topic", _flag),
     "autoCreateSubscriptionGroup": ("auto_create_group", _flag),
     "defaultTopicQueueNums": ("default_topic_queues", _number(1, 1024)),
@@ -231,7 +264,7 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 # Accepted and without effect here, so that a broker.conf of RocketMQ's works as it is.
-IGNORED = frozenset({"brokerId", "brokerRole", "deleteWhen", "fileReservedTime", "sendMessageThreadPoolNums"})
+IGNORED = frozenset({"brokerId", "brokerRole", "sendMessageThreadPoolNums"})
 
 
 def load_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
@@ -290,7 +323,7 @@ def _as_property(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return ";".join(value)
+        return ";".join(f"{item:02d}" if isinstance(item, int) else item for item in value)
     if isinstance(value, Mapping):
         return ";".join(f"{node}-{address}" for node, address in value.items())
     return str(value)

@@ -16,6 +16,8 @@ from dledger import backup, member_commands, recover
 from dledger.access import add_access, add_serve, open_client, serve
 from dledger.client import RequestFailed
 from dledger.config import ConfigError, parse_peers
+from dledger.delete_command import NAME as DELETE
+from dledger.delete_command import add_delete_command, delete_before
 from dledger.dump import dump, node_directories
 from runtime import Env
 from runtime.env import production_env
@@ -43,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("store", help="storePathRootDir of a node, or its dledger-<id> directory")
     command.add_argument("--from", dest="start", type=int, default=0, help="first index (default 0)")
     command.add_argument("--count", type=int, default=0, help="how many at most (default: all)")
+    add_delete_command(add)
     recover.add_parser(commands)
     backup.add_parser(commands)
     member_commands.add_parsers(commands)
@@ -130,6 +133,7 @@ def main() -> int:
         "status": _status,
         "recover": recover.command,
         "backup": backup.command,
+        DELETE: delete_before,
     }.get(args.command, member_commands.run)
     try:
         return asyncio.run(command(env, args))

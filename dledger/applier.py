@@ -15,9 +15,19 @@ class Applier:
     """`applied_index` follows the commit index, never beyond what is durable and whole here."""
 
     def __init__(
-        self, log: LogStore, host: Host, applied_index: int, step_bytes: int, on_applied: Callable[[], None]
+        self,
+        log: LogStore,
+        host: Host,
+        applied_index: int,
+        step_bytes: int,
+        on_applied: Callable[[], None],
+        on_boundary: Callable[[int, int], None],
     ) -> None:
+        """`on_boundary(index, pos)`: entry `index` is applied, the next one begins a segment at `pos`."""
         self.applied_index = applied_index
+        self.busy = asyncio.Lock()
+        """Held during each step; whoever replaces the host's state takes it."""
+        self._on_boundary = on_boundary
         self._log = log
         self._host = host
         self._step_bytes = step_bytes
@@ -35,33 +45,53 @@ class Applier:
         if self._commit_index > self.applied_index:
             self._wake.set()
 
+    def restored(self, index: int) -> None:
+        """The host was given the state after entry `index` (with `busy` held)."""
+        self.applied_index = index
+        self._on_applied()
+
     async def run(self) -> None:
         """Apply until cancelled."""
-        log = self._log
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while (limit := min(self._commit_index, log.durable_index)) > self.applied_index:
-                first = self.applied_index + 1
-                last = min(log.range_end(first, self._step_bytes)[0], limit)
-                if log.faulty and (bad := log.faulty.within(first, last)) is not None:
-                    if bad == first:
+            while self._limit() > self.applied_index:
+                async with self.busy:
+                    if not await self._step():
                         break  # `durable_moved` comes when it is repaired
-                    last = bad - 1
-                data = log.range_bytes(first, last)
-                if data is None:
-                    try:
-                        data, end = await log.read_range(first, last)
-                    except Rotten:
-                        continue
-                    if end > last:
-                        continue_at = log.end_of(last) - unpack_header(data).pos
-                        data = data[:continue_at]
-                view = memoryview(data)
-                pos = unpack_header(view).pos
-                self._host.apply(Chunk(first, last - first + 1, pos, view))
-                view.release()
-                data = None  # the last reference to a mapped segment
-                self.applied_index = last
-                self._on_applied()
                 await asyncio.sleep(0)  # one step a turn: responses and heartbeats go in between
+
+    def _limit(self) -> int:
+        return min(self._commit_index, self._log.durable_index)
+
+    async def _step(self) -> bool:
+        """Apply some entries; False when the next one is rotten."""
+        log = self._log
+        limit = self._limit()
+        first = self.applied_index + 1
+        if first > limit:
+            return True  # an install came in between
+        last = min(log.range_end(first, self._step_bytes)[0], limit)
+        if log.faulty and (bad := log.faulty.within(first, last)) is not None:
+            if bad == first:
+                return False
+            last = bad - 1
+        data = log.range_bytes(first, last)
+        if data is None:
+            try:
+                data, end = await log.read_range(first, last)
+            except Rotten:
+                return True
+            if end > last:
+                continue_at = log.end_of(last) - unpack_header(data).pos
+                data = data[:continue_at]
+        view = memoryview(data)
+        pos = unpack_header(view).pos
+        if pos % log.segment_size == 0:
+            self._on_boundary(first - 1, pos)
+        self._host.apply(Chunk(first, last - first + 1, pos, view))
+        view.release()
+        data = None  # the last reference to a mapped segment
+        self.applied_index = last
+        self._on_applied()
+        return True

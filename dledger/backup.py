@@ -38,6 +38,7 @@ from formats.store_files import (
     INDEX_DIR,
     MEMBERS_FILE,
     SLOT_SIZE,
+    SNAPSHOTS_DIR,
     Checkpoint,
     HardState,
     Identity,
@@ -48,8 +49,6 @@ from formats.store_files import (
 )
 from runtime import Env, File, Files, Lane
 
-SNAPSHOTS_DIR = "snapshots"
-"""Directories that are published by one rename and never changed afterwards."""
 INDEX_FILE_SIZE = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
 """Of a store that has no index file yet."""
 ATTEMPTS = 5

@@ -167,6 +167,15 @@ class DLedgerClient:
         """Hand leadership to a node, or to the most advanced one; who got it."""
         return str((await self._to_leader({"op": "transfer", "node": node}, b"")).header["leader"])
 
+    async def delete_before(self, address: str, index: int) -> int:
+        """Ask the node at an address to let its log begin as near before `index` as whole segments and
+        snapshots allow. First index at the time of the answer: it goes on in the background."""
+        async with asyncio.timeout(self._timeout_s):
+            answer = await self._ask(address, {"op": "delete_before", "index": index}, b"")
+        if answer.header["code"] != Code.SUCCESS:
+            raise RequestFailed(str(answer.header.get("text")), Code(answer.header["code"]))
+        return int(answer.header["first"])
+
     async def _to_leader(self, request: dict[str, Any], payload: bytes, *, again: bool = False) -> _Answer:
         """`again`: asking twice does no harm, so a lost answer is no end."""
         last = "nobody was asked"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dledger.election.preferred import PreferredSettings
+from dledger.log.retention import RetentionSettings
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 
@@ -119,6 +120,8 @@ class NodeConfig:
     """How often the event loop's lag is measured. Simulations ask seldom: most of an idle node's work."""
     apply_bytes: int = 256 * 1024
     """Committed bytes handed to the host in one step, so that the loop stays responsive."""
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    """How long entries are kept."""
 
     def __post_init__(self) -> None:
         if self.self_id not in self.peers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections.abc import Mapping
 
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Chunk, LogReader, Role
@@ -45,6 +46,19 @@ class CountingHost:
                 raise NodeFailed(f"{self._path}: {error!r}: remove it to rebuild it", EXIT_STORE) from error
         self._saved = self.applied
         return self.applied
+
+    def snapshot(self) -> Mapping[str, bytes]:
+        """Count and digest."""
+        return {STATE_FILE: json.dumps({"count": self.count, "digest": self.digest}).encode()}
+
+    async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """Take over count and digest."""
+        state = json.loads(parts[STATE_FILE])
+        self.count, self.digest, self.applied = state["count"], state["digest"], index
+        await self.save()
+
+    async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """The state is about all entries, whether the log still holds them or not."""
 
     def apply(self, chunk: Chunk) -> None:
         """Count RAW entries; others are not of this state machine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -63,7 +64,22 @@ class Host(Protocol):
     """The replicated state machine. Calls come on the event loop, in order, and must be short."""
 
     async def open(self, log: LogReader) -> int:
-        """Load derived state; the last index that it holds, -1 for none."""
+        """Load derived state; the last index that it holds, -1 for none.
+
+        When that is before the entry in front of the log's first one, `restore` follows.
+        """
+
+    def snapshot(self) -> Mapping[str, bytes]:
+        """The state after the last entry applied, by part (a file name each). A function of the log alone:
+        equal on all replicas, byte for byte (safety.md S20)."""
+
+    async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """Become what `snapshot` told after entry `index`, which ends before log offset `pos`; whatever was
+        there goes. May come again after a crash in the middle. No entry is applied meanwhile."""
+
+    async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """Entries up to `index` are gone from the log, or will be in a moment: it begins at `pos`, and these
+        are the parts of the snapshot there. Also called at every start of such a log."""
 
     def apply(self, chunk: Chunk) -> None:
         """Apply entries in order. Total: unknown content is skipped alike everywhere (safety.md S13)."""

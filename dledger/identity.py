@@ -14,6 +14,7 @@ from dledger.log.recovery import StoreDamaged
 from dledger.log.segments import SegmentError
 from dledger.log.store import CLOSE_LIMIT_S, LogStore, NoRoom
 from dledger.members import decode_config, unreadable_config
+from dledger.snapshots.service import Snapshots
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 from formats.store_files import (
     CHECKPOINT_FILE,
@@ -72,10 +73,10 @@ class StoreFiles:
         self._poisoned = False
         self._refill = ""
 
-    async def open(self, log: LogStore) -> Opened:
+    async def open(self, log: LogStore, snapshots: Snapshots) -> Opened:
         """Open or make the store and recover its log. NodeFailed says what is wrong and what to do."""
         try:
-            return await self._open(log)
+            return await self._open(log, snapshots)
         except (StoreDamaged, SegmentError) as error:
             self._let_others_in()
             raise NodeFailed(str(error), EXIT_STORE) from error
@@ -86,7 +87,7 @@ class StoreFiles:
             self._let_others_in()
             raise
 
-    async def _open(self, log: LogStore) -> Opened:
+    async def _open(self, log: LogStore, snapshots: Snapshots) -> Opened:
         run = self._env.workers.run
         await run(Lane.DISK, self._env.files.mkdir, self._dir)
         power_lost, clean = await run(Lane.DISK, self._take_lock)
@@ -101,8 +102,14 @@ class StoreFiles:
             await self.must_refill(f"{LOST_POWER} under ASYNC_FLUSH: what was not yet fsynced may be gone")
         if clean:
             await run(Lane.DISK, self._clear_clean)
+        await snapshots.open()
         found = await log.open(
-            power_lost=power_lost, discard_above_mark=poison is not None, on_doubt=self.must_refill
+            power_lost=power_lost,
+            discard_above_mark=poison is not None,
+            on_doubt=self.must_refill,
+            bases=snapshots.catalog.bases(),
+            begins=snapshots.catalog.begins,
+            replace=snapshots.catalog.replacing,
         )
         self._poisoned = poison is not None
         data = await run(Lane.DISK, self._read, CHECKPOINT_FILE)

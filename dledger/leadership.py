@@ -114,6 +114,7 @@ class Leadership:
             push_bytes=config.push_bytes,
             inflight_bytes=config.inflight_bytes,
             inflight_frames=config.inflight_frames,
+            offer=self._replicator.offer,
         )
         self._replicator.leader = leader
         body = self._members.opening_body(term, config.self_id)

@@ -214,11 +214,16 @@ class InstallSnapshot:
     total: int
     offset: int
     data: bytes | memoryview
+    digest: str = ""
+    """Of the snapshot's manifest. Equal (index, total, digest) is the same snapshot whoever sends it."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstallResponse:
-    """`offset`: next byte wanted of the snapshot at `index`; `total` when it is installed and durable."""
+    """`offset`: next byte wanted of the snapshot at `index`; `total` when it is installed and durable.
+
+    INCONSISTENT_STATE: the bytes were not the snapshot that was announced; they are forgotten.
+    """
 
     term: int
     code: Code

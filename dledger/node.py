@@ -11,72 +11,52 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dledger.applier import Applier
 from dledger.changes import Changes
 from dledger.config import NodeConfig
+from dledger.conversation import Conversation
 from dledger.election import elector as election
 from dledger.election.elector import ElectionSettings, Elector
-from dledger.election.membership import Hello, form_or_join
+from dledger.election.membership import form_or_join
 from dledger.errors import EXIT_BUG, EXIT_STORE, InvariantBroken, NodeFailed
 from dledger.fitness import Fitness
 from dledger.host import Host, Role
 from dledger.identity import DISK_IS_FULL, Opened, StoreFiles
 from dledger.leadership import Leadership
 from dledger.links import PeerConnection
-from dledger.log.appender import Appender
 from dledger.log.poison import leave_marker
 from dledger.log.scrub import Scrubber
 from dledger.log.store import FlushStats, LogStore
 from dledger.members import Members, decode_config, unreadable_config
 from dledger.membership import Membership
 from dledger.messages import (
-    REPLIES,
-    Append,
-    Commit,
-    Compare,
-    Heartbeat,
     Message,
-    PushResponse,
-    ReadIndexRequest,
-    ReadIndexResponse,
-    RepairRequest,
-    RepairResponse,
-    TimeoutNow,
-    Truncate,
-    VoteRequest,
 )
 from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
 from dledger.ports import PeerPort
-from dledger.powerloss import META_KEY, Verdict, encode_end, judge
+from dledger.powerloss import Verdict, judge
 from dledger.reads import ReadPoints
 from dledger.repair import Repairer
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
+from dledger.snapshots.service import Snapshots
 from dledger.versions import Versions
 from dledger.watch import WatchedWorkers
-from dledger.wire import PROTOCOL_MIN, Frame
+from formats.snapshot import Manifest
 from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
 from runtime.tls import PeerTls
 
-_PUSHES = (Compare, Truncate, Append, Commit)
-_READS = (ReadIndexRequest, ReadIndexResponse)
-_FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_READS)
-"""Handled whoever sends them: a leader or candidate may be a voter by an entry that this node lacks (see
-dledger/members.py), and a learner's answers move its window. Other answers count only from a named voter."""
 REMOVED = "this node was removed from the group: stop it, or add it again"
 ALL_LOST_POWER = (
     "all voters lost power under ASYNC_FLUSH: acknowledged entries may be gone, the longest log wins"
 )
-MAX_HELD = 10_000
-"""Peer messages held back while term and vote are saved; more are dropped, as the network may drop them."""
 
 
-class Node:
+class Node(Conversation):
     """A member of a DLedger group, or a single node. See the package docstring for the path of a message."""
 
     def __init__(
@@ -112,6 +92,9 @@ class Node:
         self._members = Members(config)
         self._peers = Peers(env, config, self, self._fail, port=port, tls=tls)
         self._replicator = Replicator(env, config, self.log, self._peers, self)
+        self.snapshots = Snapshots(
+            env, config, self.log, host, self._peers, self._replicator, self._members.state_at, self
+        )
         self._reads = ReadPoints(config, self._peers, self)
         self._requests = ClientRequests(self, self._reads)
         self._versions = Versions(config)
@@ -144,7 +127,7 @@ class Node:
             self._versions,
             self,
         )
-        self._applier = Applier(self.log, host, -1, config.apply_bytes, self._on_applied)
+        self.applier = self._new_applier(-1)
         self._repairer = Repairer(env, self.log, self._peers, self, answer_bytes=config.push_bytes)
         self._scrubber = Scrubber(
             self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s
@@ -166,7 +149,7 @@ class Node:
         """Open the store, join the group, serve until cancelled. NodeFailed says why it had to end."""
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
-        opened = await self._store.open(self.log)
+        opened = await self._store.open(self.log, self.snapshots)
         try:
             await self._start(opened)
             async with asyncio.TaskGroup() as group:
@@ -181,7 +164,7 @@ class Node:
             ("failure", self._watch_failure()),
             ("flusher", self.log.run_flusher()),
             ("pool", self.log.run_pool()),
-            ("applier", self._applier.run()),
+            ("applier", self.applier.run()),
             ("cold-reads", self._replicator.cold.run()),
             ("cuts", self._replicator.run_cuts()),
             ("checkpoint", self._run_checkpoints()),
@@ -193,6 +176,7 @@ class Node:
             ("repair-answers", self._repairer.run_answers()),
             ("scrub", self._scrubber.run()),
             ("fitness", self._fitness.run()),
+            *self.snapshots.tasks(),
         ):
             group.create_task(work, name=f"{self.config.self_id}-{name}")
 
@@ -201,17 +185,17 @@ class Node:
         self.identity = opened.identity
         self._hard_state = opened.hard_state
         self.commit_index = min(opened.checkpoint.committed_index, self.log.last_index)
-        self._members.open(opened.identity, opened.configs)
+        self._members.open(opened.identity, opened.configs, self.snapshots.base_config())
         self.log.on_durable = self._on_durable
         self.log.on_flush = self._on_flush
-        applied = await self._host.open(self.log)
+        applied = await self.snapshots.start_host(await self._host.open(self.log))
         if applied > self.log.last_index:
             raise NodeFailed(
                 f"derived state is at index {applied}, the log ends at {self.log.last_index}: "
                 "remove the directory state/ and consumequeue/ to rebuild them",
                 EXIT_STORE,
             )
-        self._applier = Applier(self.log, self._host, applied, self.config.apply_bytes, self._on_applied)
+        self.applier = self._new_applier(applied)
         self.commit_index = max(self.commit_index, applied)
         self.elector = self._new_elector(opened.hard_state.loaded or HardState(), opened.may_vote, now)
         self.elector.set_members(self.membership.voters, self.membership.others, now)
@@ -223,11 +207,15 @@ class Node:
         self.log.on_damage = self._on_damage
         self._fitness.look()
         self._repairer.damage()
-        self._applier.commit_to(self.commit_index)
+        self.applier.commit_to(self.commit_index)
         await self._peers.listen()
         self._host.on_role(self.elector.role, self.elector.term, None)
         self._schedule_tick()
         self._identity_wake.set()
+
+    def _new_applier(self, applied: int) -> Applier:
+        reached = self.snapshots.boundary.reached
+        return Applier(self.log, self._host, applied, self.config.apply_bytes, self._on_applied, reached)
 
     def _new_elector(self, state: HardState, may_vote: bool, now: float) -> Elector:
         config = self.config
@@ -284,112 +272,6 @@ class Node:
                 Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
             )
 
-    # What the host asks
-
-    @property
-    def appender(self) -> Appender | None:
-        """Seals entries; not None only while this node serves."""
-        return self._leadership.appender
-
-    @property
-    def serving(self) -> bool:
-        """This node leads, and its term is open and applied."""
-        return self._leadership.serving
-
-    async def transfer_leadership(self, target: str | None = None, timeout_s: float = 2.0) -> bool:
-        """Hand leadership to `target`, or to the most advanced voter; see `Leadership.transfer`."""
-        return await self._leadership.transfer(target, timeout_s)
-
-    @property
-    def role(self) -> Role:
-        """Raft role."""
-        return self.elector.role
-
-    @property
-    def term(self) -> int:
-        """Current term."""
-        return self.elector.term
-
-    @property
-    def leader_id(self) -> str | None:
-        """Who leads, as far as this node knows."""
-        return self.elector.leader_id
-
-    @property
-    def applied_index(self) -> int:
-        """Last entry that the host applied."""
-        return self._applier.applied_index
-
-    async def read_index(self, timeout_s: float = 1.0) -> int:
-        """A linearizable read point, applied here; on any member. ReadRefused when there is none in time."""
-        return await self._reads.read_index(timeout_s)
-
-    def group_version(self) -> int:
-        """Protocol version that all voters know: what is newer must not be written to the log yet."""
-        return self._versions.group(self._members.voters)
-
-    def may_write(self, kind: int) -> bool:
-        """Whether all voters know this kind of entry."""
-        return self._versions.may_write(kind, self._members.voters)
-
-    def peer_meta(self, node_id: str) -> Mapping[str, str]:
-        """What a peer told of itself in its hello (empty while it is not connected)."""
-        return self.config.meta if node_id == self.config.self_id else self._peers.meta(node_id)
-
-    def peer_address(self, node_id: str) -> str | None:
-        """Where a member's peer port is, as far as this node knows."""
-        return self._members.address(node_id)
-
-    def status(self) -> dict[str, object]:
-        """For /health, /metrics and `python -m dledger status`."""
-        leader = self._replicator.leader
-        peers: dict[str, object] = {}
-        for peer in self.membership.others:
-            progress = leader.progress.get(peer) if leader else None
-            peers[peer] = {
-                "connected": self._peers.connected(peer),
-                "address": self.peer_address(peer),
-                "state": progress.state.value if progress else None,
-                "stored_index": progress.stored if progress else None,
-                "durable_index": progress.durable if progress else None,
-                "lag_entries": self.log.last_index - progress.durable if progress else None,
-                "throttled": self._replicator.throttle.holds(leader, peer) if leader else None,
-            }
-        return {
-            "group": self.config.group,
-            "id": self.config.self_id,
-            "cluster": self.identity.cluster,
-            "role": self.role.value,
-            "term": self.term,
-            "leader": self.leader_id,
-            "serving": self.serving,
-            "voters": list(self._members.voters),
-            "learners": list(self._members.current.learners),
-            "config_index": self._members.index,
-            "begin_index": self.log.first_index,
-            "end_index": self.log.last_index,
-            "end_pos": self.log.end_pos,
-            "durable_index": self.log.durable_index,
-            "committed_index": self.commit_index,
-            "applied_index": self.applied_index,
-            "pool_ready": self.log.pool.ready,
-            "segments_warm": self.log.pool.warm_taken,
-            "segments_cold": self.log.pool.cold_taken,
-            "peers": peers,
-            "group_version": self.group_version(),
-            "read_rounds": self._reads.rounds,
-            "reads_by_lease": self._reads.by_lease,
-            "refused": self._peers.refused(),
-            "messages_too_new": self._peers.too_new,
-            "used_ratio": round(self._fitness.used_ratio, 4),
-            "short_of_space": self.log.short_of_space,
-            "health": int(self._fitness.flags),
-            "reasons": [*self.reasons, *self._fitness.reasons()],
-            "statements": list(self.statements),
-            **self._repairer.status(),
-            **self._scrubber.status(),
-        } | self.metrics.snapshot()
-
     # Election: timers, effects, the order of things
 
     def _schedule_tick(self) -> None:
@@ -445,24 +327,6 @@ class Node:
 
         saving.add_done_callback(saved)
 
-    def hold(self) -> Callable[[], None]:
-        """Hold back peer messages and ticks until the returned function is called."""
-        self._holds += 1
-
-        def release() -> None:
-            self._holds -= 1
-            while self._held and not self._holds:
-                connection, peer, message = self._held.popleft()
-                if connection is None or not connection.closed or not isinstance(message, REPLIES):
-                    self._handle(peer, message)  # who answers on the next connection may be another store
-            self._schedule_tick()
-
-        return release
-
-    def again(self, peer: str, message: Message) -> None:
-        """Handle a message once more before everything held back."""
-        self._held.appendleft((None, peer, message))
-
     def _role_changed(self, change: election.RoleChanged) -> None:
         self._say.info("role", role=change.role.value, term=change.term, leader=change.leader_id)
         if self._leadership.term is not None and self._leadership.term != (
@@ -489,7 +353,7 @@ class Node:
         self._leadership.committed(index)
         self._host.on_commit(index)
         self._requests.committed(index)
-        self._applier.commit_to(index)
+        self.applier.commit_to(index)
         self.membership.committed(before, index)
         self.changes.committed(before, index)
         self._check_refilled()
@@ -537,7 +401,7 @@ class Node:
         """Entries are whole again: whoever waited for them goes on."""
         self._fitness.look()
         self._replicator.durable_moved()
-        self._applier.durable_moved()
+        self.applier.durable_moved()
         self._check_refilled()
         self._replicator.resume_paused()
 
@@ -547,7 +411,7 @@ class Node:
 
     def _on_durable(self) -> None:
         self._replicator.durable_moved()
-        self._applier.durable_moved()
+        self.applier.durable_moved()
         self._check_refilled()
 
     def _on_flush(self, stats: FlushStats) -> None:
@@ -563,6 +427,20 @@ class Node:
     def log_cut(self, last_index: int) -> None:
         """Entries above `last_index` are gone."""
         self.membership.cut(last_index)
+
+    def install_begins(self) -> None:
+        """A snapshot is about to replace the log: no vote until it was refilled (S20)."""
+        self.elector.may_vote = False
+        self.reasons.append("a snapshot is being installed")
+
+    def installed(self, leader: str, manifest: Manifest) -> None:
+        """Log and host are those of a snapshot."""
+        self.applier.restored(manifest.index)
+        self.commit_index = max(self.commit_index, manifest.index)
+        self._replicator.installed(leader, manifest.index)
+        if manifest.config:
+            self._members.restore(manifest.index, manifest.config)
+        self.membership.changed()
 
     def wall_ms(self) -> int:
         """Time of day for records, in ms."""
@@ -580,124 +458,6 @@ class Node:
         """Give leadership up without a successor."""
         self.perform(self.elector.step_down(self._loop.time()))
         self._schedule_tick()
-
-    # Peers
-
-    def my_hello(self) -> Hello:
-        """The hello to send now."""
-        return Hello(
-            self.config.group,
-            self.config.self_id,
-            self.identity.incarnation,
-            self.identity.cluster,
-            PROTOCOL_MIN,
-            self.config.protocol_max,
-            self.config.segment_size,
-            self.config.sync_flush,
-            self.identity.members,
-            self._meta(),
-            self.config.lease_promise_ms,
-            self.membership.config_index(),
-        )
-
-    def welcome(self, hello: Hello) -> Mapping[str, str]:
-        """Ids of those who may connect, given who asks."""
-        return self.membership.welcome(hello)
-
-    def addresses(self) -> Mapping[str, str]:
-        """Peer ports of the members, this node included."""
-        return self._members.addresses(self.commit_index)
-
-    def _meta(self) -> dict[str, str]:
-        meta = dict(self.config.meta)
-        if self._lost_power:
-            meta[META_KEY] = encode_end(self.log.last_term, self.log.last_index)
-        return meta
-
-    def on_hello(self, hello: Hello) -> None:
-        """A peer introduced itself."""
-        self._versions.heard(hello)
-        self._identity_wake.set()
-
-    def on_peer_up(self, peer: str) -> None:
-        """Requests reach the peer."""
-        self._repairer.damage()
-        if self._replicator.leader is not None:
-            counts = self.membership.acknowledges(peer)
-            self._replicator.perform(self._replicator.leader.peer_up(peer, counts))
-
-    def on_peer_down(self, peer: str) -> None:
-        """The dialled connection to the peer is gone."""
-        if peer == self.leader_id:
-            self._say.info("connection to the leader lost", leader=peer)
-        if self._replicator.leader is not None:
-            self._replicator.perform(self._replicator.leader.peer_down(peer))
-        self._leadership.progressed()
-
-    def on_refused(self, peer: str) -> None:
-        """Nobody listens at the peer's address: its process is gone (S17)."""
-        if peer == self.leader_id:
-            self._say.info("the leader's process is gone: nobody listens", leader=peer)
-        self.perform(self.elector.leader_refused(peer, self._loop.time()))
-        self._schedule_tick()
-
-    def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
-        """A request of the DLedger client protocol."""
-        self._requests.handle(connection, frame)
-
-    def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
-        """A message from a peer; held back while term and vote are being saved."""
-        if isinstance(message, REPLIES):
-            if connection.dialled is None:
-                return
-            self.changes.heard(peer, self._loop.time())
-        if isinstance(message, (RepairRequest, RepairResponse)):
-            self._repairer.receive(peer, message)  # needs no role, no term and no vote
-            return
-        if not isinstance(message, _FROM_ANYONE) and not self.membership.counts(connection.hello):
-            return  # votes and answers count only from a recorded incarnation
-        if isinstance(message, VoteRequest) and connection.hello is not None:
-            # A vote is for a store: two stores with one id must not both get it (S18).
-            message = replace(message, candidate=f"{peer}/{connection.hello.incarnation}")
-        if self._holds:
-            if len(self._held) < MAX_HELD:
-                self._held.append((connection, peer, message))
-        else:
-            self._handle(peer, message)
-        self._schedule_tick()
-
-    def _handle(self, peer: str, message: Message) -> None:
-        now = self._loop.time()
-        elector = self.elector
-        if isinstance(message, PushResponse):
-            self._on_push_response(peer, message, now)
-        elif isinstance(message, _READS):
-            self._reads.receive(peer, message)
-        elif isinstance(message, _PUSHES):
-            if message.term < elector.term:
-                self._replicator.refuse(peer, elector.term)
-                return
-            self.perform(elector.leader_contact(message.leader, message.term, now))
-            if self._holds:
-                self._held.appendleft((None, peer, message))  # the new term goes to disk first
-            else:
-                self._replicator.receive(peer, message, self.commit_index)
-        else:
-            self.perform(elector.receive(peer, message, now))
-
-    def _on_push_response(self, peer: str, message: PushResponse, now: float) -> None:
-        if message.term > self.elector.term:
-            self.perform(self.elector.higher_term(message.term, now))
-            return
-        leader = self._replicator.leader
-        if leader is None or message.term != leader.term:
-            return
-        counts = self.membership.acknowledges(peer)
-        if counts:
-            self.elector.peer_active(peer, now)
-        leader.peer_counts(peer, counts)
-        self._replicator.perform(leader.response(peer, message))
-        self._leadership.progressed()
 
     # Identity
 

@@ -22,6 +22,7 @@ from dledger.peers import Peers
 from dledger.replication import follower as follower_core
 from dledger.replication import leader as leader_core
 from dledger.replication.follower import FollowerReplication, Push
+from dledger.replication.install import Offer
 from dledger.replication.leader import LeaderReplication, PushState
 from formats.entry import CorruptEntry, unpack_header
 from runtime import Env
@@ -51,6 +52,19 @@ class ReplicatorEvents(Protocol):
         """Handle a message once more, before everything held back."""
 
 
+class Installs(Protocol):
+    """What the node does for peers behind its log (`dledger.snapshots`)."""
+
+    def offer(self) -> Offer | None:
+        """The snapshot that a peer behind this log gets."""
+
+    def send_install(self, leader: LeaderReplication, effect: leader_core.SendInstall) -> None:
+        """Send a piece of it."""
+
+    def no_snapshot(self, peer: str) -> None:
+        """A peer needs one, and there is none that would help it."""
+
+
 class Replicator:
     """One per node. `leader` is set during a leadership, `follower` towards a known leader."""
 
@@ -72,9 +86,13 @@ class Replicator:
         """False while this store must be refilled before it counts (S9)."""
         self._chain_struck = -1
         self._chain_strikes = 0
-        self.snapshot_needed: dict[str, int] = {}
+        self.installs: Installs | None = None
 
     # Leader
+
+    def offer(self) -> Offer | None:
+        """The snapshot that a peer behind this log gets."""
+        return None if self.installs is None else self.installs.offer()
 
     def perform(self, effects: list[leader_core.Effect]) -> None:
         """Effects of the leader core."""
@@ -105,12 +123,12 @@ class Replicator:
                         leader.term, leader.self_id, effect.index, effect.entry_term, leader.commit_index
                     ),
                 )
+            elif self.installs is None:
+                continue
+            elif isinstance(effect, leader_core.SendInstall):
+                self.installs.send_install(leader, effect)
             else:
-                # Retention that outruns a follower needs snapshots; until then this log keeps everything.
-                self.snapshot_needed[effect.peer] = self._log.first_index
-                self._env.log.error(
-                    "peer is behind the first entry", peer=effect.peer, first=self._log.first_index
-                )
+                self.installs.no_snapshot(effect.peer)
 
     def _send_append(self, leader: LeaderReplication, effect: leader_core.SendAppend) -> None:
         far = self._log.last_index - effect.first > NEAR_ENTRIES
@@ -149,7 +167,7 @@ class Replicator:
         try:
             return await self._log.read_range(effect.first, effect.last)
         except Rotten:
-            leader.pause(effect.peer)  # never send rot: go on when it is repaired
+            leader.pause(effect.peer)  # never send rot: go on when it is repaired, or when it is retired
             return None
 
     def _push_cold(
@@ -193,6 +211,11 @@ class Replicator:
             for effect in self.follower.durable_moved():
                 if isinstance(effect, follower_core.Respond):
                     self._peers.send(self.follower.leader, effect.response)
+
+    def installed(self, leader: str, index: int) -> None:
+        """A snapshot of this leader, true at `index`, replaced the log."""
+        if self.follower is not None and self.follower.leader == leader:
+            self.follower.installed(index)
 
     def refuse(self, peer: str, term: int) -> None:
         """Answer a push of an older term."""

@@ -65,6 +65,9 @@ class ClientRequests:
             )
         elif operation == "metadata":
             self._answer(connection, number, Code.SUCCESS, status=self._node.status())
+        elif operation == "delete_before" and isinstance(header.get("index"), int):
+            self._node.snapshots.retainer.delete_before(header["index"])
+            self._answer(connection, number, Code.SUCCESS, first=self._node.log.first_index)
         elif not self._members.handle(connection, number, header):
             self._answer(
                 connection,
@@ -166,7 +169,7 @@ class ClientRequests:
     def _answer_entry(self, connection: PeerConnection, number: int, index: int, entry: bytes) -> None:
         header = unpack_header(entry)
         try:
-            check_stored(entry, index, index, header.pos)
+            check_stored(entry, index, index, header.pos, None)
         except CorruptEntry:
             self._node.log.note_damage(index, index)
             self._answer_rotten(connection, number, index)

@@ -83,7 +83,7 @@ _ENUMS: dict[type[Any], tuple[int, type[Any]]] = {
     ReadIndexResponse: (1, Code),
 }
 
-_TEXT_FIELDS = ("candidate", "leader", "node")
+_TEXT_FIELDS = ("candidate", "leader", "node", "digest")
 """All other fields are numbers."""
 _WITH_PAYLOAD = (Append, InstallSnapshot, RepairResponse)
 """Their field `data` is the payload of the frame."""

@@ -29,6 +29,7 @@ FORMAT_VERSION = 1
 DATA_DIR = "data"
 INDEX_DIR = "index"
 POOL_DIR = "pool"
+SNAPSHOTS_DIR = "snapshots"
 IDENTITY_FILE = "identity"
 HARD_STATE_FILE = "hardstate"
 CHECKPOINT_FILE = "checkpoint"

@@ -21,12 +21,13 @@ def read_file(files: Files, path: str) -> bytes | None:
 
 async def publish(files: Files, workers: Workers, lane: Lane, path: str, data: bytes) -> None:
     """Write `path + '.tmp'`, fsync, rename, sync the directory; one durable action a job."""
-    await workers.run(lane, _write_synced, files, path + ".tmp", data)
+    await workers.run(lane, write_synced, files, path + ".tmp", data)
     await workers.run(lane, files.rename, path + ".tmp", path)
     await workers.run(lane, files.sync_dir, os.path.dirname(path) or ".")
 
 
-def _write_synced(files: Files, path: str, data: bytes) -> None:
+def write_synced(files: Files, path: str, data: bytes) -> None:
+    """Write a file whole and make its content durable; its name is not yet. Blocking."""
     file = files.open(path, create=True)
     try:
         file.truncate(0)

@@ -168,6 +168,15 @@ def read_units(files: Files, directory: str, offset: int, count: int) -> bytes:
     return data[: len(data) - len(data) % UNIT_SIZE]
 
 
+def free_units(files: Files, queues: list[tuple[str, int]]) -> None:
+    """Remove the files that hold only units below an offset, for each (directory of a queue, offset)."""
+    for directory, offset in queues:
+        for name in files.listdir(directory):
+            start = parse_segment_name(name)
+            if start is not None and start + FILE_SIZE <= offset * UNIT_SIZE:
+                files.unlink(f"{directory}/{name}")
+
+
 def cut_queue(files: Files, directory: str, bounds: QueueBounds) -> bool:
     """Remove units at and above `bounds.next`. False when the files hold less than the bounds promise."""
     end = bounds.next * UNIT_SIZE

@@ -6,7 +6,7 @@ Reading is in `reader`. Everything here lives on the event loop; files are touch
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from broker.store.consume_queue import (
@@ -15,6 +15,7 @@ from broker.store.consume_queue import (
     QueueTable,
     cut_queue,
     file_paths,
+    free_units,
     queue_dir,
     sync_file,
     write_units,
@@ -28,7 +29,7 @@ from broker.store.snapshot import (
     plain_snapshot,
     unpack_snapshot,
 )
-from broker.store.state import ReplicatedState
+from broker.store.state import ReplicatedState, pack_parts, queue_ends, unpack_parts
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Chunk, LogReader
 from formats.consume_queue import UNITS_PER_FILE
@@ -87,34 +88,62 @@ class MessageStore:
     # -- called by the node -------------------------------------------------------------------------
 
     async def open(self, log: LogReader) -> int:
-        """Load the snapshot, or start from nothing. The last index held, -1 for none.
+        """Load the own snapshot, or start from nothing. The last index held, -1 for none.
 
-        NodeFailed when the log does not reach back to what is missing.
+        Where that does not reach the log's beginning, the node gives a boundary snapshot (`restore`).
         """
-        snapshot = await self._env.workers.run(Lane.DISK, self._load, log.last_index)
-        if snapshot is None and log.first_index > 0:
-            raise NodeFailed(
-                f"no usable snapshot in {self._state_dir}, and the log begins at index {log.first_index}: "
-                "empty this store and let the node join again",
-                EXIT_STORE,
-            )
+        snapshot = await self._env.workers.run(Lane.DISK, self._load, log.first_index, log.last_index)
         if snapshot is None:
-            # One that was refused must not be believed later, when the log has grown past it.
-            run = self._env.workers.run
-            await run(Lane.DISK, self._env.files.mkdir, self._state_dir)
-            await run(Lane.DISK, self._env.files.unlink, f"{self._state_dir}/{SNAPSHOT_FILE}")
-            await run(Lane.DISK, self._env.files.sync_dir, self._state_dir)
-            await run(Lane.DISK, self._env.files.rmtree, self.queue_root)
             snapshot = Snapshot(-1, 0, ReplicatedState())
-        self.state = snapshot.state
-        self.queues = QueueTable(self.state)
-        self.dispatcher = Dispatcher(self.state, self.queues)
-        self.dispatcher.applied_index = self.snapshot_index = snapshot.applied
-        self.dispatcher.applied_end = snapshot.end_pos
+            await self._forget_files()
+        self._begin(snapshot)
+        self.snapshot_index = snapshot.applied
         await self._env.workers.run(Lane.DISK, self._env.files.mkdir, self._state_dir)
         await self._env.workers.run(Lane.DISK, self._env.files.mkdir, self.queue_root)
         self._opened = True
         return snapshot.applied
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        self.state = snapshot.state
+        self.queues = QueueTable(self.state)
+        self.dispatcher = Dispatcher(self.state, self.queues)
+        self.dispatcher.applied_index = snapshot.applied
+        self.dispatcher.applied_end = snapshot.end_pos
+
+    async def _forget_files(self) -> None:
+        """Remove snapshot and queues: what was refused must not be believed once the log has grown."""
+        run = self._env.workers.run
+        await run(Lane.DISK, self._env.files.mkdir, self._state_dir)
+        await run(Lane.DISK, self._env.files.unlink, f"{self._state_dir}/{SNAPSHOT_FILE}")
+        await run(Lane.DISK, self._env.files.sync_dir, self._state_dir)
+        await run(Lane.DISK, self._env.files.rmtree, self.queue_root)
+
+    def snapshot(self) -> dict[str, bytes]:
+        """The replicated state after the last entry applied, by part."""
+        return pack_parts(self.state)
+
+    async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """Become the state after entry `index`; all queues are empty, and go on where it says."""
+        async with self._writing:
+            state = await self._env.workers.run(Lane.DISK, unpack_parts, parts)
+            await self._forget_files()
+            await self._env.workers.run(Lane.DISK, self._env.files.mkdir, self.queue_root)
+            self._begin(Snapshot(index, pos, state))
+            self.snapshot_index = -1
+
+    async def log_begins(self, parts: Mapping[str, bytes]) -> None:
+        """The log begins where this snapshot was taken: no queue has a message before it (safety.md S14)."""
+        run = self._env.workers.run
+        ends = await run(Lane.DISK, queue_ends, parts)
+        moved: list[tuple[str, int]] = []  # (directory, first offset that exists)
+        for (topic, queue_id), end in ends.items():
+            queue = self.queues.get(topic, queue_id)
+            if queue is not None and queue.bounds.min < end <= queue.bounds.next:
+                queue.bounds.min = end
+                if end >= UNITS_PER_FILE:
+                    moved.append((queue_dir(self.queue_root, topic, queue_id), end))
+        for start in range(0, len(moved), self.limits.write_group):
+            await run(Lane.DISK, free_units, self._env.files, moved[start : start + self.limits.write_group])
 
     def apply(self, chunk: Chunk) -> None:
         """Apply committed, durable entries; wake readers of their queues."""
@@ -208,7 +237,7 @@ class MessageStore:
 
     # -- worker jobs --------------------------------------------------------------------------------
 
-    def _load(self, last_index: int) -> Snapshot | None:
+    def _load(self, first_index: int, last_index: int) -> Snapshot | None:
         data = read_file(self._env.files, f"{self._state_dir}/{SNAPSHOT_FILE}")
         if data is None:
             return None
@@ -220,6 +249,9 @@ class MessageStore:
         if snapshot.applied > last_index:
             # The log lost its tail (ASYNC_FLUSH and a power loss): what was derived from it goes too.
             self._env.log.warning("snapshot is ahead of the log", applied=snapshot.applied, last=last_index)
+            return None
+        if snapshot.applied < first_index - 1:
+            self._env.log.warning("snapshot is behind the log", applied=snapshot.applied, first=first_index)
             return None
         if not _cut_queues(self._env.files, self.queue_root, snapshot.state):
             self._env.log.warning("ConsumeQueue files do not reach the snapshot, replaying the log")

@@ -10,7 +10,9 @@ bodies of SYSTEM entries, built by the functions below; `op` names them:
 | group    | name enable broadcast retry_queues retry_max order flags     | create or replace a group    |
 | offsets  | group, offsets = [[topic, queue, offset], ...]               | raise consumer offsets (S28) |
 | reset    | as offsets                                                   | set them, also back (S28)    |
-| mins     | mins = [[topic, queue, min], ...]                            | retention moved on (S14)     |
+
+The lowest offset of a queue is not in here as a number of its own: it is the `next` of the state that was
+true where the log begins (safety.md S14), which each replica's retention decides for itself.
 """
 
 from __future__ import annotations
@@ -122,8 +124,8 @@ class GroupConfig:
 
 @dataclass(slots=True)
 class QueueBounds:
-    """Offsets of one queue (safety.md S14): messages [min, next) exist. `first_position` is the physical
-    offset of message 0 of the queue, -1 before there is one."""
+    """Offsets of one queue (safety.md S14): messages [min, next) exist here. `first_position` is the physical
+    offset of message 0 of the queue, -1 before there is one. `min` is this replica's: see the module."""
 
     next: int = 0
     min: int = 0
@@ -194,7 +196,6 @@ class ReplicatedState:
             "group": self._put_group,
             "offsets": self._raise_offsets,
             "reset": self._reset_offsets,
-            "mins": self._raise_mins,
         }
 
     def _put_topic(self, op: Mapping[str, Any]) -> None:
@@ -224,23 +225,13 @@ class ReplicatedState:
             if offset <= self.next_offset(topic, queue_id):
                 known[topic, queue_id] = offset
 
-    def _raise_mins(self, op: Mapping[str, Any]) -> None:
-        rows = [_row(item) for item in _list(op.get("mins"))]
-        for topic, queue_id, minimum in rows:
-            bounds = self.queues.get(topic, {}).get(queue_id)
-            if bounds is not None and bounds.min < minimum <= bounds.next:
-                bounds.min = minimum
-
 
 def encode_state(state: ReplicatedState) -> dict[str, Any]:
     """Plain values for a snapshot, in sorted order so that equal states have equal bytes."""
     return {
         "groups": [state.groups[name].op() for name in sorted(state.groups)],
         "last_store_time_ms": state.last_store_time_ms,
-        "offsets": [
-            [group, [[topic, queue, at] for (topic, queue), at in sorted(state.offsets[group].items())]]
-            for group in sorted(state.offsets)
-        ],
+        "offsets": _offset_rows(state),
         "queues": [
             [topic, [[queue, b.next, b.min, b.first_position] for queue, b in sorted(queues.items())]]
             for topic, queues in sorted(state.queues.items())
@@ -248,6 +239,58 @@ def encode_state(state: ReplicatedState) -> dict[str, Any]:
         "skipped": state.skipped,
         "topics": [state.topics[name].op() for name in sorted(state.topics)],
         "topics_version": state.topics_version,
+    }
+
+
+def _offset_rows(state: ReplicatedState) -> list[Any]:
+    return [
+        [group, [[topic, queue, at] for (topic, queue), at in sorted(state.offsets[group].items())]]
+        for group in sorted(state.offsets)
+    ]
+
+
+def pack_parts(state: ReplicatedState) -> dict[str, bytes]:
+    """The state by part, as a boundary snapshot holds it: equal on all replicas (safety.md S20)."""
+    queues = [
+        (topic, rows)
+        for topic, table in sorted(state.queues.items())
+        if (rows := [(queue, b.next, b.first_position) for queue, b in sorted(table.items()) if b.next])
+    ]
+    counters = {
+        "last_store_time_ms": state.last_store_time_ms,
+        "skipped": state.skipped,
+        "topics_version": state.topics_version,
+    }
+    values: dict[str, object] = {
+        "counters": counters,
+        "groups": [state.groups[name].op() for name in sorted(state.groups)],
+        "offsets": _offset_rows(state),
+        "queues": queues,
+        "topics": [state.topics[name].op() for name in sorted(state.topics)],
+    }
+    return {name: msgpack.packb(value) for name, value in values.items()}
+
+
+def unpack_parts(parts: Mapping[str, bytes]) -> ReplicatedState:
+    """Inverse of `pack_parts`: as a log that begins there knows it, so the queues are empty. ValueError."""
+    try:
+        values = {name: msgpack.unpackb(data, strict_map_key=False) for name, data in parts.items()}
+        values.update(values.pop("counters"))
+        values["queues"] = [
+            [topic, [[queue, following, following, first] for queue, following, first in rows]]
+            for topic, rows in values["queues"]
+        ]
+        return decode_state(values)
+    except (Malformed, KeyError, TypeError, msgpack.UnpackException) as error:
+        raise ValueError(f"not a state: {error!r}") from error
+
+
+def queue_ends(parts: Mapping[str, bytes]) -> dict[tuple[str, int], int]:
+    """(topic, queue id) -> next offset, from the parts of a snapshot; ValueError."""
+    return {
+        (topic, queue_id): bounds.next
+        for topic, queues in unpack_parts(parts).queues.items()
+        for queue_id, bounds in queues.items()
     }
 
 

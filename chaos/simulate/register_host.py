@@ -8,6 +8,7 @@ every start; `State.encode` makes it ready for snapshots.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -80,7 +81,18 @@ class RegisterHost:
     async def open(self, log: LogReader) -> int:
         """Rebuilt from the log."""
         self._events.opening(log)
-        return log.first_index - 1 if log.last_index >= 0 else -1
+        return -1
+
+    def snapshot(self) -> Mapping[str, bytes]:
+        """The whole state."""
+        return {"state": self.state.encode()}
+
+    async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """Go on from a state that another replica, or this one, had."""
+        self.state = State.decode(parts["state"])
+
+    async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """Nothing of the state depends on where the log begins."""
 
     def apply(self, chunk: Chunk) -> None:
         """Entries in order."""

@@ -16,6 +16,7 @@ from chaos.simulate.register_host import RegisterHost
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Role
+from dledger.log.retention import RetentionSettings
 from dledger.node import Node
 from runtime.env import Env
 
@@ -204,6 +205,8 @@ class Stage:
             pool_segments=1,
             scrub_pause_s=3.0,
             lag_probe_s=1.0,
+            # The judge reads whole logs; retention and installs have their own scenarios in tests/chaos.
+            retention=RetentionSettings(clean_forcibly=False),
         )
         probe = Probe(self, machine)
         machine.host = RegisterHost(probe)

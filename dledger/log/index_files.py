@@ -31,6 +31,11 @@ class IndexFiles:
         self._open: dict[int, File] = {}
         self._reserved: dict[int, int] = {}
         self._dirty: dict[int, File] = {}
+        self._first = 0
+
+    def begin_at(self, first: int) -> None:
+        """The log's first entry: units before it are left over, or were never written."""
+        self._first = first
 
     def open(self) -> None:
         """Open all index files."""
@@ -92,6 +97,36 @@ class IndexFiles:
             view = view[len(part) :]
             at += len(part)
 
+    def drop_before(self, first: int) -> int:
+        """Remove the files that hold only units of entries before `first`; how many there were.
+
+        The file that holds the unit of `first` keeps the units before it: nobody looks at them.
+        """
+        self._first = first
+        gone = [start for start in sorted(self._open) if start + self._size <= first * INDEX_UNIT_SIZE]
+        for start in gone:
+            self._dirty.pop(start, None)
+            self._reserved.pop(start, None)
+            self._open.pop(start).close()
+            self._files.unlink(f"{self._dir}/{segment_name(start)}")
+        return len(gone)
+
+    def remove_all(self, first: int) -> None:
+        """Remove all files; the next unit written is that of `first`."""
+        self._first = first
+        self._dirty.clear()
+        self._reserved.clear()
+        for start in sorted(self._open):
+            self._open.pop(start).close()
+        for name in self._files.listdir(self._dir):
+            self._files.unlink(f"{self._dir}/{name}")
+
+    def distrust(self, first: int, last: int) -> None:
+        """Units of entries `first..last` were read and may not be durable: the next sync covers them (S2)."""
+        for start in sorted(self._open):
+            if start + self._size > first * INDEX_UNIT_SIZE and start <= last * INDEX_UNIT_SIZE:
+                self._dirty[start] = self._open[start]
+
     def dirty(self) -> list[int]:
         """Files written and not yet synced; the caller runs `sync` for each, one job each."""
         return list(self._dirty)
@@ -127,7 +162,7 @@ class IndexFiles:
                 count = (end - begin) // INDEX_UNIT_SIZE
                 for unit in reversed(self.units((start + begin) // INDEX_UNIT_SIZE, count)):
                     if unit is not None:
-                        return unit
+                        return unit if unit.index >= self._first else None
                 end = begin
         return None
 

@@ -47,9 +47,9 @@ class Examined:
 
 
 def examine_range(
-    segments: Segments, index: IndexFiles, first_index: int, mark: int, first: int, last: int
+    segments: Segments, index: IndexFiles, origin: Place, mark: int, first: int, last: int
 ) -> Examined:
-    """Blocking: walk over entries `first..last`, all of them durable once."""
+    """Blocking: walk over entries `first..last`, all of them durable once. `origin`: before the log."""
     result = Examined()
 
     def misfit(header: EntryHeader) -> None:
@@ -57,7 +57,7 @@ def examine_range(
         result.units.append((header.index, unit))
 
     walker = Walker(segments, index, mark, power_lost=False)
-    at = place_before(segments, index, first, first_index)
+    at = place_before(segments, index, first, origin)
     while at.index < last:
         at = walker.run(at, last, _EVERYTHING, _ignore, misfit)
         if at.index >= last:
@@ -94,8 +94,8 @@ class MendableLog(ReadableLog):
 
     def first_place(self) -> Place:
         """Before the first entry."""
-        first = self._first_index
-        return Place(first - 1, -1, self._segments.first_start, 0 if first == 0 else None)
+        base = self._base
+        return Place(self._first_index - 1, base.term, base.pos, base.chain)
 
     def look(
         self, job: Callable[[Segments, IndexFiles, Place, int], T], place: Place, mark: int
@@ -117,7 +117,7 @@ class MendableLog(ReadableLog):
                 examine_range,
                 self._segments,
                 self._index,
-                self._first_index,
+                self.first_place(),
                 self._durable_index,
                 first,
                 last,
@@ -162,7 +162,7 @@ class MendableLog(ReadableLog):
             raise Unfitting(f"entries {first}..{last} are not in this log")
         pos = unpack_header(data).pos
         try:
-            check_stored(data, first, last, pos)
+            check_stored(data, first, last, pos, None)
         except CorruptEntry as error:
             raise Unfitting(str(error)) from error
         start = self._segments.start_of(pos)

@@ -85,6 +85,14 @@ class SegmentPool:
             self._ready.append(name)
         await run(Lane.DISK, self._env.files.sync_dir, path.rpartition("/")[0])
 
+    async def give_up_one(self) -> bool:
+        """Remove a prepared segment to make room; False when there is none."""
+        if not self._ready:
+            return False
+        path = self._ready.pop()
+        await self._env.workers.run(Lane.DISK, self._env.files.unlink, path)
+        return True
+
     async def fill_one(self) -> bool:
         """Prepare one segment if one is missing and the disk has room; False when there is nothing to do."""
         if len(self._ready) >= self._target:

@@ -11,9 +11,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from dledger.log.base import ORIGIN, LogBase
 from dledger.log.faulty import FaultyEntries
 from dledger.log.index_files import IndexFiles
-from dledger.log.reading import BATCH_BROKEN, Rotten, check_stored
+from dledger.log.reading import BATCH_BROKEN, CHAIN_BROKEN, Rotten, check_stored
 from dledger.log.segments import Segments
 from dledger.log.tail import Batch, cut_batch
 from dledger.log.terms import TermTable
@@ -33,6 +34,7 @@ class ReadableLog:
         self._segments = Segments(env, node_dir, segment_size, HOT_SEGMENTS)
         self._index = IndexFiles(env.files, node_dir, index_units_per_file)
         self._terms = TermTable()
+        self._base = ORIGIN
         self._first_index = 0
         self._last_index = -1
         self._last_term = -1
@@ -51,6 +53,11 @@ class ReadableLog:
         """The tail: sealed and not yet in the file."""
         self._unindexed: deque[Batch] = deque()
         """Written, but their index units are not."""
+
+    @property
+    def base(self) -> LogBase:
+        """What lies before the first entry."""
+        return self._base
 
     @property
     def first_index(self) -> int:
@@ -89,7 +96,7 @@ class ReadableLog:
 
     @property
     def begin_pos(self) -> int:
-        return self._segments.first_start
+        return self._base.pos
 
     @property
     def end_pos(self) -> int:
@@ -101,16 +108,21 @@ class ReadableLog:
         return self._segments.size
 
     def term_of(self, index: int) -> int | None:
-        """Term of an entry; -1 for index -1; None when the log does not hold it."""
-        if index == -1:
-            return -1
+        """Term of an entry, also of the one before the first; -1 for index -1; None when it is not known."""
+        if index == self._first_index - 1:
+            return self._base.term if self._base.known else None
         if not self._first_index <= index <= self._last_index:
             return None
         return self._terms.term_of(index)
 
     def last_of_term_at_most(self, term: int, index: int) -> int:
-        """Largest i <= index whose term is <= `term`; -1 when there is none."""
-        return self._terms.last_of_term_at_most(term, index)
+        """Largest i <= index whose term is <= `term`, the entry before the first included; -1 when there is
+        none."""
+        found = self._terms.last_of_term_at_most(term, index)
+        if found >= self._first_index:
+            return found
+        base = self._base
+        return base.index if base.known and base.index <= index and base.term <= term else -1
 
     def locate(self, index: int) -> tuple[int, int]:
         """(pos, size) of an entry; KeyError when the log does not hold it."""
@@ -118,17 +130,17 @@ class ReadableLog:
         if batch is not None:
             offset = index - batch.first
             return batch.pos + sum(batch.sizes[:offset]), batch.sizes[offset]
-        unit = self._index.unit(index)
+        unit = self._index.unit(index) if index >= self._first_index else None
         if unit is None:
             raise KeyError(index)
         return unit.pos, unit.size
 
     def end_of(self, index: int) -> int:
-        """Offset behind entry `index`; the start of the log for -1."""
+        """Offset behind entry `index`; the start of the log for those before it."""
         if index == self._last_index:
             return self._end_pos
         if index < self._first_index:
-            return self._segments.first_start
+            return self._base.pos
         batch = self._tail_batch(index)
         if batch is not None and batch.last == index:
             return batch.end_pos
@@ -146,7 +158,7 @@ class ReadableLog:
             unit = self._index.unit(index)
             if unit is not None:
                 return unit.pos + unit.size
-        return self._segments.first_start
+        return self._base.pos
 
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
         """(last index, bytes) of a run from `first`; see `LogView.range_end`.
@@ -203,8 +215,11 @@ class ReadableLog:
         view = self.view(unit.pos, self.end_of(last) - unit.pos)
         if view is None:
             return None
+        before = self._header_before(first)
+        if before is None:
+            return None
         try:
-            header = check_stored(view, first, last, unit.pos)
+            header = check_stored(view, first, last, unit.pos, self._chain_in(first, before))
         except CorruptEntry:
             return None  # `read_range` finds out what is wrong
         return None if header.batch_remaining else view
@@ -221,7 +236,8 @@ class ReadableLog:
             if unit is None:
                 raise CorruptEntry("the index unit is lost", first, -1)
             data = await self._read_unchecked(first, unit.pos, self.end_of(last) - unit.pos)
-            header = check_stored(data, first, last, unit.pos)
+            chain = await self._read_chain_before(first)
+            header = check_stored(data, first, last, unit.pos, chain)
             rest = last + header.batch_remaining
             if rest > last:
                 end = unit.pos + len(data)
@@ -229,17 +245,41 @@ class ReadableLog:
                 if rest > self._last_index or self.end_of(rest) > start + self._segments.size:
                     raise CorruptEntry(BATCH_BROKEN, last, end)
                 data += await self._read_unchecked(last + 1, end, self.end_of(rest) - end)
-                check_stored(data, first, rest, unit.pos)
+                check_stored(data, first, rest, unit.pos, chain)
                 last = rest
         except CorruptEntry as error:
             broken = error.reason == BATCH_BROKEN
             first, last = error.index, error.index + broken
+            if error.reason == CHAIN_BROKEN and first > self._first_index:
+                first -= 1  # examined before it is repaired: one of the two is as it was
             self.note_damage(first, last, certain=broken)
             raise Rotten(first, last, str(error)) from error
         except OSError as error:
             self.note_damage(first, last)
             raise Rotten(first, last, str(error)) from error
         return data, last
+
+    def _header_before(self, first: int) -> memoryview | None:
+        """Header of entry `first - 1`, empty when nobody can vouch for `first`; None when it is cold."""
+        if first == self._first_index or (self.faulty and first - 1 in self.faulty):
+            return memoryview(b"")
+        unit = self._index.unit(first - 1)
+        return memoryview(b"") if unit is None else self.view(unit.pos, HEADER_SIZE)
+
+    def _chain_in(self, first: int, header: memoryview | bytes) -> int | None:
+        if not header:
+            return self._base.chain if first == self._first_index else None
+        return unpack_header(header).chain_crc
+
+    async def _read_chain_before(self, first: int) -> int | None:
+        """Chain value of entry `first - 1` as it is stored; None when nobody can vouch for `first`."""
+        header: memoryview | bytes | None = self._header_before(first)
+        if header is None:
+            unit = self._index.unit(first - 1)
+            if unit is None:
+                return None
+            header = await self._read_unchecked(first - 1, unit.pos, HEADER_SIZE)
+        return self._chain_in(first, header)
 
     async def _read_unchecked(self, first: int, pos: int, size: int) -> bytes:
         if size <= 0:

@@ -35,6 +35,11 @@ BATCH_BROKEN = "client batch does not continue"
 it, so either of the two may be rotten."""
 
 
+CHAIN_BROKEN = "chain CRC differs"
+"""Reason of a CorruptEntry whose chain value does not continue that of the entry before: either of the two
+may be rotten."""
+
+
 class Rotten(Exception):
     """Entries of the log that were durable cannot be believed any more: they wait for repair."""
 
@@ -44,16 +49,17 @@ class Rotten(Exception):
         self.last = last
 
 
-def check_stored(data: bytes | memoryview, first: int, last: int, pos: int) -> EntryHeader:
+def check_stored(
+    data: bytes | memoryview, first: int, last: int, pos: int, chain_before: int | None
+) -> EntryHeader:
     """Believe entries `first..last`, read from `pos` on; the header of the last one, or CorruptEntry.
 
-    Body CRCs, the chain from the first to the last (a store written by Apache has neither, S1), and that
-    client batches count down.
+    Body CRCs, the chain (a store written by Apache has neither, S1) from `chain_before` on, that is the value
+    of entry `first - 1` if it is at hand, and that client batches count down.
     """
     view = memoryview(data)
     unpack, pack = HEADER.unpack_from, CHAIN.pack
     total, offset, index = len(view), 0, first
-    chain_before: int | None = None
     fields: tuple[int, ...] = ()
     left = 0
     while offset < total:
@@ -75,7 +81,7 @@ def check_stored(data: bytes | memoryview, first: int, last: int, pos: int) -> E
             if crc32(view[offset + HEADER_SIZE : end]) != body_crc:
                 raise CorruptEntry("body CRC differs", index, pos + offset)
             if chain_before is not None and crc32(pack(index, term, body_crc), chain_before) != chain:
-                raise CorruptEntry("chain CRC differs", index, pos + offset)
+                raise CorruptEntry(CHAIN_BROKEN, index, pos + offset)
         if left and channel & 0xFFFFFF != left - 1:
             raise CorruptEntry(BATCH_BROKEN, index - 1, pos + offset)
         left = channel & 0xFFFFFF

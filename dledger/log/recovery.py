@@ -13,8 +13,10 @@ holds the mark and believes entry after entry as long as pos, index, term, body 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dledger.log.base import ORIGIN, LogBase
 from dledger.log.index_files import IndexFiles
 from dledger.log.segments import Segments
 from dledger.log.terms import TermTable
@@ -52,6 +54,8 @@ class Recovered:
     """Durable mark found: index of the last unit."""
     scanned: list[int] = field(default_factory=list)
     """Starts of the segments walked: to be fsynced before any peer message (S2)."""
+    scanned_from: int = 0
+    """First entry walked: index units from it on may have been read from the page cache only (S2)."""
     missing_units: list[tuple[int, bytes]] = field(default_factory=list)
     """(first index, units) of scanned entries whose index unit is missing or differs."""
     missing_blanks: list[int] = field(default_factory=list)
@@ -68,15 +72,32 @@ class Recovered:
     """Why more may be gone than a torn tail: the node must be refilled before it votes."""
 
 
-def missing_segments(segments: Segments, index: IndexFiles) -> list[int]:
+def choose_base(
+    segments: Segments, index: IndexFiles, bases: Mapping[int, LogBase], begins: int | None
+) -> LogBase:
+    """What lies before the log, given the store's snapshots by pos.
+
+    `begins`: where the log begins, if the store says so; else it begins with its first segment, unless the
+    index knows that one to be lost, or, without any segment, at the newest snapshot.
+    """
+    starts = segments.starts
+    if begins is not None:
+        return bases.get(begins) or LogBase(-1, -1, begins, None)
+    if not starts:
+        return bases[max(bases)] if bases and index.last_unit() is None else ORIGIN
+    if starts[0] == 0 or _is_first_lost(index, starts[0]):
+        return ORIGIN
+    return bases.get(starts[0]) or LogBase(-1, -1, starts[0], None)
+
+
+def missing_segments(segments: Segments, index: IndexFiles, base: LogBase) -> list[int]:
     """Starts of segment files that must be there and are not: holes, and the end up to the durable mark."""
     starts = segments.starts
     mark = index.last_unit()
     end = starts[-1] if starts else -1
     if mark is not None:
         end = max(end, _believable_start(segments, index, mark))
-    begin = starts[0] if starts and not _is_first_lost(index, starts[0]) else 0
-    return [start for start in range(begin, end + 1, segments.size) if not segments.has(start)]
+    return [start for start in range(base.pos, end + 1, segments.size) if not segments.has(start)]
 
 
 def _is_first_lost(index: IndexFiles, first_start: int) -> bool:
@@ -110,26 +131,33 @@ def recover(
     *,
     power_lost: bool,
     discard_above_mark: bool = False,
+    base: LogBase = ORIGIN,
 ) -> Recovered:
-    """Find the end of the log. `power_lost`: the machine was started anew since the store was last open."""
-    result = Recovered()
+    """Find the end of the log. `power_lost`: the machine was started anew since the store was last open.
+
+    `base`: what lies before the first segment (`choose_base`).
+    """
+    result = Recovered(base.index + 1, base.index, base.term, base.chain, base.pos)
     starts = segments.starts
     mark = index.last_unit()
     if not starts:
         return result
     result.mark = mark.index if mark else -1
-    first = _first_index(segments, index, starts[0], mark)
+    first = _first_index(segments, index, starts[0], mark, base)
     if first is None:
         result.end_pos = starts[0]
         result.stale_segments = starts[1:]
         return result
     result.first_index = first
-    at = Place(first - 1, -1, starts[0], 0 if first == 0 else None)
+    origin = Place(base.index, base.term, base.pos, base.chain)
+    if not base.known:
+        origin = Place(first - 1, -1, starts[0], 0 if first == 0 else None)
+    at = origin
     if mark is not None:
         headless = _first_headless(segments, starts, mark)
         upto = mark if headless is None else _unit_before(index, mark, headless)
         if upto is not None:
-            at = _last_whole_segment(segments, index, upto, first, result) or at
+            at = _last_whole_segment(segments, index, upto, origin, result) or at
     if at.index < first:
         result.terms = TermTable()
     walker = Walker(segments, index, result.mark if mark else first - 1, power_lost=power_lost)
@@ -157,10 +185,20 @@ def _refuse_to_forget(segments: Segments, result: Recovered) -> None:
             )
 
 
-def _first_index(segments: Segments, index: IndexFiles, start: int, mark: IndexUnit | None) -> int | None:
+def _first_index(
+    segments: Segments, index: IndexFiles, start: int, mark: IndexUnit | None, base: LogBase
+) -> int | None:
     """Index of the first entry; None when there is no entry at all."""
     head = read_bytes(segments, start, HEADER_SIZE)
     header = unpack_header(head)
+    if base.known and start > 0:
+        there = header.magic == MAGIC and header.pos == start
+        if there and header.index != base.index + 1:
+            raise StoreDamaged(
+                f"{segments.path(start)} begins with entry {header.index}, its snapshot is of entry "
+                f"{base.index}: {_ADVICE}"
+            )
+        return base.index + 1 if there or mark is not None else None
     if header.magic == MAGIC and header.pos == start and (start > 0 or header.index == 0):
         return header.index
     if mark is None:
@@ -175,12 +213,13 @@ def _first_index(segments: Segments, index: IndexFiles, start: int, mark: IndexU
 
 
 def _last_whole_segment(
-    segments: Segments, index: IndexFiles, mark: IndexUnit, first: int, result: Recovered
+    segments: Segments, index: IndexFiles, mark: IndexUnit, origin: Place, result: Recovered
 ) -> Place | None:
     """Before the first entry of the last segment up to the mark that holds anything; None: walk everything.
 
     Fills `result.terms` with the terms of all entries before.
     """
+    first = origin.index + 1
     found = _last_found(segments, index, mark, first)
     if found is None:
         return None
@@ -198,7 +237,7 @@ def _last_whole_segment(
     if not _terms_before(segments, index, first, index_at, result.terms):
         return None  # units are missing: walk everything and write them anew
     if index_at == first:
-        return Place(first - 1, -1, begin, 0 if first == 0 else None)
+        return origin
     term = result.terms.term_of(index_at - 1)
     return Place(
         index_at - 1, -1 if term is None else term, begin, chain_of(segments, index, index_at - 1, first)
@@ -303,6 +342,7 @@ class _Walk:
         result, walker = self._result, self._walker
         self._term = at.term
         result.scanned.append(self._segments.start_of(at.pos))
+        result.scanned_from = at.index + 1
         while True:
             begin = at
             stop = walker.mark if self._discard else _EVERYTHING
@@ -447,8 +487,9 @@ class _Walk:
         result.configs = [config for config in result.configs if config <= at.index]
         result.faulty = [(first, min(last, at.index)) for first, last in result.faulty if first <= at.index]
         result.last_index = at.index
-        term = result.terms.term_of(at.index) if at.index >= result.first_index else -1
-        result.last_term = -1 if term is None else term
+        if at.index >= result.first_index:
+            term = result.terms.term_of(at.index)
+            result.last_term = -1 if term is None else term
         result.last_chain = at.chain if at.index >= 0 else 0
         result.end_pos = at.pos
 

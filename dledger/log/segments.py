@@ -27,6 +27,7 @@ class Segments:
         self._hot = hot_segments
         self._starts: list[int] = []
         self._files: dict[int, File] = {}
+        self._viewed: list[File] = []
 
     def open(self) -> None:
         """Open all segments (blocking); SegmentError for a file of another size."""
@@ -115,11 +116,16 @@ class Segments:
         if pos - start + size > self.size or not self.has(start):
             raise ValueError(f"no segment holds {size} bytes at {pos}")
         # A handle of its own: the loop may close the shared one meanwhile.
-        file = self._env.files.open(self.path(start))
         try:
-            data = file.pread(size, pos - start)
-        finally:
-            file.close()
+            file = self._env.files.open(self.path(start))
+            try:
+                data = file.pread(size, pos - start)
+            finally:
+                file.close()
+        except FileNotFoundError as error:
+            raise ValueError(f"no segment holds {size} bytes at {pos} any more") from error
+        if not self.has(start):  # retired while it was read: the file may hold other entries by now
+            raise ValueError(f"no segment holds {size} bytes at {pos} any more")
         if len(data) != size:
             raise ValueError(f"{file.path}: {len(data)} of {size} bytes at {pos - start}")
         return data
@@ -141,6 +147,18 @@ class Segments:
             return None
         self._starts.remove(start)
         return self.path(start)
+
+    def abandon(self, start: int) -> tuple[str, bool]:
+        """Take a segment out whoever reads it: its file name, and whether it may be recycled.
+
+        What is still viewed must only be unlinked: its content has to stay.
+        """
+        path = self.path(start)
+        free = start not in self._files or self._close_one(start)
+        if not free:
+            self._viewed.append(self._files.pop(start))
+        self._starts.remove(start)
+        return path, free
 
     def close(self) -> None:
         """Close all files; those that a reader still views stay open until the process ends."""

@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
 from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.log.base import LogBase
 from dledger.log.mending import MendableLog
 from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
 from dledger.log.reading import Rotten
-from dledger.log.recovery import Recovered, missing_segments, recover
+from dledger.log.recovery import Recovered, choose_base, missing_segments, recover
 from dledger.log.tail import Batch, first_part
+from dledger.log.terms import TermTable
 from formats.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -36,6 +38,7 @@ from formats.entry import (
     MIN_BLANK_SIZE,
     unpack_header,
 )
+from formats.store_files import DATA_DIR, INDEX_DIR
 from runtime import DiskUsage, Env, File, Lane
 
 FLUSH_BYTES = 8 * 1024 * 1024
@@ -99,17 +102,31 @@ class LogStore(MendableLog):
         power_lost: bool,
         discard_above_mark: bool,
         on_doubt: Callable[[str], Awaitable[None]] | None = None,
+        bases: Mapping[int, LogBase] | None = None,
+        begins: int | None = None,
+        replace: bool = False,
     ) -> Recovered:
         """Recover, make what was believed durable (S2), and clear away what was not.
 
-        `on_doubt` is called, before anything is cut, when more may be gone than a torn tail.
+        `on_doubt` is called, before anything is cut, when more may be gone than a torn tail. `bases`: the
+        store's snapshots by pos; `begins`: pos at which the store says that its log begins, None when it
+        says nothing. `replace`: an install was cut short after its point of no return: the log is emptied.
         """
         run = self._env.workers.run
+        if replace:
+            await self._erase_files()
         await run(Lane.DISK, self._segments.open)
         await run(Lane.DISK, self._index.open)
         await run(Lane.FLUSH, self._index.sync_names)
         await run(Lane.DISK, self.pool.open)
-        for start in await run(Lane.DISK, missing_segments, self._segments, self._index):
+        for start in self._segments.starts:
+            if begins is not None and start < begins:
+                await self._retire(start)  # retention was cut short
+        base = self._base = await run(
+            Lane.DISK, choose_base, self._segments, self._index, bases or {}, begins
+        )
+        self._index.begin_at(base.index + 1)
+        for start in await run(Lane.DISK, missing_segments, self._segments, self._index, base):
             self._env.log.error("segment file is missing: its entries are faulty", start=start)
             await self.pool.take(self._segments.path(start), fresh=True)
             await self._segments.add(start)
@@ -120,10 +137,13 @@ class LogStore(MendableLog):
             self._index,
             power_lost=power_lost,
             discard_above_mark=discard_above_mark,
+            base=base,
         )
         if found.doubt and on_doubt is not None:
             await on_doubt(found.doubt)
         self._first_index = found.first_index
+        if not base.known:
+            self._base = LogBase(found.first_index - 1, -1, base.pos, None)
         self._last_index = found.last_index
         self._last_term = found.last_term
         self._end_pos = self._written_pos = found.end_pos
@@ -144,6 +164,7 @@ class LogStore(MendableLog):
         for first, units in found.missing_units:
             await self._make_index_files(first, len(units) // INDEX_UNIT.size)
             await run(Lane.FLUSH, self._index.write, first, units)
+        self._index.distrust(found.scanned_from, found.last_index)
         await self.sync_index()
         for start in reversed(found.stale_segments):
             await self._retire(start)
@@ -181,8 +202,6 @@ class LogStore(MendableLog):
         """Join sealed entries to the tail and wake the flusher; continuity is the caller's proof."""
         if batch.first != self._last_index + 1 or batch.pos < self._end_pos:
             raise ValueError(f"batch {batch.first}..{batch.last} at {batch.pos} does not continue the log")
-        if self._last_index < 0:
-            self._first_index = batch.first
         self._terms.add(batch.first, batch.term)
         self._unwritten.append(batch)
         self._last_index = batch.last
@@ -405,7 +424,7 @@ class LogStore(MendableLog):
         run = self._env.workers.run
         await self._sync_written()
         await self._write_units()
-        before = self.end_of(index - 1) if index > self._first_index else self._segments.first_start
+        before = self.end_of(index - 1)
         try:
             pos, _ = self.locate(index)
         except KeyError:
@@ -430,7 +449,7 @@ class LogStore(MendableLog):
         self.faulty.truncate(index)
         self.suspects.truncate(index)
         self._last_index = index - 1
-        self._last_term = self._terms.term_of(index - 1) if index > self._first_index else -1  # type: ignore[assignment]
+        self._last_term = self._terms.term_of(index - 1) if index > self._first_index else self._base.term  # type: ignore[assignment]
         self._end_pos = before
         self._durable_index = min(self._durable_index, index - 1)
         self._synced_index = min(self._synced_index, index - 1)
@@ -439,7 +458,7 @@ class LogStore(MendableLog):
 
     async def _chain_at_end(self) -> int | None:
         if self._last_index < self._first_index:
-            return 0
+            return self._base.chain
         if self._unwritten:
             return self._unwritten[-1].chain
         if self._last_index in self.faulty:
@@ -450,6 +469,84 @@ class LogStore(MendableLog):
         except (KeyError, Rotten):
             self.note_damage(self._last_index, self._last_index)
             return None
+
+    # Beginning later
+
+    async def drop_before(self, base: LogBase) -> bool:
+        """Free the segments before `base.pos`, the oldest first. False: some are still read, try again.
+
+        `base` is a snapshot of this store that is durable (S20); a later segment must begin there. The store
+        says durably that its log begins there. Not to be called while a `reset` runs.
+        """
+        if base.pos > self._base.pos:
+            if not self._segments.has(base.pos) or base.index >= self._durable_index:
+                raise ValueError(f"the log cannot begin at {base.pos}: it ends at {self._end_pos}")
+            self._base = base
+            self._first_index = base.index + 1
+            self._terms.forget_before(self._first_index)
+            self.faulty.remove(0, base.index)
+            self.suspects.remove(0, base.index)
+        try:
+            return await self._free_segments()
+        except OSError as error:
+            raise NodeFailed(f"cannot free a segment in {self._dir}: {error}", EXIT_STORE) from error
+
+    async def _free_segments(self) -> bool:
+        for start in self._segments.starts:
+            if start >= self._base.pos:
+                break
+            path = self._segments.remove(start)
+            if path is None:
+                return False
+            await self.pool.give_back(path)
+        async with self._io:
+            if await self._env.workers.run(Lane.FLUSH, self._index.drop_before, self._first_index):
+                await self._env.workers.run(Lane.FLUSH, self._index.sync_names)
+        return True
+
+    async def reset(self, base: LogBase) -> None:
+        """Replace everything by a log that begins behind `base`, empty. The caller can do it again after a
+        crash in the middle (`open(replace=True)`)."""
+        async with self._io:
+            try:
+                await self._reset(base)
+            except OSError as error:
+                await self.poison(error)
+
+    async def _reset(self, base: LogBase) -> None:
+        # Memory first: whoever reads while the disk works must not look for what is going.
+        self._unwritten.clear()
+        self._unindexed.clear()
+        self._base = base
+        self._terms = TermTable()
+        self.faulty.truncate(0)
+        self.suspects.truncate(0)
+        self.cuts += 1
+        self._first_index = base.index + 1
+        self._last_index = self._durable_index = self._synced_index = base.index
+        self._last_term = base.term
+        self._end_pos = self._written_pos = self._durable_pos = base.pos
+        self.last_chain = base.chain
+        run, files = self._env.workers.run, self._env.files
+        for start in reversed(self._segments.starts):
+            path, free = self._segments.abandon(start)
+            if free:
+                await self.pool.give_back(path)
+            else:
+                await run(Lane.DISK, files.unlink, path)
+        await run(Lane.FLUSH, self._index.remove_all, base.index + 1)
+        await run(Lane.FLUSH, self._index.sync_names)
+        await run(Lane.DISK, files.sync_dir, self._segments.directory)
+
+    async def _erase_files(self) -> None:
+        """Remove all files of the log, whatever they hold."""
+        run, files = self._env.workers.run, self._env.files
+        for name in (DATA_DIR, INDEX_DIR):
+            directory = f"{self._dir}/{name}"
+            await run(Lane.DISK, files.mkdir, directory)
+            for file in await run(Lane.DISK, files.listdir, directory):
+                await run(Lane.DISK, files.unlink, f"{directory}/{file}")
+            await run(Lane.DISK, files.sync_dir, directory)
 
     # Ending
 

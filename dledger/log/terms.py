@@ -31,6 +31,15 @@ class TermTable:
             self._starts.pop()
             self._terms.pop()
 
+    def forget_before(self, index: int) -> None:
+        """Entries before `index` are gone."""
+        place = bisect_right(self._starts, index) - 1
+        if place > 0:
+            del self._starts[:place]
+            del self._terms[:place]
+        if self._starts and self._starts[0] < index:
+            self._starts[0] = index
+
     def last_of_term_at_most(self, term: int, index: int) -> int:
         """Largest i <= `index` whose term is <= `term`; -1 when there is none."""
         place = bisect_right(self._starts, index) - 1

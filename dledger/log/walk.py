@@ -435,8 +435,10 @@ def chain_of(segments: Segments, index: IndexFiles, at: int, first: int) -> int 
         return None
 
 
-def place_before(segments: Segments, index: IndexFiles, wanted: int, first: int) -> Place:
-    """A place from which a walk reaches entry `wanted`: behind a near entry that can be believed."""
+def place_before(segments: Segments, index: IndexFiles, wanted: int, origin: Place) -> Place:
+    """A place from which a walk reaches entry `wanted`: behind a near entry that can be believed, or
+    `origin`, before the log."""
+    first = origin.index + 1
     at = wanted - 1
     while at >= first:
         unit = index.unit(at)
@@ -444,4 +446,4 @@ def place_before(segments: Segments, index: IndexFiles, wanted: int, first: int)
         if unit is not None and header is not None:
             return Place(at, unit.term, unit.pos + unit.size, chain_of(segments, index, at, first))
         at -= 1
-    return Place(first - 1, -1, segments.first_start, 0 if first == 0 else None)
+    return origin

@@ -75,6 +75,10 @@ class FollowerReplication:
         self.matched = max(self.matched, last)
         return self._commit(self.leader_commit)
 
+    def installed(self, index: int) -> None:
+        """This leader's snapshot, true at `index`, is where the log begins now."""
+        self.matched = max(self.matched, index)
+
     def durable_moved(self) -> list[Effect]:
         """The durable index moved: acknowledge."""
         response = self._state(Code.SUCCESS)
@@ -96,13 +100,29 @@ class FollowerReplication:
 
     def _compare(self, push: Compare) -> list[Effect]:
         self.leader_commit = max(self.leader_commit, push.commit_index)
-        if self._log.term_of(push.index) != push.entry_term:
+        own = self._log.term_of(push.index)
+        if own != push.entry_term:
+            if own is not None and 0 <= push.index < self._log.first_index:
+                raise InvariantBroken(
+                    f"this log begins behind committed entry {push.index} of term {own}; the leader "
+                    f"{self.leader} of term {self.term} has term {push.entry_term} there"
+                )
             return [self._inconsistent(push.index, push.entry_term)]
         self.matched = max(self.matched, push.index)
         return [self._respond(self._state(Code.SUCCESS)), *self._commit(push.commit_index)]
 
     def _inconsistent(self, index: int, term: int) -> Respond:
-        """Name the last entry that may agree: not above `index`, and not of a later term."""
+        """Name the last entry that may agree: not above `index`, and not of a later term.
+
+        For an index before the first entry it is the one in front of that: all up to it was committed, so a
+        leader holds it. Anything lower would send both into a circle (dledger #319).
+        """
+        base = self._log.first_index - 1
+        if index < base:
+            base_term = self._log.term_of(base)
+            return self._respond(
+                self._state(Code.INCONSISTENT_STATE, base, -1 if base_term is None else base_term)
+            )
         hint = self._log.last_of_term_at_most(term, min(index, self._log.last_index))
         hint_term = self._log.term_of(hint)
         return self._respond(

@@ -6,6 +6,11 @@ agreement is found, a follower with a longer log is told to TRUNCATE what confli
 APPEND frames, pipelined up to a window in bytes and acknowledged cumulatively. COMMIT goes when no APPEND
 is there to carry the commit index (S22).
 
+A peer that is behind the first entry of this log goes to INSTALL: it is sent a snapshot piece by piece, each
+asked for by its answer to the one before, so that an install goes on where it was cut off. Then COMPARE asks
+at the snapshot's own entry, where both agree by construction. The same snapshot is never installed twice
+over one connection: install and COMPARE cannot send a peer back and forth (dledger #319).
+
 An entry is committed when a quorum of voters has it durable (fsynced; under ASYNC_FLUSH written) *and* it was
 appended in this term (5.4.2; dledger and LogCabin had this wrong). `stored`, what a peer has in memory, only
 moves the window.
@@ -14,13 +19,14 @@ moves the window.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from dledger.errors import InvariantBroken
-from dledger.messages import Code, PushResponse
+from dledger.messages import Code, InstallResponse, PushResponse
 from dledger.replication import LogView
+from dledger.replication.install import Offer
 from dledger.replication.quorum import quorum_index
 
 
@@ -31,6 +37,7 @@ class PushState(Enum):
     COMPARE = "COMPARE"
     TRUNCATE = "TRUNCATE"
     APPEND = "APPEND"
+    INSTALL = "INSTALL"
     PAUSED = "PAUSED"
     """Nothing is sent for a while: its disk is full, or what it needs is rotten here."""
 
@@ -51,6 +58,10 @@ class Progress:
     inflight_bytes: int = 0
     counts: bool = False
     """Whether it is a recorded incarnation: only then its watermarks count for commit."""
+    offer: Offer | None = None
+    """In INSTALL: the snapshot on its way; None while there is none to give."""
+    installed: int = -1
+    """Index of the last snapshot installed over this connection."""
 
 
 # Effects
@@ -99,13 +110,22 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class SendInstall:
+    """Send a piece of a snapshot's stream from `offset` on; -1: only ask how far the peer is."""
+
+    peer: str
+    offer: Offer
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class NeedsSnapshot:
-    """A peer is behind the first entry of this log."""
+    """A peer is behind the first entry of this log, and there is no snapshot that would help it."""
 
     peer: str
 
 
-Effect = SendCompare | SendTruncate | SendAppend | SendCommit | Committed | NeedsSnapshot
+Effect = SendCompare | SendTruncate | SendAppend | SendCommit | SendInstall | Committed | NeedsSnapshot
 
 
 class LeaderReplication:
@@ -124,7 +144,9 @@ class LeaderReplication:
         push_bytes: int,
         inflight_bytes: int,
         inflight_frames: int = 1000,
+        offer: Callable[[], Offer | None] = lambda: None,
     ) -> None:
+        """`offer`: the snapshot for peers behind this log, the one that it begins at if possible."""
         self.term = term
         self.commit_index = commit_index
         self.opening_index = opening_index
@@ -135,6 +157,7 @@ class LeaderReplication:
         self._push_bytes = push_bytes
         self._window = inflight_bytes
         self._frames = inflight_frames
+        self._offer = offer
         self._voters: tuple[str, ...] = ()
         self._leaving: tuple[str, ...] = ()
         self.set_members(voters, peers)
@@ -165,7 +188,7 @@ class LeaderReplication:
         progress = self.progress.get(peer)
         if progress is None:
             return []
-        progress.stored = progress.durable = -1
+        progress.stored = progress.durable = progress.installed = -1
         progress.counts = counts
         return self._compare(peer, progress, self._log.last_index)
 
@@ -198,7 +221,9 @@ class LeaderReplication:
     def response(self, peer: str, message: PushResponse) -> list[Effect]:
         """A peer answered in this term."""
         progress = self.progress.get(peer)
-        if progress is None or progress.state is PushState.DOWN or message.term != self.term:
+        if progress is None or message.term != self.term:
+            return []
+        if progress.state in (PushState.DOWN, PushState.INSTALL):
             return []
         if message.code is Code.INCONSISTENT_STATE:
             return [] if progress.state is PushState.PAUSED else self._disagreed(peer, progress, message)
@@ -241,6 +266,51 @@ class LeaderReplication:
             for effect in self._compare(peer, progress, self._log.last_index)
         ]
 
+    def install_response(self, peer: str, message: InstallResponse) -> list[Effect]:
+        """A peer says how far it is with a snapshot."""
+        progress = self.progress.get(peer)
+        if progress is None or progress.state is not PushState.INSTALL or message.term != self.term:
+            return []
+        offer = progress.offer
+        if offer is None or message.index != offer.index:
+            return []
+        if message.code is Code.INCONSISTENT_STATE:
+            return self.install_failed(peer, offer.index)  # it got everything, and it is not the snapshot
+        if message.code is not Code.SUCCESS:
+            return []
+        if message.offset < offer.total:
+            return [SendInstall(peer, offer, max(message.offset, 0))]
+        progress.offer = None
+        progress.installed = offer.index
+        return self._compare(peer, progress, max(offer.index, self._log.first_index - 1))
+
+    def install_failed(self, peer: str, index: int) -> list[Effect]:
+        """The snapshot at `index` could not be read or is not what it should be: offer what there is now."""
+        progress = self.progress.get(peer)
+        if progress is None or progress.offer is None or progress.offer.index != index:
+            return []
+        return self._install(peer, progress)
+
+    def offers_changed(self) -> list[Effect]:
+        """There is another snapshot: for those who wait for one."""
+        effects: list[Effect] = []
+        for peer, progress in self.progress.items():
+            if progress.state is PushState.INSTALL and progress.offer is None:
+                effects += self._install(peer, progress)
+        return effects
+
+    def needed_from(self) -> int:
+        """The first entry that a connected peer still needs of this log: retention had better keep it."""
+        needed = self._log.last_index + 1
+        for progress in self.progress.values():
+            if progress.state is PushState.INSTALL and progress.offer is not None:
+                needed = min(needed, progress.offer.index + 1)
+            elif progress.state in (PushState.TRUNCATE, PushState.APPEND, PushState.PAUSED):
+                needed = min(needed, max(progress.compare_index, progress.stored) + 1)
+            elif progress.state is PushState.COMPARE and progress.installed >= 0:
+                needed = min(needed, progress.installed + 1)
+        return needed
+
     @property
     def voters(self) -> tuple[str, ...]:
         """Whose watermarks decide, sorted."""
@@ -260,12 +330,23 @@ class LeaderReplication:
     def _compare(self, peer: str, progress: Progress, index: int) -> list[Effect]:
         self._clear_window(progress)
         progress.state = PushState.COMPARE
-        index = max(index, -1)
-        term = self._log.term_of(index)
+        progress.offer = None
+        term = self._log.term_of(index) if index >= self._log.first_index - 1 else None
         if term is None:
-            return [NeedsSnapshot(peer)]
+            return self._install(peer, progress)
         progress.compare_index = index
         return [SendCompare(peer, index, term)]
+
+    def _install(self, peer: str, progress: Progress) -> list[Effect]:
+        """The peer is behind this log, or contradicts its beginning."""
+        self._clear_window(progress)
+        progress.state = PushState.INSTALL
+        offer = self._offer()
+        if offer is None or offer.index <= progress.installed:
+            progress.offer = None
+            return [NeedsSnapshot(peer)]
+        progress.offer = offer
+        return [SendInstall(peer, offer, -1)]
 
     def _agreed(self, peer: str, progress: Progress, message: PushResponse, effects: list[Effect]) -> None:
         if message.stored < progress.compare_index:
@@ -285,6 +366,12 @@ class LeaderReplication:
 
     def _disagreed(self, peer: str, progress: Progress, message: PushResponse) -> list[Effect]:
         if progress.state is PushState.COMPARE:
+            if message.hint_index > progress.compare_index:
+                # Its log begins behind the entry asked for, and what came before was committed: ask there.
+                if message.hint_index > self._log.last_index:
+                    progress.state = PushState.INSTALL  # committed entries are lost here: nothing helps it
+                    return [NeedsSnapshot(peer)]
+                return self._compare(peer, progress, message.hint_index)
             hint = min(message.hint_index, progress.compare_index - 1)
             index = self._log.last_of_term_at_most(message.hint_term, hint) if hint >= 0 else -1
             return self._compare(peer, progress, index)
@@ -309,8 +396,7 @@ class LeaderReplication:
             first = progress.next
             prev_term = self._log.term_of(first - 1)
             if prev_term is None or first < self._log.first_index:
-                progress.state = PushState.COMPARE
-                effects.append(NeedsSnapshot(peer))
+                effects += self._install(peer, progress)
                 return
             end, size = self._log.range_end(first, self._push_bytes)
             end = min(end, last)

@@ -16,6 +16,7 @@ from audit.findings import (
     Row,
     SegmentRow,
     Severity,
+    SnapshotRow,
     finding,
     flatten,
     unflatten,
@@ -37,11 +38,12 @@ def digest(replica: str, entries: list[Entry]) -> list[BlockRow]:
 def test_every_row_survives_the_flat_shape() -> None:
     rows: list[Row] = [
         finding("BIT_ROT", "n0", "text", first=3, last=5, segment=65536),
-        ReplicaRow("n0", "/s", "g", "c", "i", 3, 10, 9, 2, 65536, 11, 0, 1, 1),
+        ReplicaRow("n0", "/s", "g", "c", "i", 3, 10, 9, 2, 65536, 11, 0, 1, 1, 7),
         SegmentRow("n0", 0, 0, 9, 1, 2, 10, 1000, 1000, "blank", 1, 2, 3, 0, ((-1, 4), (7, 7))),
         BlockRow("n0", 4, 1024, -5, 1 << 62),
         QueueRow("n0", 0, "topic", 1, 5, 9),
         QueueFilesRow("n0", "topic", 1, 0, 10, 900),
+        SnapshotRow("n0", 65536, 20, "abc"),
     ]
     for row in rows:
         assert unflatten(FlatRow(*json.loads(json.dumps(flatten(row))))) == row

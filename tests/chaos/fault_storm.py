@@ -1,6 +1,6 @@
 """Every family of faults at once on three real nodes, then peace: nothing acknowledged is lost.
 
-Uses what `test_random_faults` checks. Run as a script it prints the trace of one seed.
+Uses the oracles of `random_faults`. Run as a script it prints the trace of one seed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 import node_group
-from test_random_faults import PAUSES_S, Run
+from random_faults import PAUSES_S, Run
 
 from chaos.sim import Trace, World
 

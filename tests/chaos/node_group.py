@@ -6,7 +6,10 @@ Run as a script it prints the trace of `scenario`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
+from hashlib import sha256
+from typing import Any
 
 from chaos.sim import Settings, Trace, World
 from dledger.config import NodeConfig
@@ -21,22 +24,44 @@ SETTINGS = Settings()
 
 
 class ListHost:
-    """The simplest replicated state machine: a list of (index, term, kind, body). Rebuilt at every start."""
+    """The simplest replicated state machine: a list of (index, term, kind, body). Rebuilt at every start.
+
+    Its snapshot is not the list but how long it is and a digest of it: after an install `entries` begins
+    behind `begins`, and the digest still says whether everything before was the same.
+    """
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, int, int, bytes]] = []
         self.committed = -1
+        self.begins = 0
+        """Index of the first entry of the list."""
+        self.digest = b""
+        self.restores = 0
 
     async def open(self, log: LogReader) -> int:
-        return log.first_index - 1 if log.last_index >= 0 else -1
+        return -1
+
+    def snapshot(self) -> Mapping[str, bytes]:
+        return {"count": b"%d" % (self.begins + len(self.entries)), "digest": self.digest, "empty": b""}
+
+    async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        assert int(parts["count"]) == index + 1 and parts["empty"] == b""
+        self.entries.clear()
+        self.begins = index + 1
+        self.digest = parts["digest"]
+        self.restores += 1
+
+    async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        assert int(parts["count"]) == index + 1
 
     def apply(self, chunk: Chunk) -> None:
         offset = 0
         for number in range(chunk.count):
             header = unpack_header(chunk.data, offset)
-            assert header.index == chunk.first_index + number
+            assert header.index == chunk.first_index + number == self.begins + len(self.entries)
             body = bytes(chunk.data[offset + HEADER_SIZE : offset + header.size])
             self.entries.append((header.index, header.term, header.kind, body))
+            self.digest = sha256(self.digest + b"%d %d %d " % self.entries[-1][:3] + body).digest()
             offset += header.size
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
@@ -55,8 +80,11 @@ class ListHost:
 class Group:
     """The machines, and the current `Node` and host of each."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, make_host: Callable[[], ListHost] = ListHost, **settings: Any) -> None:
+        """`settings`: fields of NodeConfig that are to differ."""
         self.world = world
+        self.make_host = make_host
+        self.settings = settings
         self.nodes: dict[str, Node] = {}
         self.hosts: dict[str, ListHost] = {}
         for name in NAMES:
@@ -68,17 +96,20 @@ class Group:
         self.world.restart(name, partial(self._main, name=name))
 
     async def _main(self, env: Env, name: str) -> None:
+        defaults = {
+            "segment_size": SEGMENT,
+            "index_units_per_file": 1000,
+            "pool_segments": 1,
+            "lag_probe_s": 1.0,
+        }
         config = NodeConfig(
             group="g0",
             self_id=name,
             peers={peer: f"{peer}:40911" for peer in NAMES},
             store_dir="/store",
-            segment_size=SEGMENT,
-            index_units_per_file=1000,
-            pool_segments=1,
-            lag_probe_s=1.0,
+            **(defaults | self.settings),
         )
-        self.hosts[name] = ListHost()
+        self.hosts[name] = self.make_host()
         self.nodes[name] = Node(env, config, self.hosts[name])
         await self.nodes[name].run()
 
@@ -119,7 +150,8 @@ class Group:
 
     def applied(self, name: str) -> int:
         """Index of the last entry that a node's host has; -1 for none."""
-        return self.hosts[name].entries[-1][0] if self.hosts[name].entries else -1
+        host = self.hosts[name]
+        return host.begins + len(host.entries) - 1
 
 
 def scenario(world: World) -> Group:

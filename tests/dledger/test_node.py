@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,13 @@ class ListHost:
 
     async def open(self, log: LogReader) -> int:
         return -1
+
+    def snapshot(self) -> Mapping[str, bytes]:
+        return {}
+
+    async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None: ...
+
+    async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None: ...
 
     def apply(self, chunk: Chunk) -> None:
         offset = 0

@@ -26,7 +26,6 @@ OPS = st.one_of(
     TOPICS.map(lambda topic: topic.op()),
     st.builds(GroupConfig, NAMES, st.booleans()).map(lambda group: group.op()),
     st.builds(lambda rows, reset: offsets_op("g", rows, reset=reset), ROWS, st.booleans()),
-    st.builds(lambda rows: {"op": "mins", "mins": [list(row) for row in rows]}, ROWS),
 )
 JSON_LIKE = st.recursive(
     st.none()

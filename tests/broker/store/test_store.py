@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.consume_queue import free_units
 from broker.store.message_store import MessageStore, StoreLimits
 from broker.store.reader import GetStatus, Reader
-from broker.store.state import TopicConfig, encode_state, pack_op
-from dledger.errors import InvariantBroken, NodeFailed
+from broker.store.state import TopicConfig, encode_state, offsets_op, pack_op
+from dledger.errors import InvariantBroken
 from dledger.host import Chunk
 from formats.consume_queue import FILE_SIZE, UNIT, UNITS_PER_FILE
 from formats.entry import HEADER_SIZE, Kind
 from formats.message_ids import java_hash
 from formats.properties import encode_properties
 from formats.record import decode_records, encode_record, system_record
+from runtime.files import OsFiles
 from tests.broker.fake_node import FakeLog
 from tests.broker.harness import make_env, run
 
@@ -239,14 +241,107 @@ def test_what_is_damaged_is_rebuilt_from_the_log(tmp_path: Path, damage: str) ->
     run(test)
 
 
-def test_without_a_snapshot_a_log_that_was_cut_in_front_is_refused(tmp_path: Path) -> None:
+def test_a_snapshot_behind_the_log_is_of_no_use(tmp_path: Path) -> None:
     async def test() -> None:
         store = Store(tmp_path)
-        store.log.first_index = 7
-        with pytest.raises(NodeFailed, match="begins at index 7"):
-            await store.open()
+        await store.open()
+        for _ in range(9):
+            store.message()
+        store.apply()
+        await store.store.save_snapshot()
+        for first, expected in ((9, 8), (10, -1)):
+            again = Store(tmp_path, store.log)
+            again.log.first_index = first
+            assert await again.store.open(again.log) == expected
 
     run(test)
+
+
+def test_replicas_that_applied_the_same_have_equal_parts(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path / "a")
+        await store.open()
+        store.system(pack_op(TopicConfig("T", 2, 2, 6).op()))
+        for number in range(20):
+            store.message("T", number % 2, "A")
+        store.system(pack_op(offsets_op("G", [("T", 0, 5), ("T", 1, 3)])))
+        store.apply()
+        other = Store(tmp_path / "b", store.log)
+        await other.open()
+        other.store.queues.create(b"read", 0)  # a reader made it: no part of the state
+        assert other.store.snapshot() == store.store.snapshot()
+        await other.store.log_begins(store.store.snapshot())
+        assert other.store.snapshot() == store.store.snapshot(), "where a log begins is a replica's own"
+
+    run(test)
+
+
+def test_a_restored_store_goes_on_where_the_snapshot_ended(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path / "a")
+        await store.open()
+        store.system(pack_op(TopicConfig("T", 2, 2, 6).op()))
+        for _ in range(10):
+            store.message()
+        store.system(pack_op(offsets_op("G", [("T", 0, 5)])))
+        store.apply()
+        parts, index, pos = store.store.snapshot(), store.log.last_index, store.log.end_pos
+        other = Store(tmp_path / "b", store.log)
+        await other.open()
+        await other.store.save_snapshot()  # what it held before goes
+        await other.store.restore(parts, index, pos)
+        assert other.store.applied_index == index and other.store.snapshot() == parts
+        assert other.store.state.consumer_offset("G", "T", 0) == 5
+        result = other.reader.get("T", 0, 3, 10, 1 << 20, None)
+        assert result is not None
+        assert (result.status, result.next_offset, result.min_offset) == (GetStatus.OFFSET_TOO_SMALL, 10, 10)
+        for _ in range(5):
+            store.message()
+        other.apply()
+        assert other.bodies(offset=10) == [f"T0-{number}" for number in range(10, 15)]
+        await other.store.save_snapshot()
+        again = Store(tmp_path / "b", store.log)
+        again.log.first_index = index + 1
+        assert await again.open() == store.log.last_index
+        assert await again.cold(offset=10) == [f"T0-{number}" for number in range(10, 15)]
+        queue = again.store.queues.get("T", 0)
+        assert queue is not None and queue.bounds.min == 10
+
+    run(test)
+
+
+def test_what_retention_took_is_below_the_queues(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        for _ in range(6):
+            store.message("T", 0)
+        store.apply()
+        parts = store.store.snapshot()
+        for _ in range(4):
+            store.message("T", 0)
+            store.message("U", 0)
+        store.apply()
+        await store.store.log_begins(parts)
+        for topic, low in (("T", 6), ("U", 0)):
+            queue = store.store.queues.get(topic, 0)
+            assert queue is not None and queue.bounds.min == low
+        result = store.reader.get("T", 0, 5, 10, 1 << 20, None)
+        assert result is not None and result.status is GetStatus.OFFSET_TOO_SMALL
+        assert store.bodies(offset=6) == ["T0-6", "T0-7", "T0-8", "T0-9"]
+
+    run(test)
+
+
+def test_queue_files_below_the_log_are_freed(tmp_path: Path) -> None:
+    directory = tmp_path / "q"
+    directory.mkdir()
+    for number in range(3):
+        (directory / f"{number * FILE_SIZE:020d}").write_bytes(b"x")
+    free_units(OsFiles(), [(str(directory), 2 * UNITS_PER_FILE - 1)])
+    assert len(list(directory.iterdir())) == 2
+    free_units(OsFiles(), [(str(directory), 2 * UNITS_PER_FILE)])
+    assert [path.name for path in directory.iterdir()] == [f"{2 * FILE_SIZE:020d}"]
 
 
 def test_queues_unknown_to_the_snapshot_are_removed(tmp_path: Path) -> None:

@@ -1,0 +1,157 @@
+"""The face of a node: what its host, its tools and its operators ask. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger.applier import Applier
+from dledger.config import NodeConfig
+from dledger.election.elector import Elector
+from dledger.fitness import Fitness
+from dledger.host import Role
+from dledger.leadership import Leadership
+from dledger.log.appender import Appender
+from dledger.log.scrub import Scrubber
+from dledger.log.store import LogStore
+from dledger.members import Members
+from dledger.membership import Membership
+from dledger.metrics import NodeMetrics
+from dledger.peers import Peers
+from dledger.reads import ReadPoints
+from dledger.repair import Repairer
+from dledger.replicator import Replicator
+from dledger.snapshots.service import Snapshots
+from dledger.versions import Versions
+from formats.store_files import Identity
+
+
+class NodeFace:
+    """Questions and their answers; `dledger.node.Node` makes the parts."""
+
+    config: NodeConfig
+    log: LogStore
+    elector: Elector
+    applier: Applier
+    identity: Identity
+    membership: Membership
+    snapshots: Snapshots
+    metrics: NodeMetrics
+    commit_index: int
+    reasons: list[str]
+    """Why this node is not healthy, for /health (see also `Fitness.reasons`)."""
+    statements: list[str]
+    """What an operator must know although it is over."""
+    _members: Members
+    _leadership: Leadership
+    _reads: ReadPoints
+    _versions: Versions
+    _peers: Peers
+    _replicator: Replicator
+    _fitness: Fitness
+    _repairer: Repairer
+    _scrubber: Scrubber
+
+    @property
+    def appender(self) -> Appender | None:
+        """Seals entries; not None only while this node serves."""
+        return self._leadership.appender
+
+    @property
+    def serving(self) -> bool:
+        """This node leads, and its term is open and applied."""
+        return self._leadership.serving
+
+    async def transfer_leadership(self, target: str | None = None, timeout_s: float = 2.0) -> bool:
+        """Hand leadership to `target`, or to the most advanced voter; see `Leadership.transfer`."""
+        return await self._leadership.transfer(target, timeout_s)
+
+    @property
+    def role(self) -> Role:
+        """Raft role."""
+        return self.elector.role
+
+    @property
+    def term(self) -> int:
+        """Current term."""
+        return self.elector.term
+
+    @property
+    def leader_id(self) -> str | None:
+        """Who leads, as far as this node knows."""
+        return self.elector.leader_id
+
+    @property
+    def applied_index(self) -> int:
+        """Last entry that the host applied."""
+        return self.applier.applied_index
+
+    async def read_index(self, timeout_s: float = 1.0) -> int:
+        """A linearizable read point, applied here; on any member. ReadRefused when there is none in time."""
+        return await self._reads.read_index(timeout_s)
+
+    def group_version(self) -> int:
+        """Protocol version that all voters know: what is newer must not be written to the log yet."""
+        return self._versions.group(self._members.voters)
+
+    def may_write(self, kind: int) -> bool:
+        """Whether all voters know this kind of entry."""
+        return self._versions.may_write(kind, self._members.voters)
+
+    def peer_meta(self, node_id: str) -> Mapping[str, str]:
+        """What a peer told of itself in its hello (empty while it is not connected)."""
+        return self.config.meta if node_id == self.config.self_id else self._peers.meta(node_id)
+
+    def peer_address(self, node_id: str) -> str | None:
+        """Where a member's peer port is, as far as this node knows."""
+        return self._members.address(node_id)
+
+    def status(self) -> dict[str, object]:
+        """For /health, /metrics and `python -m dledger status`."""
+        leader = self._replicator.leader
+        peers: dict[str, object] = {}
+        for peer in self.membership.others:
+            progress = leader.progress.get(peer) if leader else None
+            peers[peer] = {
+                "connected": self._peers.connected(peer),
+                "address": self.peer_address(peer),
+                "state": progress.state.value if progress else None,
+                "stored_index": progress.stored if progress else None,
+                "durable_index": progress.durable if progress else None,
+                "lag_entries": self.log.last_index - progress.durable if progress else None,
+                "throttled": self._replicator.throttle.holds(leader, peer) if leader else None,
+            }
+        return {
+            "group": self.config.group,
+            "id": self.config.self_id,
+            "cluster": self.identity.cluster,
+            "role": self.role.value,
+            "term": self.term,
+            "leader": self.leader_id,
+            "serving": self.serving,
+            "voters": list(self._members.voters),
+            "learners": list(self._members.current.learners),
+            "config_index": self._members.index,
+            "begin_index": self.log.first_index,
+            "end_index": self.log.last_index,
+            "end_pos": self.log.end_pos,
+            "durable_index": self.log.durable_index,
+            "committed_index": self.commit_index,
+            "applied_index": self.applied_index,
+            "pool_ready": self.log.pool.ready,
+            "segments_warm": self.log.pool.warm_taken,
+            "segments_cold": self.log.pool.cold_taken,
+            "peers": peers,
+            "group_version": self.group_version(),
+            "read_rounds": self._reads.rounds,
+            "reads_by_lease": self._reads.by_lease,
+            "refused": self._peers.refused(),
+            "messages_too_new": self._peers.too_new,
+            "used_ratio": round(self._fitness.used_ratio, 4),
+            "short_of_space": self.log.short_of_space,
+            "health": int(self._fitness.flags),
+            "reasons": [*self.reasons, *self._fitness.reasons()],
+            "statements": list(self.statements),
+            **self._repairer.status(),
+            **self._scrubber.status(),
+            **self.snapshots.status(),
+        } | self.metrics.snapshot()

@@ -1,0 +1,8 @@
+"""Snapshots of the state machine at segment boundaries (safety.md S14, S20, S21; docs/decisions/0006).
+
+* `catalog`: the directory `snapshots`: publish, load, remove.
+* `boundary`: takes one when the applier comes to the end of a segment.
+* `sender`, `receiver`: a leader's install of a peer that is behind its log, and the other side of it.
+* `retainer`: what retention (`dledger/log/retention.py`) decides, done.
+* `service`: the parts together, as the node uses them.
+"""

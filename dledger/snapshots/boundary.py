@@ -1,0 +1,132 @@
+"""Taking a snapshot where a segment ends (safety.md S20).
+
+The host's state is taken on the loop, between the last entry of the segment and the next; a worker writes it.
+The disk may be slow or full: then a boundary stays without a snapshot, and retention waits for the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dledger.host import Host
+from dledger.log.reading import Rotten
+from dledger.log.store import LogStore
+from dledger.snapshots.catalog import SnapshotCatalog
+from formats.entry import HEADER_SIZE, unpack_header
+from formats.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_TIMESTAMP_AT
+from formats.snapshot import make_manifest
+from runtime import Env, Lane
+
+MAX_WAITING = 2
+"""Snapshots in memory that wait to be written; a boundary that comes then gets none."""
+HEAD_BYTES = HEADER_SIZE + 88
+"""Of an entry: its header and the fixed part of its record."""
+_HEAD = struct.Struct(">4xi28xi")
+_LONG = struct.Struct(">q")
+_V6_EXTRA = 12
+
+
+@dataclass(frozen=True)
+class _Taken:
+    index: int
+    pos: int
+    entry_pos: int
+    entry_size: int
+    config: bytes
+    parts: Mapping[str, bytes]
+
+
+class BoundarySnapshots:
+    """`reached` is called by the applier; `run` writes."""
+
+    def __init__(
+        self,
+        env: Env,
+        log: LogStore,
+        host: Host,
+        catalog: SnapshotCatalog,
+        config_at: Callable[[int], bytes | None],
+        on_published: Callable[[], None],
+    ) -> None:
+        self._env = env
+        self._log = log
+        self._host = host
+        self._catalog = catalog
+        self._config_at = config_at
+        self._on_published = on_published
+        self._waiting: deque[_Taken] = deque()
+        self._wake = asyncio.Event()
+        self.taken = 0
+        self.skipped = 0
+
+    def reached(self, index: int, pos: int) -> None:
+        """Entry `index` is applied, and the next one begins a segment at `pos`."""
+        if self._catalog.has(pos) or index < self._log.first_index:
+            return
+        if len(self._waiting) >= MAX_WAITING:
+            self.skipped += 1
+            return
+        try:
+            entry_pos, size = self._log.locate(index)
+        except KeyError:  # its index unit is rotten
+            self.skipped += 1
+            return
+        parts = dict(self._host.snapshot())
+        self._waiting.append(_Taken(index, pos, entry_pos, size, self._config_at(index) or b"", parts))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write what was taken, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await self._write(self._waiting[0])
+                self._waiting.popleft()
+
+    async def _write(self, taken: _Taken) -> None:
+        log = self._log
+        term = log.term_of(taken.index)
+        if term is None or taken.index < log.first_index:
+            return  # an install replaced the log meanwhile
+        try:
+            head = await log.read(taken.entry_pos, min(taken.entry_size, HEAD_BYTES))
+            manifest = await self._env.workers.run(
+                Lane.DISK,
+                make_manifest,
+                taken.index,
+                term,
+                taken.pos,
+                unpack_header(head).chain_crc,
+                store_time_of(head),
+                taken.config,
+                taken.parts,
+            )
+            await self._catalog.publish(manifest, taken.parts)
+            await self._catalog.prune(log.begin_pos)
+        except (ValueError, Rotten) as error:
+            self._env.log.warning("no snapshot: the log changed", index=taken.index, why=error)
+            return
+        except OSError as error:
+            # Derived data: the log goes on, and retention waits for a later boundary.
+            self.skipped += 1
+            self._env.log.error("cannot write a snapshot", index=taken.index, error=error)
+            return
+        self.taken += 1
+        self._env.log.info("snapshot", index=taken.index, pos=taken.pos, digest=manifest.digest[:16])
+        self._on_published()
+
+
+def store_time_of(head: bytes) -> int:
+    """Store time in ms of the record in an entry, given the entry's first bytes; -1 when it holds none."""
+    if len(head) < HEAD_BYTES:
+        return -1
+    magic, sys_flag = _HEAD.unpack_from(head, HEADER_SIZE)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return -1
+    at = HEADER_SIZE + STORE_TIMESTAMP_AT + (_V6_EXTRA if sys_flag & BORN_HOST_V6 else 0)
+    return int(_LONG.unpack_from(head, at)[0])

@@ -1,0 +1,208 @@
+"""The directory `snapshots` of a store: one directory for each snapshot, named by the pos that it is true at.
+
+A snapshot is written into `<pos>.tmp`, every file fsynced, and published by one rename: it is there whole or
+not at all. What is damaged or unfinished is removed when it is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from dledger.log.base import LogBase
+from dledger.replication.install import Offer
+from formats.snapshot import (
+    BEGINS_FILE,
+    MANIFEST_FILE,
+    Manifest,
+    check_parts,
+    decode_manifest,
+    encode_manifest,
+)
+from formats.store_files import (
+    SNAPSHOTS_DIR,
+    CorruptFile,
+    decode_json,
+    encode_json,
+    parse_segment_name,
+    segment_name,
+)
+from runtime import Env, Lane
+from runtime.files import Files
+from runtime.publish import publish, read_file, write_synced
+
+
+class SnapshotCatalog:
+    """The snapshots of one store. Changes go one at a time; reading is by whole snapshots."""
+
+    def __init__(self, env: Env, node_dir: str, keep: int) -> None:
+        self._env = env
+        self.directory = f"{node_dir}/{SNAPSHOTS_DIR}"
+        self._begins_file = f"{node_dir}/{BEGINS_FILE}"
+        self._keep = keep
+        self._manifests: dict[int, Manifest] = {}
+        self._lock = asyncio.Lock()
+        self.begins: int | None = None
+        """Where the store says that its log begins; None when it never said."""
+        self.replacing = False
+        """It must begin there, whatever it holds: an install passed its point of no return."""
+
+    @property
+    def manifests(self) -> list[Manifest]:
+        """All usable ones, by pos."""
+        return [self._manifests[pos] for pos in sorted(self._manifests)]
+
+    def has(self, pos: int) -> bool:
+        """Whether there is a snapshot at this pos."""
+        return pos in self._manifests
+
+    def bases(self) -> dict[int, LogBase]:
+        """Where a log may begin."""
+        return {pos: base_of(manifest) for pos, manifest in self._manifests.items()}
+
+    def lowest(self, pos: int) -> Manifest | None:
+        """The first one at or behind `pos`: the one with which a log that begins at `pos` is rebuilt."""
+        return next((manifest for manifest in self.manifests if manifest.pos >= pos), None)
+
+    async def open(self) -> None:
+        """Find what is there; OSError, CorruptFile."""
+        run, files = self._env.workers.run, self._env.files
+        said = await run(Lane.DISK, read_file, files, self._begins_file)
+        if said is not None:
+            value = decode_json(said)
+            pos, replacing = value.get("pos"), value.get("replace")
+            if not isinstance(pos, int) or not isinstance(replacing, bool):
+                raise CorruptFile(f"{self._begins_file}: wrong type of field")
+            self.begins, self.replacing = pos, replacing
+        await run(Lane.DISK, files.mkdir, self.directory)
+        names = await run(Lane.DISK, files.listdir, self.directory)
+        for name in names:
+            pos = parse_segment_name(name)
+            path = f"{self.directory}/{name}"
+            if pos is not None:
+                try:
+                    found = await run(Lane.DISK, _read_manifest, files, path)
+                except OSError as error:  # it may be readable another time
+                    self._env.log.error("snapshot not readable", path=path, error=error)
+                    continue
+                if isinstance(found, Manifest) and found.pos == pos:
+                    self._manifests[pos] = found
+                    continue
+                self._env.log.warning("snapshot removed", path=path, why=str(found))
+            elif not name.endswith(".tmp"):
+                continue
+            await run(Lane.DISK, files.rmtree, path)
+
+    async def say_begins(self, pos: int, *, replace: bool = False) -> None:
+        """Make durable where the log begins."""
+        data = encode_json({"pos": pos, "replace": replace})
+        await publish(self._env.files, self._env.workers, Lane.DISK, self._begins_file, data)
+        self.begins, self.replacing = pos, replace
+
+    async def publish(self, manifest: Manifest, parts: Mapping[str, bytes]) -> None:
+        """Make a snapshot durable under its name. OSError: nothing was published."""
+        run, files = self._env.workers.run, self._env.files
+        path = f"{self.directory}/{segment_name(manifest.pos)}"
+        unfinished = f"{path}.tmp"
+        async with self._lock:
+            if manifest.pos in self._manifests:
+                return
+            await run(Lane.DISK, files.rmtree, unfinished)
+            await run(Lane.DISK, files.rmtree, path)  # a damaged one
+            await run(Lane.DISK, files.mkdir, unfinished)
+            for name in sorted(parts):
+                await run(Lane.DISK, write_synced, files, f"{unfinished}/{name}", parts[name])
+            await run(
+                Lane.DISK, write_synced, files, f"{unfinished}/{MANIFEST_FILE}", encode_manifest(manifest)
+            )
+            await run(Lane.DISK, files.sync_dir, unfinished)
+            await run(Lane.DISK, files.rename, unfinished, path)
+            await run(Lane.DISK, files.sync_dir, self.directory)
+            self._manifests[manifest.pos] = manifest
+
+    async def load(self, manifest: Manifest) -> dict[str, bytes] | None:
+        """All parts, checked; None when it is damaged (it is removed then) or gone."""
+        run, files = self._env.workers.run, self._env.files
+        path = f"{self.directory}/{segment_name(manifest.pos)}"
+        try:
+            parts = await run(Lane.DISK, _load, files, path, manifest)
+        except OSError as error:
+            self._env.log.error("snapshot not readable", path=path, error=error)
+            self._manifests.pop(manifest.pos, None)
+            return None
+        if isinstance(parts, dict):
+            return parts
+        self._env.log.error("snapshot is damaged", path=path, why=parts)
+        await self.discard(manifest)
+        return None
+
+    async def discard(self, manifest: Manifest) -> None:
+        """Remove one."""
+        async with self._lock:
+            if self._manifests.get(manifest.pos) is manifest:
+                await self._remove(manifest.pos)
+
+    async def prune(self, begin_pos: int) -> None:
+        """Remove what no log needs that begins at `begin_pos`, and thin out what is more than the limit."""
+        async with self._lock:
+            for pos in [pos for pos in sorted(self._manifests) if pos < begin_pos]:
+                await self._remove(pos)
+            for pos in superfluous(sorted(self._manifests), self._keep):
+                await self._remove(pos)
+
+    async def _remove(self, pos: int) -> None:
+        del self._manifests[pos]
+        run, files = self._env.workers.run, self._env.files
+        await run(Lane.DISK, files.rmtree, f"{self.directory}/{segment_name(pos)}")
+        await run(Lane.DISK, files.sync_dir, self.directory)
+
+
+def superfluous(positions: list[int], keep: int) -> list[int]:
+    """Which snapshots to give up so that at most `keep` remain: never the first or the two newest.
+
+    The one whose neighbours lie closest together goes first, so that those that remain are spread evenly
+    and retention finds one near any place.
+    """
+    left = sorted(positions)
+    gone = []
+    while len(left) > max(keep, 3):
+        place = min(range(1, len(left) - 2), key=lambda at: (left[at + 1] - left[at - 1], at))
+        gone.append(left.pop(place))
+    return gone
+
+
+def base_of(manifest: Manifest) -> LogBase:
+    """The beginning of a log at this snapshot."""
+    return LogBase(manifest.index, manifest.term, manifest.pos, manifest.chain)
+
+
+def offer_of(manifest: Manifest) -> Offer:
+    """What a peer is told of it."""
+    return Offer(manifest.index, manifest.term, manifest.pos, manifest.chain, manifest.total, manifest.digest)
+
+
+# Below: blocking, for worker jobs.
+
+
+def _read_manifest(files: Files, path: str) -> Manifest | str:
+    try:
+        data = read_file(files, f"{path}/{MANIFEST_FILE}")
+        if data is None:
+            return "no manifest"
+        manifest = decode_manifest(data)
+        for name, part in manifest.parts.items():
+            if files.size(f"{path}/{name}") != part.size:
+                return f"part {name} has another size"
+    except (CorruptFile, FileNotFoundError, ValueError) as error:
+        return str(error)
+    return manifest
+
+
+def _load(files: Files, path: str, manifest: Manifest) -> dict[str, bytes] | str:
+    try:
+        parts = {name: read_file(files, f"{path}/{name}") for name in manifest.parts}
+        whole = {name: data for name, data in parts.items() if data is not None}
+        check_parts(manifest, whole)
+    except CorruptFile as error:
+        return str(error)
+    return whole

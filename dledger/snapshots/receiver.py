@@ -1,0 +1,301 @@
+"""A follower's side of an install (safety.md S20).
+
+Pieces are appended to `snapshots/incoming-<index>/stream`, each fsynced before it is acknowledged, so that
+the transfer goes on after a crash or with another leader. Then, in this order:
+
+1. the stream is checked and published as a snapshot of this store; up to here the old state is untouched;
+2. the file `begins` says `replace`: from here on the old log is given up, and a start goes on with 3;
+3. the log is emptied and begins behind the snapshot, the host is restored;
+4. `begins` is settled, the leader is told.
+
+Pushes that arrive during 2-4 wait. The node does not vote from 2 on until it was refilled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from errno import ENOSPC
+from typing import Protocol
+
+from dledger.applier import Applier
+from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.host import Host
+from dledger.log.store import LogStore
+from dledger.messages import Code, InstallResponse, InstallSnapshot, Message
+from dledger.peers import Peers
+from dledger.replication.install import Offer
+from dledger.snapshots.catalog import SnapshotCatalog, base_of
+from formats.snapshot import Manifest, unpack_stream
+from formats.store_files import CorruptFile, decode_json, encode_json
+from runtime import Env, Lane
+from runtime.files import Files
+from runtime.publish import read_file, write_synced
+
+MAX_TOTAL = 4 * 1024 * 1024 * 1024
+"""Bytes of a snapshot's stream."""
+MAX_WAITING = 8
+"""Pieces that wait while one is written; the leader has one on its way, more are of leaders before it."""
+NO_ROOM_PAUSE_S = 1.0
+"""How long to wait before the leader is asked for a piece again that the disk had no room for."""
+_PREFIX = "incoming-"
+_STREAM = "stream"
+_OFFER = "offer"
+
+
+class InstallEvents(Protocol):
+    """What the node does for an install."""
+
+    @property
+    def commit_index(self) -> int:
+        """Of the node."""
+
+    @property
+    def term(self) -> int:
+        """Of the node."""
+
+    @property
+    def applier(self) -> Applier:
+        """Of the node."""
+
+    def install_begins(self) -> None:
+        """The log is about to be replaced: this node does not vote until it was refilled."""
+
+    def installed(self, leader: str, manifest: Manifest) -> None:
+        """Log and host are those of the snapshot."""
+
+    def again(self, peer: str, message: Message) -> None:
+        """Handle a message once more, before everything held back."""
+
+    def hold(self) -> Callable[[], None]:
+        """Hold back peer messages until the returned function is called."""
+
+
+@dataclass
+class _Incoming:
+    offer: Offer
+    directory: str
+    size: int
+
+
+class InstallReceiver:
+    """`receive` takes pieces; `run` does the work."""
+
+    def __init__(
+        self,
+        env: Env,
+        log: LogStore,
+        host: Host,
+        peers: Peers,
+        catalog: SnapshotCatalog,
+        changing: asyncio.Lock,
+        events: InstallEvents,
+    ) -> None:
+        self._env = env
+        self._log = log
+        self._host = host
+        self._peers = peers
+        self._catalog = catalog
+        self._changing = changing
+        self._events = events
+        self._incoming: _Incoming | None = None
+        self._waiting: deque[tuple[str, InstallSnapshot]] = deque(maxlen=MAX_WAITING)
+        self._wake = asyncio.Event()
+        self._deferred: list[tuple[str, Message]] = []
+        self.replacing = False
+        """The log is being replaced: pushes must be deferred."""
+        self.done = 0
+
+    # Start
+
+    async def open(self) -> None:
+        """Find an unfinished transfer; OSError."""
+        self._incoming = await self._find_incoming()
+
+    async def _find_incoming(self) -> _Incoming | None:
+        run, files = self._env.workers.run, self._env.files
+        best: _Incoming | None = None
+        for name in await run(Lane.DISK, files.listdir, self._catalog.directory):
+            if not name.startswith(_PREFIX):
+                continue
+            directory = f"{self._catalog.directory}/{name}"
+            found = await run(Lane.DISK, _read_incoming, files, directory)
+            if found is None or best is not None:
+                await run(Lane.DISK, files.rmtree, directory)
+            else:
+                best = found
+        return best
+
+    # Pieces
+
+    def receive(self, peer: str, message: InstallSnapshot) -> None:
+        """A piece from the leader of the current term."""
+        self._waiting.append((peer, message))
+        self._wake.set()
+
+    def defer(self, peer: str, message: Message) -> None:
+        """A push that came while the log is being replaced."""
+        self._deferred.append((peer, message))
+
+    async def run(self) -> None:
+        """Take pieces and install, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                peer, message = self._waiting.popleft()
+                try:
+                    await self._piece(peer, message)
+                except OSError as error:
+                    if error.errno != ENOSPC or self.replacing:
+                        raise NodeFailed(f"cannot write an incoming snapshot: {error}", EXIT_STORE) from error
+                    self._env.log.error("no room for an incoming snapshot: waiting", error=error)
+                    await asyncio.sleep(NO_ROOM_PAUSE_S)
+                    self._answer(peer, message, 0 if self._incoming is None else self._incoming.size)
+
+    async def _piece(self, peer: str, message: InstallSnapshot) -> None:
+        if message.term != self._events.term:
+            return  # of a leader before this one
+        if self._have(message):
+            await self._forget_incoming()
+            self._answer(peer, message, message.total)
+            return
+        offer = Offer(
+            message.index, message.entry_term, message.pos, message.chain, message.total, message.digest
+        )
+        if not 0 < offer.total <= MAX_TOTAL or offer.index < 0 or offer.pos % self._log.segment_size:
+            self._env.log.error("impossible snapshot refused", peer=peer, index=offer.index, size=offer.total)
+            self._answer(peer, message, 0, Code.UNEXPECTED_ARGUMENT)
+            return
+        incoming = self._incoming
+        if incoming is None or incoming.offer != offer:
+            incoming = await self._begin(offer)
+        if message.data and message.offset == incoming.size < offer.total:
+            data = bytes(message.data)[: offer.total - incoming.size]
+            path = f"{incoming.directory}/{_STREAM}"
+            await self._env.workers.run(Lane.DISK, _append_synced, self._env.files, path, data, incoming.size)
+            incoming.size += len(data)
+        if incoming.size < offer.total:
+            self._answer(peer, message, incoming.size)
+        elif await self._install(peer, message, incoming):
+            self._answer(peer, message, offer.total)
+        else:
+            self._answer(peer, message, 0, Code.INCONSISTENT_STATE)
+
+    def _have(self, message: InstallSnapshot) -> bool:
+        """This log holds the snapshot's entry already, or begins behind it: nothing is to be replaced."""
+        return (
+            self._log.term_of(message.index) == message.entry_term
+            or message.index <= self._events.commit_index
+        )
+
+    def _answer(self, peer: str, message: InstallSnapshot, offset: int, code: Code = Code.SUCCESS) -> None:
+        self._peers.send(peer, InstallResponse(message.term, code, message.index, offset))
+
+    async def _begin(self, offer: Offer) -> _Incoming:
+        await self._forget_incoming()
+        run, files = self._env.workers.run, self._env.files
+        directory = f"{self._catalog.directory}/{_PREFIX}{offer.index}"
+        await run(Lane.DISK, files.rmtree, directory)
+        await run(Lane.DISK, files.mkdir, directory)
+        await run(Lane.DISK, write_synced, files, f"{directory}/{_STREAM}", b"")
+        await run(Lane.DISK, write_synced, files, f"{directory}/{_OFFER}", encode_json(_offer_fields(offer)))
+        await run(Lane.DISK, files.sync_dir, directory)
+        self._incoming = _Incoming(offer, directory, 0)
+        return self._incoming
+
+    async def _forget_incoming(self) -> None:
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None:
+            await self._env.workers.run(Lane.DISK, self._env.files.rmtree, incoming.directory)
+
+    # Installing
+
+    async def _install(self, peer: str, message: InstallSnapshot, incoming: _Incoming) -> bool:
+        """Check and publish, then replace. False when the bytes are not what was announced."""
+        run, files = self._env.workers.run, self._env.files
+        offer = incoming.offer
+        found = await run(Lane.DISK, _read_stream, files, f"{incoming.directory}/{_STREAM}", offer)
+        if isinstance(found, str):
+            self._env.log.error("incoming snapshot is not what was announced", peer=peer, why=found)
+            await self._forget_incoming()
+            return False
+        manifest, parts = found
+        await self._catalog.publish(manifest, parts)
+        await self._forget_incoming()
+        async with self._changing, self._events.applier.busy:
+            if self._have(message):
+                return True
+            await self._replace(message.leader, manifest, parts)
+        return True
+
+    async def _replace(self, leader: str, manifest: Manifest, parts: dict[str, bytes]) -> None:
+        self._env.log.warning(
+            "installing a snapshot", index=manifest.index, before=self._log.last_index, pos=manifest.pos
+        )
+        self.replacing = True
+        self._events.install_begins()
+        await self._catalog.say_begins(manifest.pos, replace=True)
+        await self._log.reset(base_of(manifest))
+        await self._host.restore(parts, manifest.index, manifest.pos)
+        await self._catalog.say_begins(manifest.pos)
+        await self._catalog.prune(manifest.pos)
+        self.done += 1
+        self.replacing = False
+        self._events.installed(leader, manifest)
+        release = self._events.hold()
+        for peer, deferred in reversed(self._deferred):
+            self._events.again(peer, deferred)
+        self._deferred.clear()
+        release()
+
+
+def _offer_fields(offer: Offer) -> dict[str, object]:
+    return {
+        "chain": offer.chain,
+        "digest": offer.digest,
+        "index": offer.index,
+        "pos": offer.pos,
+        "term": offer.term,
+        "total": offer.total,
+    }
+
+
+# Below: blocking, for worker jobs.
+
+
+def _append_synced(files: Files, path: str, data: bytes, at: int) -> None:
+    file = files.open(path)
+    try:
+        file.pwritev([data], at)
+        file.fdatasync()
+    finally:
+        file.close()
+
+
+def _read_incoming(files: Files, directory: str) -> _Incoming | None:
+    """An unfinished transfer; None when it cannot be gone on with."""
+    try:
+        data = read_file(files, f"{directory}/{_OFFER}")
+        fields = None if data is None else decode_json(data)
+        size = files.size(f"{directory}/{_STREAM}")
+    except (CorruptFile, ValueError, FileNotFoundError):
+        return None
+    if fields is None or set(fields) != set(_offer_fields(Offer(0, 0, 0, 0, 0, ""))):
+        return None
+    offer = Offer(**fields)  # type: ignore[arg-type]
+    return _Incoming(offer, directory, min(size, offer.total))
+
+
+def _read_stream(files: Files, path: str, offer: Offer) -> tuple[Manifest, dict[str, bytes]] | str:
+    data = read_file(files, path)
+    try:
+        manifest, parts = unpack_stream(data or b"")
+    except (CorruptFile, ValueError) as error:
+        return str(error)
+    told = (manifest.index, manifest.term, manifest.pos, manifest.chain, manifest.total, manifest.digest)
+    if told != (offer.index, offer.term, offer.pos, offer.chain, offer.total, offer.digest):
+        return "the manifest is another snapshot's"
+    return manifest, parts

@@ -1,0 +1,150 @@
+"""Retention at work: looks at the disk and the clock at intervals, and lets the log begin later.
+
+In this order: the host hears where the log will begin (readers of older positions are turned away), segments
+go from the oldest on, then index files and snapshots that nothing needs any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from dledger.host import Host
+from dledger.log.retention import Removal, RetentionSettings, Situation, decide
+from dledger.log.store import LogStore
+from dledger.replicator import Replicator
+from dledger.snapshots.catalog import SnapshotCatalog, base_of
+from formats.snapshot import Manifest
+from runtime import Env, Lane
+
+ASKED_TIMEOUT_S = 60.0
+"""How long an operator's wish to delete is tried (a reader or a peer may be in the way)."""
+
+
+class RetentionEvents(Protocol):
+    """What retention asks the node."""
+
+    @property
+    def applied_index(self) -> int:
+        """Last entry that the host holds: after a restart it may lag far behind the snapshots."""
+
+
+class Retainer:
+    """One per node."""
+
+    def __init__(
+        self,
+        env: Env,
+        node_dir: str,
+        settings: RetentionSettings,
+        log: LogStore,
+        host: Host,
+        replicator: Replicator,
+        catalog: SnapshotCatalog,
+        changing: asyncio.Lock,
+        events: RetentionEvents,
+    ) -> None:
+        self._env = env
+        self._dir = node_dir
+        self._settings = settings
+        self._log = log
+        self._host = host
+        self._replicator = replicator
+        self._catalog = catalog
+        self._changing = changing
+        self._events = events
+        self._wake = asyncio.Event()
+        self._asked: int | None = None
+        self._asked_until = 0.0
+        self._unfinished = False
+        self.used_ratio = 0.0
+        """Share of the file system in use at the last round."""
+        self.removals = 0
+
+    def delete_before(self, index: int) -> None:
+        """An operator wants entries below `index` gone: as far as whole segments and snapshots allow."""
+        self._asked = index
+        self._asked_until = asyncio.get_running_loop().time() + ASKED_TIMEOUT_S
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Something that retention waited for may have happened."""
+        if self._asked is not None:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Round after round, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.interval_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass  # the interval is over: the ordinary case
+            self._wake.clear()
+            await self.round()
+
+    async def round(self) -> None:
+        """One look, and what follows from it."""
+        try:
+            usage = await self._env.workers.run(Lane.DISK, self._env.files.usage, self._dir)
+            self.used_ratio = usage.used_ratio
+        except OSError as error:
+            self._env.log.warning("cannot see how full the disk is", error=error)
+        async with self._changing:
+            if self._unfinished:
+                self._unfinished = not await self._log.drop_before(self._log.base)
+            removal = decide(self._settings, self._situation(), self._catalog.manifests, self._asked)
+            if removal is not None:
+                await self._remove(removal)
+        self._forget_asked()
+
+    def _situation(self) -> Situation:
+        log = self._log
+        leader = self._replicator.leader
+        return Situation(
+            self._env.wall.now_ms(),
+            self.used_ratio,
+            log.begin_pos,
+            max(log.durable_pos - 1, 0) // log.segment_size * log.segment_size,
+            self._events.applied_index,
+            log.last_index + 1 if leader is None else leader.needed_from(),
+        )
+
+    async def _remove(self, removal: Removal) -> None:
+        manifest = removal.boundary
+        assert isinstance(manifest, Manifest)
+        parts = await self._catalog.load(manifest)
+        if parts is None:
+            return  # damaged: the next round takes another
+        self._env.log.info(
+            "log begins later",
+            first=manifest.index + 1,
+            before=self._log.first_index,
+            pos=manifest.pos,
+            why=removal.why,
+        )
+        await self._host.log_begins(parts, manifest.index, manifest.pos)
+        try:
+            await self._catalog.say_begins(manifest.pos)
+        except OSError as error:
+            # Without it nothing may go; a full disk gives up a prepared segment for it.
+            given = await self._log.pool.give_up_one()
+            self._env.log.warning("cannot note where the log begins", error=error, made_room=given)
+            return
+        self._unfinished = not await self._log.drop_before(base_of(manifest))
+        await self._catalog.prune(manifest.pos)
+        self.removals += 1
+        if removal.again:
+            self._wake.set()
+
+    def _forget_asked(self) -> None:
+        asked = self._asked
+        if asked is None:
+            return
+        late = asyncio.get_running_loop().time() >= self._asked_until
+        reached = not any(
+            self._log.begin_pos < manifest.pos and manifest.index < asked
+            for manifest in self._catalog.manifests
+        )
+        if late or reached:
+            self._asked = None

@@ -1,0 +1,146 @@
+"""The leader's side of an install: pieces of a snapshot's stream for a peer that is behind the log.
+
+The whole stream is read once, checked, and kept in memory while somebody needs it; the peer asks for piece
+after piece, so one is on its way at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from dledger.log.store import LogStore
+from dledger.messages import InstallResponse, InstallSnapshot
+from dledger.peers import Peers
+from dledger.replication.install import Offer
+from dledger.replication.leader import LeaderReplication, PushState, SendInstall
+from dledger.replicator import Replicator
+from dledger.snapshots.catalog import SnapshotCatalog, offer_of
+from formats.snapshot import pack_stream
+from runtime import Env, Lane
+
+PROTOCOL_WITH_INSTALL = 2
+
+
+class InstallSender:
+    """`dledger.replicator.Installs` of a node."""
+
+    def __init__(
+        self,
+        env: Env,
+        log: LogStore,
+        peers: Peers,
+        replicator: Replicator,
+        catalog: SnapshotCatalog,
+        piece_bytes: int,
+    ) -> None:
+        self._env = env
+        self._log = log
+        self._peers = peers
+        self._replicator = replicator
+        self._catalog = catalog
+        self._piece_bytes = piece_bytes
+        self._waiting: deque[tuple[LeaderReplication, SendInstall]] = deque()
+        self._wake = asyncio.Event()
+        self._loaded: tuple[Offer, bytes] | None = None
+        self._complained: dict[str, str] = {}
+        self.started = 0
+        self.bytes = 0
+
+    def offer(self) -> Offer | None:
+        """The snapshot at the log's beginning, or the next one that is usable."""
+        manifest = self._catalog.lowest(self._log.begin_pos)
+        return None if manifest is None or manifest.index < 0 else offer_of(manifest)
+
+    def send_install(self, leader: LeaderReplication, effect: SendInstall) -> None:
+        """Send a piece now, or when the snapshot is read."""
+        hello = self._peers.hellos.get(effect.peer)
+        if hello is not None and hello.protocol_max < PROTOCOL_WITH_INSTALL:
+            self._complain(effect.peer, "its version knows no snapshots: upgrade it, or empty its store")
+            return
+        if effect.offset < 0:
+            self.started += 1
+            self._env.log.info(
+                "peer is behind this log: installing a snapshot",
+                peer=effect.peer,
+                index=effect.offer.index,
+                size=effect.offer.total,
+            )
+            self._send(leader, effect, b"")
+        elif self._loaded is not None and self._loaded[0] == effect.offer:
+            self._send(leader, effect, self._loaded[1])
+        else:
+            self._waiting.append((leader, effect))
+            self._wake.set()
+
+    def no_snapshot(self, peer: str) -> None:
+        """Said once per state of affairs."""
+        self._complain(peer, f"behind entry {self._log.first_index}, and no snapshot would help it")
+
+    def on_response(self, peer: str, message: InstallResponse) -> None:
+        """A peer answered, in the term of this leader."""
+        leader = self._replicator.leader
+        if leader is not None:
+            self._replicator.perform(leader.install_response(peer, message))
+            self._forget_if_idle(leader)
+
+    async def run(self) -> None:
+        """Read snapshots for peers, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                leader, effect = self._waiting.popleft()
+                if self._replicator.leader is not leader or not self._wanted(leader, effect):
+                    continue
+                stream = await self._read(effect.offer)
+                if self._replicator.leader is not leader or not self._wanted(leader, effect):
+                    continue
+                if stream is None:
+                    self._replicator.perform(leader.install_failed(effect.peer, effect.offer.index))
+                else:
+                    self._send(leader, effect, stream)
+
+    def _wanted(self, leader: LeaderReplication, effect: SendInstall) -> bool:
+        progress = leader.progress.get(effect.peer)
+        return progress is not None and progress.offer == effect.offer
+
+    async def _read(self, offer: Offer) -> bytes | None:
+        if self._loaded is not None and self._loaded[0] == offer:
+            return self._loaded[1]
+        manifest = next((m for m in self._catalog.manifests if m.digest == offer.digest), None)
+        parts = None if manifest is None else await self._catalog.load(manifest)
+        if manifest is None or parts is None:
+            return None
+        stream = await self._env.workers.run(Lane.DISK, pack_stream, manifest, parts)
+        self._loaded = (offer, stream)
+        return stream
+
+    def _send(self, leader: LeaderReplication, effect: SendInstall, stream: bytes) -> None:
+        offer = effect.offer
+        data = stream[effect.offset : effect.offset + self._piece_bytes] if effect.offset >= 0 else b""
+        self.bytes += len(data)
+        self._peers.send(
+            effect.peer,
+            InstallSnapshot(
+                leader.term,
+                leader.self_id,
+                offer.index,
+                offer.term,
+                offer.pos,
+                offer.chain,
+                offer.total,
+                effect.offset,
+                data,
+                offer.digest,
+            ),
+        )
+
+    def _forget_if_idle(self, leader: LeaderReplication) -> None:
+        if not any(progress.state is PushState.INSTALL for progress in leader.progress.values()):
+            self._loaded = None
+
+    def _complain(self, peer: str, text: str) -> None:
+        if self._complained.get(peer) != text:
+            self._complained[peer] = text
+            self._env.log.error("peer cannot be brought up", peer=peer, why=text)

@@ -1,0 +1,161 @@
+"""Snapshots, installs and retention of one node, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from dledger.config import NodeConfig
+from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.host import Host
+from dledger.log.store import LogStore
+from dledger.messages import InstallResponse, InstallSnapshot, Message
+from dledger.peers import Peers
+from dledger.replicator import Replicator
+from dledger.snapshots.boundary import BoundarySnapshots
+from dledger.snapshots.catalog import SnapshotCatalog
+from dledger.snapshots.receiver import InstallEvents, InstallReceiver
+from dledger.snapshots.retainer import Retainer, RetentionEvents
+from dledger.snapshots.sender import InstallSender
+from formats.store_files import CorruptFile
+from runtime import Env
+
+_ADVICE = "delete this node's store directory and restart it to refill it from its peers"
+
+
+class SnapshotEvents(InstallEvents, RetentionEvents, Protocol):
+    """What the node does for its snapshots."""
+
+
+class Snapshots:
+    """One per node. `open` before the log, `start_host` after it, `tasks` while it runs."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        log: LogStore,
+        host: Host,
+        peers: Peers,
+        replicator: Replicator,
+        config_at: Callable[[int], bytes | None],
+        events: SnapshotEvents,
+    ) -> None:
+        """`config_at`: the configuration in force at an index (S19)."""
+        node_dir = config.node_dir
+        self._env = env
+        self._log = log
+        self._host = host
+        self._replicator = replicator
+        changing = asyncio.Lock()  # the beginning of the log moves: one at a time
+        self.catalog = SnapshotCatalog(env, node_dir, config.retention.snapshots_kept)
+        self.boundary = BoundarySnapshots(env, log, host, self.catalog, config_at, self._published)
+        self.sender = InstallSender(env, log, peers, replicator, self.catalog, config.push_bytes)
+        self.receiver = InstallReceiver(env, log, host, peers, self.catalog, changing, events)
+        self.retainer = Retainer(
+            env, node_dir, config.retention, log, host, replicator, self.catalog, changing, events
+        )
+        replicator.installs = self.sender
+
+    # Start
+
+    async def open(self) -> None:
+        """See what is there. NodeFailed, OSError."""
+        catalog = self.catalog
+        try:
+            await catalog.open()
+        except (CorruptFile, ValueError) as error:
+            raise NodeFailed(
+                f"where the log begins cannot be read: {error}: {_ADVICE}", EXIT_STORE
+            ) from error
+        await self.receiver.open()
+        if catalog.replacing and (catalog.begins is None or not catalog.has(catalog.begins)):
+            raise NodeFailed(
+                f"an install was cut short, and its snapshot in {catalog.directory} is damaged: {_ADVICE}",
+                EXIT_STORE,
+            )
+
+    async def start_host(self, applied: int) -> int:
+        """After `Host.open`: give it what its log does not reach back to. The index that it holds then."""
+        log, catalog = self._log, self.catalog
+        for manifest in catalog.manifests:
+            if manifest.index > log.last_index or log.term_of(manifest.index) not in (manifest.term, None):
+                # Published for an install that did not come to pass, or ahead of a log that lost its tail.
+                self._env.log.warning("snapshot does not fit the log: removed", index=manifest.index)
+                await catalog.discard(manifest)
+        await catalog.prune(log.begin_pos)
+        restored = -1
+        if catalog.replacing or applied < log.first_index - 1:
+            restored = applied = await self._restore()
+        if catalog.replacing:
+            await catalog.say_begins(log.begin_pos)
+        begins = catalog.lowest(log.begin_pos)
+        if log.begin_pos > 0 and begins is not None and begins.index != restored and begins.index <= applied:
+            parts = await catalog.load(begins)
+            if parts is not None:
+                await self._host.log_begins(parts, begins.index, begins.pos)
+        return applied
+
+    async def _restore(self) -> int:
+        while (manifest := self.catalog.lowest(self._log.begin_pos)) is not None:
+            parts = await self.catalog.load(manifest)
+            if parts is not None:
+                self._env.log.info("state restored from a snapshot", index=manifest.index)
+                await self._host.restore(parts, manifest.index, manifest.pos)
+                return manifest.index
+        raise NodeFailed(
+            f"the log begins at index {self._log.first_index}, and neither the derived state nor a snapshot "
+            f"in {self.catalog.directory} reaches back to it: {_ADVICE}",
+            EXIT_STORE,
+        )
+
+    def base_config(self) -> tuple[int, bytes] | None:
+        """The configuration where the log begins, and at which index, if a snapshot tells (S19)."""
+        manifest = self.catalog.lowest(self._log.begin_pos)
+        if manifest is None or self._log.begin_pos == 0 or not manifest.config:
+            return None
+        return manifest.index, manifest.config
+
+    # Work
+
+    def tasks(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        """To be run with the node, by name."""
+        return [
+            ("snapshots", self.boundary.run()),
+            ("install-send", self.sender.run()),
+            ("install", self.receiver.run()),
+            ("retention", self.retainer.run()),
+        ]
+
+    def receive(self, peer: str, message: InstallSnapshot | InstallResponse) -> None:
+        """A message of the current term."""
+        if isinstance(message, InstallSnapshot):
+            self.receiver.receive(peer, message)
+        else:
+            self.sender.on_response(peer, message)
+
+    def defers(self, peer: str, message: Message) -> bool:
+        """Whether a push has to wait, because the log is being replaced; it is handled later then."""
+        if self.receiver.replacing:
+            self.receiver.defer(peer, message)
+        return self.receiver.replacing
+
+    def status(self) -> dict[str, object]:
+        """For the node's status."""
+        newest = self.catalog.manifests[-1:]
+        return {
+            "begin_pos": self._log.begin_pos,
+            "snapshots": len(self.catalog.manifests),
+            "snapshot_index": newest[0].index if newest else -1,
+            "snapshots_skipped": self.boundary.skipped,
+            "installs_sent": self.sender.started,
+            "installs_done": self.receiver.done,
+            "installing": self.receiver.replacing,
+        }
+
+    def _published(self) -> None:
+        self.retainer.wake()
+        leader = self._replicator.leader
+        if leader is not None:
+            self._replicator.perform(leader.offers_changed())

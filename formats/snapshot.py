@@ -1,0 +1,156 @@
+"""Manifest of a boundary snapshot, and the byte stream in which one travels (docs/formats.md). Pure.
+
+A snapshot is true exactly at `index`, the last entry before log offset `pos`, where a segment begins
+(safety.md S20). All replicas of a group make equal ones: everything in a manifest is a function of the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from zlib import crc32
+
+from formats.store_files import CorruptFile, decode_json, encode_json
+
+MANIFEST_FILE = "manifest"
+BEGINS_FILE = "begins"
+"""Where the log begins, as JSON: `pos`, and `replace` while a snapshot replaces the log."""
+VERSION = 1
+MAX_PARTS = 1024
+_SIZE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of a snapshot: bytes and CRC-32."""
+
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a snapshot is.
+
+    `chain`: chain value of entry `index`. `store_time_ms`: store time of the last record before `pos`, -1
+    when that entry holds none. `config`: the configuration in force (`Members.state_at`), empty before the
+    group was formed.
+    """
+
+    index: int
+    term: int
+    pos: int
+    chain: int
+    store_time_ms: int
+    config: bytes
+    parts: Mapping[str, Part]
+    digest: str
+    """SHA-256 over all of the above and the content of the parts, in hexadecimal."""
+
+    @property
+    def total(self) -> int:
+        """Bytes of the stream."""
+        return _SIZE_BYTES + len(encode_manifest(self)) + sum(part.size for part in self.parts.values())
+
+
+def make_manifest(
+    index: int,
+    term: int,
+    pos: int,
+    chain: int,
+    store_time_ms: int,
+    config: bytes,
+    parts: Mapping[str, bytes],
+) -> Manifest:
+    """The manifest of these parts (slow for large ones: for a worker). ValueError for an impossible name."""
+    for name in parts:
+        if not name or "/" in name or name.startswith(".") or name == MANIFEST_FILE or len(name) > 64:
+            raise ValueError(f"a part of a snapshot cannot be called {name!r}")
+    if len(parts) > MAX_PARTS:
+        raise ValueError(f"{len(parts)} parts: at most {MAX_PARTS}")
+    sizes = {name: Part(len(parts[name]), crc32(parts[name])) for name in sorted(parts)}
+    plain = Manifest(index, term, pos, chain, store_time_ms, config, sizes, "")
+    return replace(plain, digest=_digest(plain, parts))
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of the file: JSON and a CRC line."""
+    return encode_json(_fields(manifest))
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Inverse of `encode_manifest`; CorruptFile when it cannot be believed."""
+    value = decode_json(data)
+    if value.get("version") != VERSION:
+        raise CorruptFile(f"snapshot version {value.get('version')} is not {VERSION}")
+    try:
+        parts = value["parts"]
+        numbers = [value[name] for name in ("index", "term", "pos", "chain", "store_time_ms")]
+        if not isinstance(parts, dict) or not all(isinstance(number, int) for number in numbers):
+            raise CorruptFile("manifest: wrong type of field")
+        sizes = {str(name): Part(int(part["size"]), int(part["crc"])) for name, part in parts.items()}
+        config = bytes.fromhex(str(value["config"]))
+        index, term, pos, chain, time = (int(str(number)) for number in numbers)
+        return Manifest(index, term, pos, chain, time, config, sizes, str(value["digest"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFile(f"manifest: {error!r}") from error
+
+
+def check_parts(manifest: Manifest, parts: Mapping[str, bytes]) -> None:
+    """CorruptFile when these are not the parts that the manifest names."""
+    if set(parts) != set(manifest.parts):
+        raise CorruptFile("parts are missing, or more than the manifest names")
+    for name, part in manifest.parts.items():
+        if len(parts[name]) != part.size or crc32(parts[name]) != part.crc:
+            raise CorruptFile(f"part {name}: size or CRC differs")
+    if _digest(manifest, parts) != manifest.digest:
+        raise CorruptFile("digest differs")
+
+
+def pack_stream(manifest: Manifest, parts: Mapping[str, bytes]) -> bytes:
+    """What travels: size of the manifest (4 bytes, big-endian), manifest, parts in order of their names."""
+    head = encode_manifest(manifest)
+    return b"".join(
+        [len(head).to_bytes(_SIZE_BYTES, "big"), head, *(parts[name] for name in sorted(manifest.parts))]
+    )
+
+
+def unpack_stream(data: bytes) -> tuple[Manifest, dict[str, bytes]]:
+    """Inverse of `pack_stream`, everything checked; CorruptFile."""
+    end = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big")
+    manifest = decode_manifest(data[_SIZE_BYTES:end])
+    parts = {}
+    at = end
+    for name in sorted(manifest.parts):
+        size = manifest.parts[name].size
+        parts[name] = data[at : at + size]
+        at += size
+    if at != len(data):
+        raise CorruptFile(f"stream of {len(data)} bytes instead of {at}")
+    check_parts(manifest, parts)
+    return manifest, parts
+
+
+def _fields(manifest: Manifest) -> dict[str, object]:
+    return {
+        "chain": manifest.chain,
+        "config": manifest.config.hex(),
+        "digest": manifest.digest,
+        "index": manifest.index,
+        "parts": {name: {"crc": part.crc, "size": part.size} for name, part in manifest.parts.items()},
+        "pos": manifest.pos,
+        "store_time_ms": manifest.store_time_ms,
+        "term": manifest.term,
+        "version": VERSION,
+    }
+
+
+def _digest(manifest: Manifest, parts: Mapping[str, bytes]) -> str:
+    fields = _fields(manifest)
+    del fields["digest"]
+    total = sha256(json.dumps(fields, sort_keys=True).encode())
+    for name in sorted(parts):
+        total.update(parts[name])
+    return total.hexdigest()

@@ -1,0 +1,112 @@
+"""Retention of three real nodes in simulation: by age, by hour, by a filling disk (features.md L4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_sim_snapshots import NAMES, SMALL, Scene, refilled
+
+from chaos.sim import Settings, World
+from dledger.log.retention import HOUR_MS, RetentionSettings
+from formats.entry import Kind
+
+ALL_DAY = tuple(range(24))
+EPOCH_HOUR = Settings().epoch_ms // HOUR_MS % 24
+
+
+class Dated(Scene):
+    """Its entries are records with a store time."""
+
+    def add(self, count: int = 6) -> int:
+        leader = self.group.await_leader()
+        node = self.group.nodes[leader]
+        process = self.world.nodes[leader].process
+        assert process is not None
+        added: list[int] = []
+
+        def seal() -> None:
+            assert node.appender is not None
+            for _ in range(count):
+                added.append(node.appender.add_system(bytes(3000), node.wall_ms(), Kind.RAW))
+
+        process.loop.call_soon(seal)
+        self.world.run_until(lambda: added, 1)
+        self.group.await_applied((leader,), added[-1])
+        return added[-1]
+
+
+def settings(**changes: object) -> dict[str, object]:
+    retention = RetentionSettings(reserved_hours=5 / 3600, delete_hours=ALL_DAY, interval_s=0.1)
+    return SMALL | {"retention": replace(retention, **changes)}  # type: ignore[arg-type]
+
+
+def test_segments_go_when_their_last_record_is_old_enough() -> None:
+    with World(1) as world:
+        scene = Dated(world, **settings())
+        for _ in range(20):
+            scene.add()
+            world.run_for(0.5)
+        for name in NAMES:
+            node = scene.group.nodes[name]
+            assert node.log.first_index > 0
+            # 10 s were written at 12 entries a second; 5 s are to be kept, and at most a segment more is
+            kept = node.log.last_index - node.log.first_index
+            assert 55 < kept < 60 + 25 + 12
+        last = scene.add()
+        scene.group.await_applied(NAMES, last)
+        world.run_for(8.0)
+        first = scene.first("n0")
+        assert all(scene.first(name) == first for name in NAMES), "they agree on the age of a segment"
+        assert scene.group.nodes["n0"].log._segments.starts == [scene.group.nodes["n0"].log.begin_pos]
+
+
+@pytest.mark.parametrize("hour", [EPOCH_HOUR, (EPOCH_HOUR + 3) % 24])
+def test_what_expired_waits_for_its_hour(hour: int) -> None:
+    with World(2) as world:
+        scene = Dated(world, **settings(delete_hours=(hour,)))
+        for _ in range(10):
+            scene.add()
+        world.run_for(6.0)
+        assert all((scene.first(name) > 0) == (hour == EPOCH_HOUR) for name in NAMES)
+
+
+def test_a_filling_disk_frees_the_oldest_segments_at_any_age() -> None:
+    size = 4_000_000
+    with World(3, settings=Settings(disk_bytes=size)) as world:
+        scene = Dated(world, **settings(reserved_hours=72.0, clean_ratio=0.2, force_ratio=0.3))
+        scene.add()
+        world.run_for(0.5)
+        leader = scene.group.await_leader()
+        victim = next(name for name in NAMES if name != leader)
+        world.kill(victim)
+        for _ in range(150):
+            last = scene.add()
+        world.run_for(1.0)
+        for name in scene.living():
+            assert scene.group.nodes[name].snapshots.retainer.used_ratio < 0.35
+            assert 0 < scene.first(name) < last
+        scene.start(victim)
+        world.run_until(lambda: refilled(scene, victim), 5)
+        for _ in range(30):
+            scene.add()
+        scene.settle()
+
+
+def test_forced_cleaning_may_take_what_a_slow_peer_still_needs() -> None:
+    with World(4, settings=Settings(disk_bytes=3_000_000)) as world:
+        full = settings(reserved_hours=72.0, clean_ratio=0.2, force_ratio=0.3)
+        scene = Dated(world, **full, inflight_bytes=32 * 1024)
+        scene.add()
+        leader = scene.group.await_leader()
+        victim = next(name for name in NAMES if name != leader)
+        receiver = scene.group.nodes[victim].snapshots.receiver
+        world.partition(leader, victim)
+        while scene.first(leader) <= scene.group.nodes[victim].log.last_index:
+            scene.add()
+            world.run_for(0.02)
+        world.heal()
+        for _ in range(20):
+            scene.add()  # more goes while it is installed
+        world.run_until(lambda: receiver.done, 5)
+        scene.settle()

@@ -1,0 +1,434 @@
+"""Snapshots, installs and retention of three real nodes in simulation (safety.md S14, S20, S21)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import node_group
+import pytest
+
+from chaos.sim import World
+from dledger.host import Role
+from dledger.log.retention import RetentionSettings
+from dledger.node import Node
+from formats.entry import HEADER_SIZE, Kind
+from formats.snapshot import Manifest
+
+NAMES = node_group.NAMES
+SMALL = {
+    "segment_size": 64 * 1024,
+    "max_entry_bytes": 16 * 1024,
+    "index_units_per_file": 64,
+    "retention": RetentionSettings(interval_s=0.1, snapshots_kept=8),
+    "push_bytes": 16 * 1024,
+}
+
+
+BALLAST = 200_000
+
+
+class HeavyHost(node_group.ListHost):
+    """Its snapshot takes a dozen pieces."""
+
+    def snapshot(self) -> Mapping[str, bytes]:
+        seed = random.Random(self.digest)
+        return {**super().snapshot(), "ballast": seed.randbytes(BALLAST)}
+
+    async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        assert parts["ballast"] == random.Random(parts["digest"]).randbytes(BALLAST)
+        await super().restore(parts, index, pos)
+
+
+class Scene:
+    """A group with small segments, and what a test does with it."""
+
+    def __init__(self, world: World, **settings: object) -> None:
+        self.world = world
+        self.group = node_group.Group(world, HeavyHost, **(SMALL | settings))
+        self.count = 0
+
+    def start(self, name: str) -> None:
+        """Start a node that is down; what was known of its last process is forgotten."""
+        self.group.nodes.pop(name, None)
+        self.group.hosts.pop(name, None)
+        self.group.start(name)
+        self.world.run_until(lambda: name in self.group.nodes, 1)
+
+    def alive(self, name: str) -> bool:
+        return self.world.nodes[name].process is not None
+
+    def living(self) -> tuple[str, ...]:
+        return tuple(name for name in NAMES if self.alive(name))
+
+    def fill(self, segments: int) -> int:
+        """Append until the log is so many segments longer; the index of the last entry."""
+        leader = self.group.await_leader()
+        log = self.group.nodes[leader].log
+        goal = log.end_pos + segments * SMALL["segment_size"]  # type: ignore[operator]
+        last = log.last_index
+        while log.end_pos < goal:
+            self.count += 1
+            bodies = [b"%d-%d" % (self.count, part) + bytes(3000) for part in range(6)]
+            last = self.group.append(leader, bodies)
+            self.group.await_applied((leader,), last)
+        return last
+
+    def delete_before(self, name: str, index: int) -> None:
+        """Retention by hand, on one node."""
+        process = self.world.nodes[name].process
+        assert process is not None
+        process.loop.call_soon(self.group.nodes[name].snapshots.retainer.delete_before, index)
+
+    def cut_front(self, names: tuple[str, ...], index: int) -> None:
+        """Let the logs of these nodes begin as near to `index` as segments allow."""
+        before = [self.first(name) for name in names]
+        for name in names:
+            self.delete_before(name, index)
+        self.world.run_until(
+            lambda: all(self.first(name) > first for name, first in zip(names, before, strict=True)), 5
+        )
+
+    def sent(self, name: str) -> int:
+        """Bytes of snapshots that a node's present process has sent."""
+        return self.group.nodes[name].snapshots.sender.bytes
+
+    def first(self, name: str) -> int:
+        return self.group.nodes[name].log.first_index
+
+    def settle(self) -> None:
+        """Everything heals and starts; all agree in the end."""
+        self.world.heal()
+        for name in NAMES:
+            if not self.alive(name):
+                self.start(name)
+        self.world.run_for(1.0)
+        leader = self.group.await_leader()
+        last = self.group.append(leader, [b"the last"])
+        self.group.await_applied(NAMES, last)
+        self.world.run_until(lambda: all(self.group.nodes[name].elector.may_vote for name in NAMES), 5)
+        self.check()
+
+    def check(self) -> None:
+        """Equal state at equal index, equal snapshots at equal places, logs that begin where they should."""
+        digests = {
+            (host.begins + len(host.entries), host.digest)
+            for name, host in self.group.hosts.items()
+            if self.alive(name)
+        }
+        assert len({count for count, _ in digests}) == len(digests), "states differ at one index"
+        manifests: dict[int, Manifest] = {}
+        for name in self.living():
+            node = self.group.nodes[name]
+            for manifest in node.snapshots.catalog.manifests:
+                assert manifests.setdefault(manifest.pos, manifest) == manifest, "snapshots differ"
+                assert node.log.begin_pos <= manifest.pos
+            assert node.log.begin_pos == 0 or node.snapshots.catalog.has(node.log.begin_pos)
+
+    def behind(self) -> tuple[str, str]:
+        """(leader, a follower that is down and behind the beginning of the others' logs)."""
+        leader = self.group.await_leader()
+        last = self.fill(1)
+        self.group.await_applied(NAMES, last)
+        victim = next(name for name in NAMES if name != leader)
+        self.world.kill(victim)
+        last = self.fill(5)
+        others = self.living()
+        self.group.await_applied(others, last)
+        self.cut_front(others, last - 30)
+        return leader, victim
+
+
+def test_a_follower_behind_the_log_start_comes_back_by_install() -> None:
+    with World(1, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        assert scene.first(leader) > 60
+        scene.start(victim)
+        world.run_until(lambda: scene.group.hosts[victim].restores, 5)
+        scene.settle()
+        assert 60 < scene.first(victim) <= scene.first(leader)
+        assert scene.group.hosts[victim].begins == scene.first(victim)
+        world.kill(victim)  # and it starts again from what it has
+        scene.start(victim)
+        scene.settle()
+
+
+def effects_of_an_install(seed: int) -> tuple[int, int]:
+    """How many effects follower and leader have from the follower's start until it is refilled."""
+    with World(seed, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        process = world.nodes[leader].process
+        assert process is not None
+        before = process.effects
+        scene.start(victim)
+        world.run_until(lambda: refilled(scene, victim), 5)
+        started = world.nodes[victim].process
+        assert started is not None
+        return started.effects, process.effects - before
+
+
+def refilled(scene: Scene, name: str) -> bool:
+    host, node = scene.group.hosts.get(name), scene.group.nodes.get(name)
+    return host is not None and node is not None and bool(host.restores) and node.elector.may_vote
+
+
+def crash_at(seed: int, effect: int, power: bool, of_leader: bool) -> None:
+    with World(seed, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        old = scene.group.nodes[victim].log.durable_index
+        scene.start(victim)
+        world.crash_before(leader if of_leader else victim, effect, power=power)
+        world.run_for(0.3)
+        if not of_leader and not scene.alive(victim):
+            # What is there without help of the others: the old log whole, or the snapshot's.
+            world.isolate(victim)
+            scene.start(victim)
+            world.run_until(lambda: scene.group.nodes[victim]._timer, 2)
+            log = scene.group.nodes[victim].log
+            assert (log.first_index == 0 and log.last_index >= old) or log.first_index > old + 1
+            assert scene.group.hosts[victim].begins == log.first_index
+        scene.settle()
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_crash_anywhere_in_an_install_leaves_the_old_state_or_the_new(power: bool) -> None:
+    effects, _ = effects_of_an_install(2)
+    assert effects > 100
+    for effect in range(1, effects + 2, 5):
+        crash_at(2, effect, power, of_leader=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("of_leader", [False, True])
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_crash_before_every_effect_of_an_install(seed: int, power: bool, of_leader: bool) -> None:
+    effects = effects_of_an_install(seed)[of_leader]
+    for effect in range(1, effects + 2):
+        crash_at(seed, effect, power, of_leader)
+
+
+def half_done(scene: Scene, victim: str) -> bool:
+    incoming = scene.group.nodes[victim].snapshots.receiver._incoming
+    return incoming is not None and incoming.size > BALLAST // 2
+
+
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_an_install_goes_on_with_another_leader(seed: int) -> None:
+    with World(seed, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        scene.start(victim)
+        world.run_until(lambda: half_done(scene, victim), 5)
+        world.kill(leader)
+        world.run_until(lambda: refilled(scene, victim), 5)
+        second = scene.group.await_leader()
+        assert second != leader
+        assert 0 < scene.sent(second) < BALLAST * 0.6, "the second leader began anew"
+        scene.settle()
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_an_install_goes_on_after_a_crash_of_either_side(power: bool) -> None:
+    with World(7, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        scene.start(victim)
+        world.run_until(lambda: half_done(scene, victim), 5)
+        sent = scene.sent(leader)
+        (world.power_cut if power else world.kill)(victim)
+        scene.start(victim)
+        world.run_until(lambda: refilled(scene, victim), 5)
+        assert scene.group.await_leader() == leader
+        assert scene.sent(leader) - sent < BALLAST * 0.6, "what was fsynced was sent again"
+        scene.settle()
+
+
+def test_an_install_goes_on_after_a_reconnection() -> None:
+    with World(8, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        scene.start(victim)
+        world.run_until(lambda: half_done(scene, victim), 5)
+        sent = scene.sent(leader)
+        process = world.nodes[leader].process
+        assert process is not None
+        process.loop.call_soon(scene.group.nodes[leader]._peers.refresh)  # closes every connection
+        world.run_until(lambda: refilled(scene, victim), 5)
+        assert scene.sent(leader) - sent < BALLAST * 0.6
+        scene.settle()
+
+
+@pytest.mark.parametrize("seed", [9, 10])
+def test_a_wiped_node_joins_a_group_whose_log_begins_late(seed: int) -> None:
+    with World(seed, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        world.nodes[victim].disk.remove("/store")
+        scene.start(victim)
+        world.run_until(lambda: refilled(scene, victim), 5)
+        scene.settle()
+        node = scene.group.nodes[victim]
+        world.run_until(lambda: node.role is Role.FOLLOWER, 5)
+        # it counts: the group lives with it and one of the old ones
+        world.kill(leader)
+        last = scene.fill(1)
+        scene.group.await_applied(scene.living(), last)
+        scene.settle()
+
+
+def test_while_it_is_installed_a_node_does_not_vote() -> None:
+    with World(11, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        _, victim = scene.behind()
+        scene.start(victim)
+        world.run_until(lambda: scene.group.nodes[victim].snapshots.receiver.replacing, 5)
+        assert not scene.group.nodes[victim].elector.may_vote
+        world.run_until(lambda: scene.group.hosts[victim].restores, 5)
+        assert not scene.group.nodes[victim].elector.may_vote
+        world.run_until(lambda: refilled(scene, victim), 5)
+
+
+def test_a_damaged_snapshot_is_not_sent_and_the_next_one_serves() -> None:
+    with World(12, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        scene.fill(3)
+        manifests = scene.group.nodes[leader].snapshots.catalog.manifests
+        assert len(manifests) >= 2
+        path = f"/store/dledger-{leader}/snapshots/{manifests[0].pos:020d}/ballast"
+        world.nodes[leader].disk.inode(path).content[1000] ^= 1
+        scene.start(victim)
+        world.run_until(lambda: scene.group.hosts[victim].restores, 5)
+        assert scene.group.hosts[victim].begins == manifests[1].index + 1
+        world.run_until(lambda: refilled(scene, victim), 5)
+
+
+def test_retention_on_every_node_and_restarts() -> None:
+    with World(13, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        for _ in range(4):
+            last = scene.fill(3)
+            scene.group.await_applied(NAMES, last)
+            scene.cut_front(NAMES, last - 20)
+            world.run_for(0.1)
+            for name in NAMES:
+                node = scene.group.nodes[name]
+                assert last - 60 < node.log.first_index <= last - 20
+                assert len(node.log._segments.starts) <= 4
+                assert len(node.snapshots.catalog.manifests) <= 4
+                files = world.nodes[name].disk.directory(f"/store/dledger-{name}/index").names
+                assert min(int(file) for file in files) == node.log.first_index // 64 * 64 * 32
+            for name in NAMES:
+                world.power_cut(name)
+            for name in NAMES:
+                scene.start(name)
+            scene.settle()
+
+
+class Run:
+    """Random appends, retention, kills, power cuts, partitions, wiped stores; one seed."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.scene = Scene(world)
+        self.group = self.scene.group
+        self.acknowledged: dict[int, bytes] = {}
+        self.installs = 0
+        self.seen: dict[int, tuple[int, int, int, bytes]] = {}
+        self.random = random.Random(seed)
+        self.sealed: list[tuple[Node, int, int, bytes]] = []
+        self.looked: dict[tuple[str, int], int] = {}
+        self.restored: dict[tuple[str, int], int] = {}
+        self.count = 0
+
+    def step(self) -> None:
+        chance = self.random.random()
+        alive = self.scene.living()
+        if chance < 0.45:
+            self.append()
+        elif chance < 0.65 and alive:
+            name = self.random.choice(alive)
+            if name in self.group.nodes:
+                self.scene.delete_before(name, self.group.nodes[name].log.last_index - 10)
+        elif chance < 0.72 and alive:
+            stop = self.world.power_cut if self.random.random() < 0.6 else self.world.kill
+            stop(self.random.choice(alive))
+        elif chance < 0.82:
+            dead = [name for name in NAMES if not self.scene.alive(name)]
+            if dead:
+                self.group.start(self.random.choice(dead))
+        elif chance < 0.88:
+            if self.random.random() < 0.5:
+                self.world.isolate(self.random.choice(NAMES))
+            else:
+                self.world.partition(*self.random.sample(NAMES, 2), directed=self.random.random() < 0.5)
+        elif chance < 0.95:
+            self.world.heal()
+        self.world.run_for(self.random.choice((0.001, 0.01, 0.05, 0.2, 0.8)))
+        self.look()
+
+    def append(self) -> None:
+        leader = self.group.leader()
+        if leader is None:
+            return
+        node = self.group.nodes[leader]
+        process = self.world.nodes[leader].process
+        assert process is not None
+        self.count += 1
+        bodies = [b"%d-%d" % (self.count, part) + bytes(3000) for part in range(self.random.randint(1, 25))]
+
+        def seal() -> None:
+            appender = node.appender
+            for body in bodies if appender is not None else ():
+                assert appender is not None
+                appender.reserve(HEADER_SIZE + len(body))
+                index = appender.add((body,), len(body), Kind.RAW)
+                self.sealed.append((node, appender.term, index, body))
+
+        process.loop.call_soon(seal)
+
+    def look(self) -> None:
+        for name, host in self.group.hosts.items():
+            key = (name, self.world.nodes[name].processes)
+            self.restored[key] = host.restores
+            for entry in host.entries[max(self.looked.get(key, 0) - host.begins, 0) :]:
+                assert self.seen.setdefault(entry[0], entry) == entry, f"{name} differs at {entry[0]}"
+            self.looked[key] = host.begins + len(host.entries)
+        for node, term, index, body in list(self.sealed):
+            if node.role is Role.LEADER and node.term == term and node.commit_index >= index:
+                self.acknowledged[index] = body
+                self.sealed.remove((node, term, index, body))
+
+    def finish(self) -> None:
+        self.scene.settle()
+        self.look()
+        for index, body in self.acknowledged.items():
+            assert self.seen[index][3] == body, f"acknowledged entry {index} is lost"
+
+
+def run_seed(seed: int, steps: int = 150) -> tuple[int, int]:
+    """(entries acknowledged, states restored from a snapshot)."""
+    with World(seed, settings=node_group.SETTINGS) as world:
+        run = Run(world, seed)
+        run.group.await_leader()
+        for _ in range(steps):
+            run.step()
+        run.finish()
+        return len(run.acknowledged), sum(run.restored.values())
+
+
+def test_random_faults_and_retention_lose_nothing() -> None:
+    results = [run_seed(seed) for seed in range(4)]
+    assert sum(count for count, _ in results) > 800
+    assert sum(restores for _, restores in results) > 3, "no install was tried"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 300, 20))
+def test_random_faults_and_retention_lose_nothing_in_many_seeds(first: int) -> None:
+    results = [run_seed(seed) for seed in range(first, first + 20)]
+    assert sum(restores for _, restores in results) > 20

@@ -1,0 +1,58 @@
+"""What a leader does with a peer that cannot be installed: says so once (protocol version 1, no snapshot)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dledger.messages import InstallSnapshot
+from dledger.replication.install import Offer
+from dledger.replication.leader import SendInstall
+from dledger.snapshots.sender import InstallSender
+from runtime.env import production_env
+
+OFFER = Offer(20, 1, 65536, 7, 1000, "d")
+
+
+class Log:
+    """Counts errors."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def error(self, event: str, **fields: object) -> None:
+        self.errors.append(event)
+
+    def info(self, event: str, **fields: object) -> None: ...
+
+
+def sender(protocol_max: int) -> tuple[InstallSender, Log, list[Any]]:
+    log = Log()
+    sent: list[Any] = []
+    peers: Any = SimpleNamespace(
+        hellos={"n1": SimpleNamespace(protocol_max=protocol_max)},
+        send=lambda peer, message: sent.append(message),
+    )
+    env = replace(production_env(), log=log)  # type: ignore[arg-type]
+    nothing: Any = SimpleNamespace(first_index=21)
+    return InstallSender(env, nothing, peers, nothing, nothing, 300), log, sent
+
+
+@pytest.mark.parametrize(("version", "count"), [(1, 0), (2, 3)])
+def test_a_peer_of_version_1_gets_no_snapshot(version: int, count: int) -> None:
+    install, log, sent = sender(version)
+    leader: Any = SimpleNamespace(term=3, self_id="n0")
+    for _ in range(3):
+        install.send_install(leader, SendInstall("n1", OFFER, -1))
+    assert len(sent) == count and all(isinstance(message, InstallSnapshot) for message in sent)
+    assert len(log.errors) == (1 if version == 1 else 0), "it is said once"
+
+
+def test_a_peer_that_no_snapshot_helps_is_named_once() -> None:
+    install, log, _ = sender(2)
+    for _ in range(3):
+        install.no_snapshot("n1")
+    assert len(log.errors) == 1

@@ -1,0 +1,378 @@
+"""Logs that begin at a snapshot, and the directory of snapshots, on real files (safety.md S6, S20)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.config import NodeConfig
+from dledger.errors import NodeFailed
+from dledger.identity import StoreFiles
+from dledger.log.appender import Appender
+from dledger.log.base import ORIGIN, LogBase
+from dledger.log.hard_state import HardStateFile
+from dledger.log.store import LogStore
+from dledger.node import Node
+from dledger.snapshots.catalog import SnapshotCatalog, base_of
+from formats.entry import HEADER_SIZE, unpack_header
+from formats.snapshot import (
+    BEGINS_FILE,
+    Manifest,
+    check_parts,
+    decode_manifest,
+    encode_manifest,
+    make_manifest,
+    pack_stream,
+    unpack_stream,
+)
+from formats.store_files import CorruptFile, HardState, Identity, encode_json
+from runtime.env import production_env
+from tests.dledger.test_node import ListHost
+
+SEGMENT = 64 * 1024
+UNITS = 64
+
+
+def use(
+    directory: Path,
+    work: Callable[[LogStore], Awaitable[None]],
+    *,
+    bases: dict[int, LogBase] | None = None,
+    begins: int | None = None,
+    replace: bool = False,
+) -> None:
+    """Open a log, work with a running flusher, close."""
+
+    async def run() -> None:
+        log = LogStore(
+            production_env(),
+            str(directory),
+            segment_size=SEGMENT,
+            index_units_per_file=UNITS,
+            pool_segments=0,
+            sync_flush=True,
+        )
+        await log.open(
+            power_lost=False, discard_above_mark=False, bases=bases, begins=begins, replace=replace
+        )
+        flusher = asyncio.create_task(log.run_flusher())
+        try:
+            await work(log)
+        finally:
+            flusher.cancel()
+            await asyncio.gather(flusher, return_exceptions=True)
+            await log.close()
+
+    asyncio.run(run())
+
+
+async def append(log: LogStore, count: int, term: int = 1, size: int = 3000) -> None:
+    appender = Appender(log, term, pending_bytes=1 << 30, pending_entries=1 << 30, schedule_pump=lambda: None)
+    for _ in range(count):
+        appender.reserve(HEADER_SIZE + size)
+        appender.add((bytes([appender.next_index % 251]) * size,), size)
+    for batch in appender.take():
+        log.append(batch)
+    async with asyncio.timeout(5):
+        while log.durable_index < log.last_index:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def boundary(log: LogStore, segment: int) -> LogBase:
+    """The base of a log that would begin with this segment."""
+    for index in range(log.first_index, log.last_index + 1):
+        pos, size = log.locate(index)
+        if log.locate(index + 1)[0] == segment * SEGMENT:
+            term = log.term_of(index)
+            assert term is not None
+            return LogBase(index, term, segment * SEGMENT, unpack_header(await log.read(pos, size)).chain_crc)
+    raise AssertionError(f"no entry begins segment {segment}")
+
+
+async def content(log: LogStore) -> list[bytes]:
+    result = []
+    for index in range(log.first_index, log.last_index + 1):
+        entry = await log.read(*log.locate(index))
+        assert unpack_header(entry).index == index
+        result.append(entry)
+    return result
+
+
+def segments(directory: Path) -> list[int]:
+    return sorted(int(path.name) // SEGMENT for path in (directory / "data").iterdir())
+
+
+def index_files(directory: Path) -> list[int]:
+    return sorted(int(path.name) // (UNITS * 32) for path in (directory / "index").iterdir())
+
+
+def filled(directory: Path, segment: int, count: int = 200) -> tuple[LogBase, list[bytes]]:
+    """A closed store of 200 entries, cut to begin with a segment: its base, and what it holds."""
+    kept: list[LogBase] = []
+    entries: list[bytes] = []
+
+    async def work(log: LogStore) -> None:
+        await append(log, 100)
+        await append(log, count - 100, term=3)
+        base = await boundary(log, segment)
+        entries.extend(await content(log))
+        assert await log.drop_before(base)
+        assert await content(log) == entries[base.index + 1 :]
+        kept.append(base)
+
+    use(directory, work)
+    return kept[0], entries[kept[0].index + 1 :]
+
+
+def test_segments_and_index_files_before_a_boundary_go(tmp_path: Path) -> None:
+    base, _ = filled(tmp_path, 7)
+    assert segments(tmp_path)[0] == 7 and base.pos == 7 * SEGMENT
+    assert index_files(tmp_path)[0] == (base.index + 1) // UNITS
+
+
+@pytest.mark.parametrize("segment", [1, 5, 9])
+def test_a_log_that_begins_at_a_snapshot_opens_again(tmp_path: Path, segment: int) -> None:
+    base, entries = filled(tmp_path, segment)
+
+    async def work(log: LogStore) -> None:
+        assert log.base == base and log.first_index == base.index + 1 and log.begin_pos == base.pos
+        assert log.term_of(base.index) == base.term and log.term_of(base.index - 1) is None
+        assert log.last_of_term_at_most(base.term, base.index) == base.index
+        assert log.last_of_term_at_most(base.term, base.index - 1) == -1
+        assert log.end_of(base.index) == base.pos
+        assert await content(log) == entries
+        with pytest.raises(KeyError):
+            log.locate(base.index)
+        with pytest.raises(ValueError):
+            await log.read(base.pos - 100, 50)
+        await append(log, 30, term=4)
+
+    async def again(log: LogStore) -> None:
+        entries[:] = await content(log)
+        assert entries
+
+    for _ in range(2):
+        use(tmp_path, work, bases={base.pos: base, 0: ORIGIN}, begins=base.pos)
+        use(tmp_path, again, bases={base.pos: base}, begins=base.pos)
+
+
+def test_the_chain_goes_on_behind_a_snapshot_and_is_checked(tmp_path: Path) -> None:
+    base, _ = filled(tmp_path, 9)
+    wrong = LogBase(base.index, base.term, base.pos, (base.chain or 0) ^ 1)
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()  # so that everything is walked
+
+    async def never(log: LogStore) -> None:
+        raise AssertionError("it must not open")
+
+    async def works(log: LogStore) -> None:
+        assert log.first_index == base.index + 1 and log.last_index == 199
+
+    with pytest.raises(Exception, match="damaged at index"):
+        use(tmp_path, never, bases={base.pos: wrong}, begins=base.pos)
+    use(tmp_path, works, bases={base.pos: base}, begins=base.pos)
+
+
+def test_without_its_snapshot_the_beginning_is_unknown_but_the_log_opens(tmp_path: Path) -> None:
+    base, entries = filled(tmp_path, 5)
+
+    async def work(log: LogStore) -> None:
+        assert log.first_index == base.index + 1 and not log.base.known
+        assert log.term_of(base.index) is None
+        assert await content(log) == entries
+
+    use(tmp_path, work, begins=base.pos)
+
+
+def test_what_is_being_read_is_freed_later(tmp_path: Path) -> None:
+    async def work(log: LogStore) -> None:
+        await append(log, 60)
+        base = await boundary(log, 2)
+        entry = log._segments.view(0, 100)
+        assert entry is not None
+        before = bytes(entry)
+        assert not await log.drop_before(base)
+        assert segments(tmp_path)[0] == 0 and log.first_index == base.index + 1
+        assert bytes(entry) == before
+        entry.release()
+        assert await log.drop_before(log.base)
+        assert segments(tmp_path)[0] == 2
+
+    use(tmp_path, work)
+
+
+def test_a_log_is_cut_down_to_its_snapshot_and_goes_on(tmp_path: Path) -> None:
+    base, _ = filled(tmp_path, 9)
+
+    async def work(log: LogStore) -> None:
+        await log.truncate(base.index + 1)
+        assert (log.last_index, log.last_term, log.end_pos) == (base.index, base.term, base.pos)
+        assert log.last_chain == base.chain
+        await append(log, 5, term=9, size=1000)
+
+    use(tmp_path, work, bases={base.pos: base}, begins=base.pos)
+
+    async def again(log: LogStore) -> None:
+        assert (log.first_index, log.last_index) == (base.index + 1, base.index + 5)
+
+    use(tmp_path, again, bases={base.pos: base}, begins=base.pos)
+
+
+def test_a_log_is_replaced_by_a_snapshot(tmp_path: Path) -> None:
+    base = LogBase(1000, 5, 100 * SEGMENT, 77)
+
+    async def work(log: LogStore) -> None:
+        await append(log, 60)
+        viewed = log._segments.view(0, 100)
+        assert viewed is not None
+        before = bytes(viewed)
+        await log.reset(base)
+        assert (log.first_index, log.last_index, log.last_term, log.end_pos) == (1001, 1000, 5, base.pos)
+        assert segments(tmp_path) == [] and index_files(tmp_path) == []
+        await append(log, 10, term=6)
+        assert log.durable_index == 1010
+        assert bytes(viewed) == before, "what is still read is not recycled"
+
+    use(tmp_path, work)
+
+    async def again(log: LogStore) -> None:
+        assert (log.first_index, log.last_index) == (1001, 1010)
+
+    use(tmp_path, again, bases={base.pos: base}, begins=base.pos)
+
+
+def test_an_empty_log_begins_at_its_newest_snapshot(tmp_path: Path) -> None:
+    base = LogBase(1000, 5, 100 * SEGMENT, 77)
+
+    async def work(log: LogStore) -> None:
+        assert (log.first_index, log.last_index, log.last_term) == (1001, 1000, 5)
+
+    use(tmp_path, work, bases={base.pos: base, SEGMENT: LogBase(9, 1, SEGMENT, 1)})
+
+
+def test_an_interrupted_replacement_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    filled(tmp_path, 3)
+    (tmp_path / "data" / f"{5 * SEGMENT:020d}").unlink()  # a hole, which a start would refuse
+    base = LogBase(1000, 5, 100 * SEGMENT, 77)
+
+    async def work(log: LogStore) -> None:
+        assert (log.first_index, log.last_index) == (1001, 1000)
+        assert segments(tmp_path) == [] and index_files(tmp_path) == []
+
+    use(tmp_path, work, bases={base.pos: base}, begins=base.pos, replace=True)
+
+
+def test_a_base_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    async def work(log: LogStore) -> None:
+        await append(log, 60)
+        with pytest.raises(ValueError):
+            await log.drop_before(LogBase(1000, 1, 50 * SEGMENT, 0))
+
+    use(tmp_path, work)
+
+
+# Manifests, streams, the directory
+
+NAMES = st.text("abcdefgh", min_size=1, max_size=5)
+PARTS = st.dictionaries(NAMES, st.binary(max_size=200), max_size=5)
+
+
+def manifest_of(parts: dict[str, bytes], pos: int = SEGMENT, index: int = 20) -> Manifest:
+    return make_manifest(index, 3, pos, 99, 12345, b"config", parts)
+
+
+@given(PARTS)
+def test_manifest_and_stream_come_back(parts: dict[str, bytes]) -> None:
+    manifest = manifest_of(parts)
+    assert decode_manifest(encode_manifest(manifest)) == manifest
+    stream = pack_stream(manifest, parts)
+    assert len(stream) == manifest.total
+    assert unpack_stream(stream) == (manifest, parts)
+
+
+@given(PARTS, st.data())
+def test_any_changed_byte_of_a_stream_is_noticed(parts: dict[str, bytes], data: st.DataObject) -> None:
+    stream = bytearray(pack_stream(manifest_of(parts), parts))
+    at = data.draw(st.integers(0, len(stream) - 1))
+    stream[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises((CorruptFile, ValueError)):
+        unpack_stream(bytes(stream))
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_no_stream(data: bytes) -> None:
+    with pytest.raises((CorruptFile, ValueError)):
+        unpack_stream(data)
+
+
+def test_everything_counts_for_the_digest() -> None:
+    parts = {"a": b"1", "b": b"2"}
+    base = manifest_of(parts)
+    others = [
+        make_manifest(21, 3, SEGMENT, 99, 12345, b"config", parts),
+        make_manifest(20, 4, SEGMENT, 99, 12345, b"config", parts),
+        make_manifest(20, 3, SEGMENT, 98, 12345, b"config", parts),
+        make_manifest(20, 3, SEGMENT, 99, 12345, b"confih", parts),
+        make_manifest(20, 3, SEGMENT, 99, 12345, b"", parts),
+        manifest_of({"a": b"12", "b": b""}),
+    ]
+    assert len({base.digest, *(other.digest for other in others)}) == 7
+    with pytest.raises(CorruptFile):
+        check_parts(base, {"a": b"1"})
+    with pytest.raises(ValueError):
+        manifest_of({"../x": b""})
+
+
+def test_snapshots_are_published_found_and_removed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        catalog = SnapshotCatalog(production_env(), str(tmp_path), keep=3)
+        await catalog.open()
+        parts = {"state": b"x" * 1000, "more": b""}
+        for place in range(1, 6):
+            await catalog.publish(manifest_of(parts, place * SEGMENT, place * 10), parts)
+        assert await catalog.load(catalog.manifests[2]) == parts
+        directory = tmp_path / "snapshots"
+        (directory / f"{6 * SEGMENT:020d}.tmp").mkdir()
+        (directory / f"{7 * SEGMENT:020d}").mkdir()
+        (directory / f"{3 * SEGMENT:020d}" / "state").write_bytes(b"short")
+        (directory / f"{4 * SEGMENT:020d}" / "state").write_bytes(b"y" * 1000)
+        again = SnapshotCatalog(production_env(), str(tmp_path), keep=3)
+        await again.open()
+        assert [m.pos // SEGMENT for m in again.manifests] == [1, 2, 4, 5]
+        assert await again.load(again.manifests[2]) is None, "the CRC tells"
+        assert [m.pos // SEGMENT for m in again.manifests] == [1, 2, 5]
+        assert again.bases()[SEGMENT] == base_of(manifest_of(parts, SEGMENT, 10))
+        await again.prune(2 * SEGMENT)
+        assert sorted(path.name for path in directory.iterdir()) == [f"{at * SEGMENT:020d}" for at in (2, 5)]
+
+    asyncio.run(scenario())
+
+
+def test_a_store_without_any_way_back_says_what_to_do(tmp_path: Path) -> None:
+    base, _ = filled(tmp_path / "dledger-n0", 3)
+    said = encode_json({"pos": base.pos, "replace": False})
+    (tmp_path / "dledger-n0" / BEGINS_FILE).write_bytes(said)
+    config = NodeConfig(
+        "g",
+        "n0",
+        {"n0": "127.0.0.1:1"},
+        str(tmp_path),
+        segment_size=SEGMENT,
+        max_entry_bytes=16 * 1024,
+        index_units_per_file=UNITS,
+    )
+
+    async def scenario() -> None:
+        files = StoreFiles(production_env(), config)
+        await files.save_identity(Identity("g", "n0", "i", SEGMENT))
+        state = HardStateFile.open(production_env().files, config.node_dir)
+        state.save(HardState(3, None))
+        with pytest.raises(NodeFailed, match="refill it from its peers"):
+            await Node(production_env(), config, ListHost()).run()
+
+    asyncio.run(scenario())
