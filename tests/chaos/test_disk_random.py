@@ -110,7 +110,7 @@ def test_one_bad_disk_loses_nothing(seed: int) -> None:
     assert acknowledged > 5
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("first", range(100, 300, 50))
 def test_one_bad_disk_loses_nothing_in_many_seeds(first: int) -> None:
     assert sum(run_seed(seed)[0] for seed in range(first, first + 50)) > 2000

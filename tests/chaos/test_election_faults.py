@@ -190,7 +190,7 @@ def test_a_fault_costs_at_most_one_change_of_leader(
         run(scenario, size, seed, lease=bool(seed % 2))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_a_fault_costs_at_most_one_change_of_leader_in_many_seeds(

@@ -32,7 +32,7 @@ def test_nothing_acknowledged_is_lost_in_a_storm() -> None:
     assert len(faults) >= 20, sorted(faults)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("first", range(1000, 1400, 100))
 def test_nothing_acknowledged_is_lost_in_many_storms(first: int) -> None:
     assert survive(range(first, first + 100))[0] > 2000

@@ -142,7 +142,7 @@ def test_changes_of_members_under_faults_lose_nothing() -> None:
     assert happened["acknowledged"] > 300 and happened["change"] > 10 and happened["crash"] > 50, happened
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("first", range(100, 500, 50))
 def test_changes_of_members_under_faults_lose_nothing_in_many_seeds(first: int) -> None:
     happened = sums(range(first, first + 50))

@@ -118,7 +118,7 @@ def test_no_read_is_stale(size: int, lease: bool) -> None:
     assert (sum(by_lease for _, by_lease in totals) > 0) == lease
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("lease", [False, True])
 def test_no_read_is_stale_in_many_seeds(size: int, lease: bool) -> None:

@@ -427,7 +427,7 @@ def test_random_faults_and_retention_lose_nothing() -> None:
     assert sum(restores for _, restores in results) > 3, "no install was tried"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("first", range(100, 300, 20))
 def test_random_faults_and_retention_lose_nothing_in_many_seeds(first: int) -> None:
     results = [run_seed(seed) for seed in range(first, first + 20)]

@@ -36,7 +36,7 @@ def test_one_seed_violates_nothing(profile: str) -> None:
     assert all(outcome.checks.get(name, 0) for name in ("log matching", "committed is durable on a quorum"))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("profile", default_profiles())
 def test_many_seeds_of_each_profile_violate_nothing(profile: str) -> None:
     for seed in range(100, 115):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import paper_kit as kit
 import pytest
@@ -202,6 +203,8 @@ class Applied:
 class FlatLog:
     """As much of a log store as the applier sees; entries are a header."""
 
+    segment_size = 1 << 20
+
     def __init__(self, durable_index: int) -> None:
         self.durable_index = durable_index
         self.faulty = FaultyEntries()
@@ -222,7 +225,8 @@ def test_all_servers_apply_what_is_committed_in_order_and_nothing_else(
     host = Applied()
 
     async def run() -> None:
-        applier = Applier(FlatLog(durable), host, -1, 1, lambda: None)  # type: ignore[arg-type]
+        log: Any = FlatLog(durable)
+        applier = Applier(log, host, -1, 1, lambda: None, lambda index, pos: None)  # type: ignore[arg-type]
         task = asyncio.create_task(applier.run())
         applier.commit_to(committed)
         await asyncio.sleep(0.01)
