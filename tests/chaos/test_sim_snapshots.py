@@ -201,7 +201,7 @@ def test_a_crash_anywhere_in_an_install_leaves_the_old_state_or_the_new(power: b
         crash_at(2, effect, power, of_leader=False)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("of_leader", [False, True])
 @pytest.mark.parametrize("seed", [2, 3])

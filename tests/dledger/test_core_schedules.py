@@ -167,7 +167,7 @@ def test_the_group_keeps_its_promises_under_any_schedule(voters: int, learners: 
     assert committed > 1000, "too little was committed to show anything"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("voters", "learners"), [(3, 0), (5, 0), (3, 2), (4, 1)])
 def test_the_group_keeps_its_promises_under_many_schedules(voters: int, learners: int) -> None:
     for seed in range(1000, 3000):
