@@ -117,7 +117,7 @@ async def heal(session: Session, entries: Entries) -> None:
             return
 
 
-# Derandomized while its open finding is not mended (docs/roadmap.md): 600 random examples find it now and then.
+# Derandomized while its open finding is not mended (docs/roadmap.md): 600 random examples may find it.
 @settings(
     max_examples=40,
     derandomize=True,
