@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from broker.config import BrokerConfig
 from broker.sealing import Sealer, TopicSlot
-from broker.store.state import GroupConfig, Perm, ReplicatedState, TopicConfig
 from broker.topics import (
     DLQ_PREFIX,
     READ_WRITE,
@@ -13,6 +12,7 @@ from broker.topics import (
     is_system_topic,
     topic_problem,
 )
+from formats.state import GroupConfig, Perm, ReplicatedState, TopicConfig
 from remoting.codes import ResponseCode
 from remoting.errors import RemotingError
 

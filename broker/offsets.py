@@ -13,7 +13,7 @@ from collections.abc import Callable
 from broker.completions import Completions
 from broker.sealing import Sealer
 from broker.store.message_store import MessageStore
-from broker.store.state import offsets_op
+from formats.state import offsets_op
 from remoting.commands import Request
 from remoting.server import Connection
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from broker.config import BrokerConfig
 from broker.ports import Node
-from broker.store.state import ReplicatedState, TopicConfig
+from formats.state import ReplicatedState, TopicConfig
 from remoting import registration as wire
 from remoting.client import RemotingClient
 from remoting.codes import RequestCode

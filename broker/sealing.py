@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from zlib import crc32
 
 from broker.ports import Appender
-from broker.store.state import GroupConfig, ReplicatedState, TopicConfig, pack_op
 from broker.topics import RETRY_PREFIX
 from dledger.messages import Code
 from formats.entry import HEADER_SIZE
 from formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1
+from formats.state import GroupConfig, ReplicatedState, TopicConfig, pack_op
 from remoting.codes import ResponseCode
 from remoting.errors import RemotingError
 from runtime.env import Env
@@ -134,7 +134,7 @@ class Sealer:
         return index
 
     def append_op(self, op: Mapping[str, object]) -> int:
-        """Append one operation of `broker.store.state`. Its index."""
+        """Append one operation of `formats.state`. Its index."""
         return self._appender.add_system(pack_op(op), self.now_ms())
 
     def add_message(

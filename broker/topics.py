@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from broker.config import MAX_GROUP_NAME, BrokerConfig
-from broker.store.state import Perm, TopicConfig
 from formats.record import MAX_TOPIC_V1, SYSTEM_TOPIC
+from formats.state import Perm, TopicConfig
 
 DEFAULT_TOPIC = "TBW102"
 """AUTO_CREATE_TOPIC_KEY_TOPIC: its route lets producers send to topics that do not exist yet."""

@@ -7,5 +7,9 @@ Everything is big-endian. `docs/formats.md` describes each layout in words.
 * `properties`     message properties text
 * `message_ids`    offset message id, unique id, tag code (Java's string hash)
 * `consume_queue`  20-byte ConsumeQueue unit
+* `index_file`     IndexFile: messages by key
 * `store_files`    names and small files of a store directory: identity, hard state, checkpoint
+* `snapshot`       manifest and parts of a boundary snapshot
+* `state`          the replicated state (topics, groups, offsets, queue bounds) and operations that change it
+* `state_file`     that state on disk, so that a start does not read the whole log
 """

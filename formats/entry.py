@@ -21,6 +21,8 @@ HEADER = struct.Struct(">iiqqqIIIi")
 HEADER_SIZE = 48
 BODY_OFFSET = HEADER_SIZE
 MAGIC = 1
+APACHE_MAGICS = (1, 2, 3)
+"""Entries of Apache's newer stores may also be NOOP (empty, opens a term) and CONFIG_CHANGE."""
 BLANK_MAGIC = -1
 BLANK = struct.Struct(">ii")
 MIN_BLANK_SIZE = BLANK.size
@@ -170,6 +172,13 @@ def check_entry(
     ):
         raise CorruptEntry("chain CRC differs", index, pos)
     return header
+
+
+def known_magic(header: EntryHeader) -> bool:
+    """Whether the magic is an entry's: ours is always 1, others only stand in headers without CRCs."""
+    return header.magic == MAGIC or (
+        header.magic in APACHE_MAGICS and header.chain_crc == 0 and header.body_crc == 0
+    )
 
 
 def is_blank(data: bytes | bytearray | memoryview, offset: int) -> bool:

@@ -12,7 +12,7 @@ def read_file(files: Files, path: str) -> bytes | None:
     """The content, or None when there is no such file. Blocking."""
     if not files.exists(path):
         return None
-    file = files.open(path)
+    file = files.open_read(path)
     try:
         return file.pread(file.size(), 0)
     finally:

@@ -20,12 +20,14 @@ CLOSE_LIMIT_S = 5.0
 class Lane(Enum):
     """Jobs of one lane never wait for those of the other.
 
-    FLUSH is a single thread, in order: log writes, fsync, term and vote. DISK is for everything else:
-    preparing files, cold reads, derived files, scans.
+    FLUSH is a single thread, in order: log writes, fsync, term and vote. SCAN is a single thread for jobs of
+    seconds that nobody's latency depends on: audits of the own store. DISK is for everything else: preparing
+    files, cold reads, derived files.
     """
 
     FLUSH = "flush"
     DISK = "disk"
+    SCAN = "scan"
 
 
 class Workers(Protocol):
@@ -46,13 +48,17 @@ Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
 
 class ThreadWorkers:
-    """`Workers` over real threads: one for FLUSH, `disk_threads` for DISK.
+    """`Workers` over real threads: one for FLUSH, one for SCAN, `disk_threads` for DISK.
 
     They are daemons: a job that hangs in the device must not keep a process from ending.
     """
 
     def __init__(self, disk_threads: int = 2) -> None:
-        self._lanes = {Lane.FLUSH: _LaneThreads("flush", 1), Lane.DISK: _LaneThreads("disk", disk_threads)}
+        self._lanes = {
+            Lane.FLUSH: _LaneThreads("flush", 1),
+            Lane.DISK: _LaneThreads("disk", disk_threads),
+            Lane.SCAN: _LaneThreads("scan", 1),
+        }
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()

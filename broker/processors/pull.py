@@ -20,7 +20,7 @@ from broker.sealing import Sealer
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.message_store import MessageStore
 from broker.store.reader import GetResult, GetStatus, Reader
-from broker.store.state import Perm
+from formats.state import Perm
 from remoting.bodies import subscription_codes
 from remoting.codes import RequestCode, ResponseCode
 from remoting.commands import Request

@@ -16,8 +16,8 @@ from broker.gate import LeaderGate
 from broker.registration import Registrar
 from broker.sealing import Sealer
 from broker.store.message_store import MessageStore
-from broker.store.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
 from broker.topics import group_problem, is_system_topic, topic_problem
+from formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
 from remoting.bodies import KvTable, SubscriptionGroupConfig, decode_body
 from remoting.codes import VERSION, RequestCode, ResponseCode
 from remoting.commands import Request

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.store.state import QueueBounds, ReplicatedState
 from formats.consume_queue import FILE_SIZE, UNIT, UNIT_SIZE
+from formats.state import QueueBounds, ReplicatedState
 from formats.store_files import parse_segment_name, segment_name
 from runtime.files import Files
 

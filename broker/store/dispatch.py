@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 
 from broker.store.consume_queue import ConsumeQueue, QueueTable
-from broker.store.state import ReplicatedState
 from dledger.errors import InvariantBroken
 from dledger.host import Chunk
 from formats.consume_queue import UNIT
@@ -28,6 +27,7 @@ from formats.record import (
     CorruptRecord,
     decode_record,
 )
+from formats.state import ReplicatedState
 
 # Only the fields needed, as this runs for every message on every node.
 _ENTRY = struct.Struct(">4xi24xI")

@@ -21,7 +21,11 @@ from broker.store.consume_queue import (
     write_units,
 )
 from broker.store.dispatch import Dispatcher
-from broker.store.snapshot import (
+from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.host import Chunk, LogReader
+from formats.consume_queue import UNITS_PER_FILE
+from formats.state import ReplicatedState, pack_parts, queue_ends, unpack_parts
+from formats.state_file import (
     SNAPSHOT_FILE,
     CorruptSnapshot,
     Snapshot,
@@ -29,10 +33,6 @@ from broker.store.snapshot import (
     plain_snapshot,
     unpack_snapshot,
 )
-from broker.store.state import ReplicatedState, pack_parts, queue_ends, unpack_parts
-from dledger.errors import EXIT_STORE, NodeFailed
-from dledger.host import Chunk, LogReader
-from formats.consume_queue import UNITS_PER_FILE
 from runtime.env import Env
 from runtime.files import Files
 from runtime.publish import publish, read_file
@@ -48,8 +48,11 @@ class StoreLimits:
     flush_units: int = 200_000
     """Unflushed units of all queues that start a flush before its time."""
     snapshot_interval_s: float = 30.0
-    snapshot_entries: int = 1_000_000
-    """Entries applied since the last snapshot that start the next one before its time."""
+    snapshot_entries: int = 100_000
+    """Entries applied since the last snapshot that start the next one before its time: a start replays hardly
+    more (0.3 s), and until then the node could be elected and not serve."""
+    snapshot_share: float = 0.1
+    """Share of the time that snapshots by entries may take (thousands of queues take seconds to fsync)."""
     hot_units_total: int = 2_000_000
     """Units kept in memory for reading, all queues together (40 MB)."""
     hot_units_queue: int = 16_384
@@ -167,6 +170,7 @@ class MessageStore:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + self.limits.snapshot_interval_s
+        earliest = loop.time()
         while True:
             try:
                 async with asyncio.timeout(self.limits.flush_interval_s):
@@ -176,9 +180,13 @@ class MessageStore:
             if not self._opened:
                 continue
             behind = self.applied_index - self.snapshot_index
-            if behind and (loop.time() >= due or behind >= self.limits.snapshot_entries):
+            began = loop.time()
+            many = behind >= self.limits.snapshot_entries and began >= earliest
+            if behind and (began >= due or many):
                 await self.save_snapshot()
-                due = loop.time() + self.limits.snapshot_interval_s
+                now = loop.time()
+                due = now + self.limits.snapshot_interval_s
+                earliest = now + (now - began) * (1 / self.limits.snapshot_share - 1)
             else:
                 await self.flush()
 

@@ -105,9 +105,13 @@ async def send(client: RemotingClient, config: BrokerConfig, body: bytes) -> Res
     return await client.invoke(config.client_addr, RequestCode.SEND_MESSAGE_V2, send_header("T", 0, ""), body)
 
 
-async def bodies(client: RemotingClient, config: BrokerConfig) -> list[bytes]:
-    reply = await client.invoke(config.client_addr, RequestCode.PULL_MESSAGE, pull_header("T", 0, 0))
-    return [record.body for record in decode_records(reply.body)]
+async def bodies(client: RemotingClient, config: BrokerConfig, count: int) -> list[bytes]:
+    """All messages of the queue, once there are `count`: what is acknowledged is read when it is applied."""
+    while True:
+        reply = await client.invoke(config.client_addr, RequestCode.PULL_MESSAGE, pull_header("T", 0, 0))
+        found = [record.body for record in decode_records(reply.body)]
+        if len(found) >= count:
+            return found
 
 
 def test_a_single_node_serves_and_keeps_everything_over_a_restart(tmp_path: Path) -> None:
@@ -119,7 +123,7 @@ def test_a_single_node_serves_and_keeps_everything_over_a_restart(tmp_path: Path
                 assert (await send(client, config, b"%d" % number)).checked().ext["queueOffset"] == str(
                     number
                 )
-            assert await bodies(client, config) == [b"%d" % number for number in range(20)]
+            assert await bodies(client, config, 20) == [b"%d" % number for number in range(20)]
             async with aiohttp.ClientSession() as session:
                 base = f"http://127.0.0.1:{config.http_port}"
                 async with session.get(f"{base}/health") as answer:
@@ -131,7 +135,7 @@ def test_a_single_node_serves_and_keeps_everything_over_a_restart(tmp_path: Path
             await leader_of(nodes)
             assert nodes[0].broker is not None and nodes[0].broker.store.snapshot_index > 20
             assert (await send(client, config, b"more")).checked().ext["queueOffset"] == "20"
-            assert len(await bodies(client, config)) == 21
+            assert len(await bodies(client, config, 21)) == 21
 
     asyncio.run(test())
 
@@ -149,7 +153,7 @@ def test_three_nodes_elect_replicate_and_hand_over_at_a_stop(tmp_path: Path) -> 
             leader.stop.set()
             new = await leader_of(followers)
             (await send(client, new.config, b"after")).checked()
-            assert await bodies(client, new.config) == [*(b"%d" % n for n in range(10)), b"after"]
+            assert await bodies(client, new.config, 11) == [*(b"%d" % n for n in range(10)), b"after"]
 
     asyncio.run(test())
 

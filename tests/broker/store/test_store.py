@@ -10,7 +10,6 @@ import pytest
 from broker.store.consume_queue import free_units
 from broker.store.message_store import MessageStore, StoreLimits
 from broker.store.reader import GetStatus, Reader
-from broker.store.state import TopicConfig, encode_state, offsets_op, pack_op
 from dledger.errors import InvariantBroken
 from dledger.host import Chunk
 from formats.consume_queue import FILE_SIZE, UNIT, UNITS_PER_FILE
@@ -18,6 +17,7 @@ from formats.entry import HEADER_SIZE, Kind
 from formats.message_ids import java_hash
 from formats.properties import encode_properties
 from formats.record import decode_records, encode_record, system_record
+from formats.state import TopicConfig, encode_state, offsets_op, pack_op
 from runtime.files import OsFiles
 from tests.broker.fake_node import FakeLog
 from tests.broker.harness import make_env, run
@@ -545,6 +545,29 @@ def test_the_background_flushes_and_takes_snapshots(tmp_path: Path) -> None:
         store.apply()
         await asyncio.sleep(0.05)
         assert store.store.snapshot_index == 3
+        task.cancel()
+
+    run(test)
+
+
+def test_snapshots_by_entries_take_a_share_of_the_time(tmp_path: Path) -> None:
+    """A slow one (many queues to fsync) is followed by a long rest, however many entries come."""
+
+    async def test() -> None:
+        store = Store(tmp_path, snapshot_entries=1, snapshot_share=0.001)
+        object.__setattr__(store.store.limits, "flush_interval_s", 0.005)
+        await store.open()
+        task = asyncio.ensure_future(store.store.run())
+        store.message()
+        store.apply()
+        for _ in range(10_000):
+            await asyncio.sleep(0.001)
+            if store.store.snapshot_index == 0:
+                break
+        store.message()
+        store.apply()
+        await asyncio.sleep(0.03)
+        assert store.store.snapshot_index == 0, "a save takes at least 0.1 ms, its rest 100 ms"
         task.cancel()
 
     run(test)

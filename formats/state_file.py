@@ -12,7 +12,7 @@ from zlib import crc32
 
 import msgpack
 
-from broker.store.state import Malformed, ReplicatedState, decode_state, encode_state
+from formats.state import Malformed, ReplicatedState, decode_state, encode_state
 
 VERSION = 1
 SNAPSHOT_FILE = "snapshot"

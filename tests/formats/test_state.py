@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.snapshot import CorruptSnapshot, pack_snapshot, plain_snapshot, unpack_snapshot
-from broker.store.state import (
+from formats.state import (
     GroupConfig,
     ReplicatedState,
     TopicConfig,
@@ -18,6 +17,7 @@ from broker.store.state import (
     offsets_op,
     pack_op,
 )
+from formats.state_file import CorruptSnapshot, pack_snapshot, plain_snapshot, unpack_snapshot
 
 NAMES = st.sampled_from(["T", "U", "%RETRY%g"])
 TOPICS = st.builds(TopicConfig, NAMES, st.integers(0, 1024), st.integers(0, 1024), st.integers(0, 7))

@@ -1,0 +1,128 @@
+"""Files for background scans: for reading only, no faster than a given rate, and stopped from outside."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+from runtime.files import Buffer, DiskUsage, File, Files
+
+
+class Pace:
+    """Bytes a second that all files of one scanner may read together; 0: no limit. For one thread."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._rate = bytes_per_s
+        self._free_at = 0.0
+        self._stopped = threading.Event()
+
+    def spend(self, count: int) -> None:
+        """Pay for a read: wait until those before it fit the rate. OSError (ECANCELED) after `stop`."""
+        if self._rate:
+            now = time.monotonic()
+            if self._free_at > now:
+                self._stopped.wait(self._free_at - now)
+            self._free_at = max(self._free_at, now) + count / self._rate
+        self.check()
+
+    def check(self) -> None:
+        """OSError (ECANCELED) after `stop`: what was read until now may not be all."""
+        if self._stopped.is_set():
+            raise OSError(errno.ECANCELED, "stopped: the program ends")
+
+    def stop(self) -> None:
+        """From any thread: whoever waits, and every later read, fails."""
+        self._stopped.set()
+
+
+class PacedFile:
+    """An open file; each read is paid for."""
+
+    def __init__(self, file: File, pace: Pace) -> None:
+        self.path = file.path
+        self._file = file
+        self._pace = pace
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = self._file.pread(length, offset)
+        self._pace.spend(len(data))
+        return data
+
+    def view(self) -> memoryview:
+        """The whole file, paid for at once: it is about to be read."""
+        self._pace.spend(self._file.size())
+        return self._file.view()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> NoReturn:
+        raise _read_only(self.path)
+
+    def fdatasync(self) -> NoReturn:
+        raise _read_only(self.path)
+
+    def allocate(self, size: int) -> NoReturn:
+        raise _read_only(self.path)
+
+    def truncate(self, size: int) -> NoReturn:
+        raise _read_only(self.path)
+
+
+class PacedFiles:
+    """`Files` that reads and never writes."""
+
+    def __init__(self, files: Files, pace: Pace) -> None:
+        self._files = files
+        self._pace = pace
+
+    def open_read(self, path: str) -> PacedFile:
+        return PacedFile(self._files.open_read(path), self._pace)
+
+    def open(self, path: str, create: bool = False) -> PacedFile:
+        if create:
+            raise _read_only(path)
+        return self.open_read(path)
+
+    def exists(self, path: str) -> bool:
+        return self._files.exists(path)
+
+    def size(self, path: str) -> int:
+        return self._files.size(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return self._files.listdir(path)
+
+    def is_dir(self, path: str) -> bool:
+        return self._files.is_dir(path)
+
+    def usage(self, path: str) -> DiskUsage:
+        return self._files.usage(path)
+
+    def mkdir(self, path: str) -> NoReturn:
+        raise _read_only(path)
+
+    def rename(self, old: str, new: str) -> NoReturn:
+        raise _read_only(new)
+
+    def unlink(self, path: str) -> NoReturn:
+        raise _read_only(path)
+
+    def rmtree(self, path: str) -> NoReturn:
+        raise _read_only(path)
+
+    def sync_dir(self, path: str) -> NoReturn:
+        raise _read_only(path)
+
+    def lock(self, path: str) -> NoReturn:
+        raise _read_only(path)
+
+
+def _read_only(path: str) -> OSError:
+    return OSError(errno.EROFS, "these files are for reading", path)

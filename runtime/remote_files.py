@@ -1,0 +1,240 @@
+"""The file door for URLs: `s3://bucket/store`, `memory://store`, whatever fsspec knows. Read only.
+
+`files_for(path)` is how every tool opens a store. Plain paths keep `OsFiles`; for a URL the driver is looked
+up and imported then and not before. It is configured where it always is: its own environment variables and
+files (`AWS_*`, ...), or fsspec's.
+
+An object store answers a request in tens of milliseconds and then delivers fast, so files are read in aligned
+blocks and ahead when the reads go forward. What it holds is not a live store: the length of a file is the one
+it had when it was opened.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, NoReturn
+
+from runtime.files import Buffer, DiskUsage, Files, OsFiles
+
+BLOCK = 1024 * 1024
+"""Bytes of the smallest read, aligned: small reads near each other, also backwards, cost one request."""
+MAX_AHEAD = 8 * 1024 * 1024
+"""Bytes of the largest read ahead: what an open file keeps in memory."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://|::)")
+
+
+def files_for(path: str, plain: Files | None = None) -> Files:
+    """The door that opens `path` and the names below it, which are written as `path` is.
+
+    `plain`: the door of plain paths, if it is not the operating system's. Doors can be pickled. OSError with
+    the reason when the scheme is unknown or its driver is not installed.
+    """
+    return FsspecFiles(path) if is_url(path) else plain or OsFiles()
+
+
+def is_url(path: str) -> bool:
+    """Whether the path needs a driver."""
+    return _SCHEME.match(path) is not None
+
+
+def absolute(path: str) -> str:
+    """What a user typed, so that it means the same in another process: `file:` becomes a plain path."""
+    if path.startswith("file:"):
+        return os.path.abspath(re.sub("^file:(//(localhost)?(?=/))?", "", path))
+    return path if is_url(path) else os.path.abspath(path)
+
+
+class FsspecFiles:
+    """`Files` over the file system that a URL names. Writing is refused with EROFS."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        self._fs, root = _driver(url)
+        self._root: str = root.rstrip("/")
+
+    def open(self, path: str, create: bool = False) -> FsspecFile:
+        """Refused: see `open_read`."""
+        _refuse(path)
+
+    def open_read(self, path: str) -> FsspecFile:
+        """Open for reading; FileNotFoundError."""
+        return FsspecFile(self._fs, self._key(path), path, self.size(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+        return self._info(path) is not None
+
+    def size(self, path: str) -> int:
+        """Length in bytes; FileNotFoundError."""
+        info = self._info(path)
+        if info is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return int(info["size"] or 0)
+
+    def listdir(self, path: str) -> list[str]:
+        """Names inside, sorted; empty when there is nothing: object stores have no empty directories."""
+        key = self._key(path)
+        with _as_os_error(path):
+            try:
+                found = self._fs.ls(key, detail=False)
+            except FileNotFoundError:
+                return []
+        inside = [name.rstrip("/") for name in found]
+        return sorted(name.rpartition("/")[2] for name in inside if name.strip("/") != key.strip("/"))
+
+    def is_dir(self, path: str) -> bool:
+        """Whether the name is a directory, or a prefix of names in an object store."""
+        info = self._info(path)
+        return info is not None and info["type"] == "directory"
+
+    def mkdir(self, path: str) -> None:
+        """Refused."""
+        _refuse(path)
+
+    def rename(self, old: str, new: str) -> None:
+        """Refused."""
+        _refuse(new)
+
+    def unlink(self, path: str) -> None:
+        """Refused."""
+        _refuse(path)
+
+    def rmtree(self, path: str) -> None:
+        """Refused."""
+        _refuse(path)
+
+    def sync_dir(self, path: str) -> None:
+        """Refused."""
+        _refuse(path)
+
+    def usage(self, path: str) -> DiskUsage:
+        """Not known."""
+        raise OSError(errno.ENOTSUP, "the space of a remote store is not known", path)
+
+    def lock(self, path: str) -> FsspecFile:
+        """Refused."""
+        _refuse(path)
+
+    def _key(self, path: str) -> str:
+        """The driver's name for the path."""
+        if path == self._url or path.startswith(self._url + "/"):
+            return self._root + path[len(self._url) :]
+        return _driver(path)[1]
+
+    def _info(self, path: str) -> dict[str, Any] | None:
+        """None when there is no such name. Any other failure is an OSError: fsspec's `exists` hides them."""
+        with _as_os_error(path):
+            try:
+                info: dict[str, Any] = self._fs.info(self._key(path))
+            except FileNotFoundError:
+                return None
+        return info
+
+
+class FsspecFile:
+    """An open object. The range last fetched is kept; readers in other threads at worst fetch again."""
+
+    def __init__(self, fs: Any, key: str, path: str, size: int) -> None:
+        self.path = path
+        self._fs = fs
+        self._key = key
+        self._size = size
+        self._held: tuple[int, bytes] = (0, b"")
+
+    def size(self) -> int:
+        """Length in bytes when it was opened."""
+        return self._size
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes from `offset`; short only at the end of the file."""
+        stop = min(offset + length, self._size)
+        if stop <= offset:
+            return b""
+        start, held = self._held
+        if not start <= offset <= stop <= start + len(held):
+            start, held = self._held = self._fetch(offset, stop, start, held)
+        return held[offset - start : stop - start]
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Refused."""
+        _refuse(self.path)
+
+    def fdatasync(self) -> None:
+        """Refused."""
+        _refuse(self.path)
+
+    def allocate(self, size: int) -> None:
+        """Refused."""
+        _refuse(self.path)
+
+    def truncate(self, size: int) -> None:
+        """Refused."""
+        _refuse(self.path)
+
+    def view(self) -> memoryview:
+        """The whole object, fetched into memory: prefer `pread`."""
+        with _as_os_error(self.path):
+            return memoryview(self._fs.cat_file(self._key, start=0, end=self._size))
+
+    def close(self) -> None:
+        """Forget what was fetched."""
+        self._held = (0, b"")
+
+    def _fetch(self, offset: int, stop: int, start: int, held: bytes) -> tuple[int, bytes]:
+        """Blocks that cover the range, and twice as far ahead as last time when reads go forward."""
+        end = start + len(held)
+        kept = b""
+        first = offset - offset % BLOCK
+        if held and start <= offset <= end < stop:
+            kept, first = held[offset - start :], end
+            stop = max(stop, first + min(2 * len(held), MAX_AHEAD))
+        last = min(-(-stop // BLOCK) * BLOCK, self._size)
+        with _as_os_error(self.path):
+            data: bytes = self._fs.cat_file(self._key, start=first, end=last)
+        if len(data) != last - first:
+            said = f"{len(data)} bytes came of {last - first} from offset {first}: the object has changed"
+            raise OSError(errno.EIO, said, self.path)
+        return (offset, kept + data) if kept else (first, data)
+
+
+def _driver(url: str) -> tuple[Any, str]:
+    """The file system and its own name for the URL. Listings are not cached: audits are repeated."""
+    try:
+        fsspec = import_module("fsspec")
+    except ImportError as error:
+        text = "paths with a scheme need the package fsspec: pip install 'dledger[spark]'"
+        raise OSError(errno.EPROTONOSUPPORT, text, url) from error
+    match = _SCHEME.match(url)
+    scheme = match[0] if match else "file"
+    try:
+        fs, key = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        raise OSError(errno.EPROTONOSUPPORT, f"the driver of {scheme}: is missing: {error}", url) from error
+    except ValueError as error:
+        known = fsspec.available_protocols()
+        near = get_close_matches(scheme.lower(), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+        raise OSError(errno.EPROTONOSUPPORT, f"{error}; {hint}", url) from error
+    return fs, str(key)
+
+
+@contextmanager
+def _as_os_error(path: str) -> Iterator[None]:
+    """Drivers raise what they like; behind this door it is an OSError that names the path."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(errno.EIO, f"{type(error).__name__}: {error}", path) from error
+
+
+def _refuse(path: str) -> NoReturn:
+    raise OSError(errno.EROFS, "remote stores are opened for reading only", path)
