@@ -1,11 +1,11 @@
 """`python -m dledger backup`: a consistent copy of a store while its node runs (decision 0010).
 
 Run on the node's own machine, against its directory; the node is not asked, and slowed only by the reading.
-What is copied is what was *checked*: entry after entry is read, believed by recovery's rules, and written to
-the copy; the index is made anew. The copy ends with the first whole batch at or behind the durable mark of
-the moment the backup began, so it holds everything that was committed then as far as this node knew. If the
-log changes under the reader (retention, a new leader that cuts the suffix), the check fails and the copy is
-begun anew.
+What is copied is what was *checked*: entry after entry is read, believed by recovery's rules, and written
+to the copy; the index is made anew, and snapshots are checked against their digests. The copy ends with the
+first whole batch at or behind the durable mark of the moment the backup began, so it holds everything that
+was committed then as far as this node knew. If the log changes under the reader (retention, a new leader
+that cuts the suffix), the check fails and the copy is begun anew.
 
 The copy is nobody's former self: it has a new incarnation and no vote. Started, it is a learner until the
 group's leader has recorded it; `recover --force-single` makes a new cluster of it.
@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 
 from dledger.offline import (
     Found,
+    InstallUnfinished,
     StoreUnreadable,
     Walk,
     durable_mark,
@@ -30,6 +31,7 @@ from dledger.offline import (
     walk,
 )
 from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
+from formats.snapshot import BEGINS_FILE, MANIFEST_FILE, check_parts, decode_manifest
 from formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
@@ -40,6 +42,7 @@ from formats.store_files import (
     SLOT_SIZE,
     SNAPSHOTS_DIR,
     Checkpoint,
+    CorruptFile,
     HardState,
     Identity,
     encode_checkpoint,
@@ -48,6 +51,7 @@ from formats.store_files import (
     segment_name,
 )
 from runtime import Env, File, Files, Lane
+from runtime.publish import read_file
 
 INDEX_FILE_SIZE = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
 """Of a store that has no index file yet."""
@@ -152,7 +156,7 @@ class _Copy:
             self.directories.append(f"{self.directory}/{name}")
         try:
             log = walk(files, source, self._size, wanted, self._take)
-        except (StoreUnreadable, FileNotFoundError) as error:
+        except (StoreUnreadable, InstallUnfinished, FileNotFoundError) as error:
             raise _Changed(str(error)) from error
         finally:
             for file in self._open.values():
@@ -190,7 +194,7 @@ class _Copy:
         file.pwritev([data], offset)
 
     def snapshots(self, log: Walk) -> None:
-        """Snapshots of the state machine; a log that begins at one needs it."""
+        """Those snapshots of the state machine that are whole; a log that begins at one needs it."""
         files = self._files
         source, target = f"{self._source}/{SNAPSHOTS_DIR}", f"{self.directory}/{SNAPSHOTS_DIR}"
         copied = []
@@ -201,7 +205,16 @@ class _Copy:
                 self._copy_directory(f"{source}/{name}", f"{target}/{name}")
             except FileNotFoundError as error:
                 raise _Changed(f"snapshot {name} went away") from error
-            copied.append(name)
+            damage = _damage_of(files, f"{target}/{name}")
+            if not damage:
+                copied.append(name)
+                continue
+            if int(name) == log.begin_pos:
+                raise _Changed(f"the snapshot that the log begins at is damaged: {damage}")
+            files.rmtree(f"{target}/{name}")
+            gone = f"{target}/{name}"
+            self.directories = [path for path in self.directories if not f"{path}/".startswith(f"{gone}/")]
+            self.written = [path for path in self.written if not path.startswith(f"{gone}/")]
         if copied:
             self.directories.append(target)
         if log.begin_pos > 0 and segment_name(log.begin_pos) not in copied:
@@ -233,7 +246,9 @@ class _Copy:
         term = max(state[1].term if state else 0, log.last_term, 0)
         slots = encode_slot(2, HardState(term, None)) + encode_slot(1, HardState(term, None))
         checkpoint = Checkpoint(log.last_index, min(self.committed, log.last_index))
+        begins = [(BEGINS_FILE, encode_json({"pos": log.begin_pos, "replace": False}))]
         for name, data in (
+            *(begins if log.begin_pos > 0 else ()),
             (HARD_STATE_FILE, slots[: 2 * SLOT_SIZE]),
             (MEMBERS_FILE, encode_json({"indexes": list(log.configs)})),
             (CHECKPOINT_FILE, encode_checkpoint(checkpoint)),
@@ -246,6 +261,17 @@ class _Copy:
             finally:
                 file.close()
             self.written.append(path)
+
+
+def _damage_of(files: Files, directory: str) -> str:
+    """Why a snapshot cannot be believed; empty when it can."""
+    try:
+        manifest = decode_manifest(read_file(files, f"{directory}/{MANIFEST_FILE}") or b"")
+        parts = {name: read_file(files, f"{directory}/{name}") for name in manifest.parts}
+        check_parts(manifest, {name: data for name, data in parts.items() if data is not None})
+    except CorruptFile as error:
+        return str(error)
+    return ""
 
 
 def _sync(files: Files, path: str) -> None:

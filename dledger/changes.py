@@ -15,19 +15,17 @@ from typing import Protocol
 
 from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration, ConfigurationRefused, MemberRole
-from dledger.election.elector import Elector
 from dledger.election.preferred import PreferredLeader
 from dledger.errors import ChangeRefused
 from dledger.leadership import Leadership
 from dledger.log.store import LogStore
 from dledger.members import Members
-from dledger.membership import Membership
+from dledger.membership import Membership, MembershipEvents
 from dledger.messages import Code, Health
 from dledger.peers import Peers
 from dledger.replication.leader import PushState
 from dledger.replicator import Replicator
 from dledger.versions import Versions
-from formats.store_files import Identity
 from runtime import Env
 
 MAX_JOBS = 16
@@ -38,20 +36,8 @@ CONFIG_PROTOCOL = 2
 """The peer protocol version from which a node can read configurations of version 2."""
 
 
-class ChangeEvents(Protocol):
+class ChangeEvents(MembershipEvents, Protocol):
     """The node."""
-
-    @property
-    def commit_index(self) -> int:
-        """Of the node."""
-
-    @property
-    def elector(self) -> Elector:
-        """Of the node."""
-
-    @property
-    def identity(self) -> Identity:
-        """Of the store."""
 
     def step_down(self) -> None:
         """Give leadership up."""

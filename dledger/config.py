@@ -116,7 +116,7 @@ class NodeConfig:
     """Rest between two passes of the scrub."""
 
     checkpoint_interval_s: float = 1.0
-    lag_probe_s: float = 0.02
+    lag_probe_s: float = 0.05
     """How often the event loop's lag is measured. Simulations ask seldom: most of an idle node's work."""
     apply_bytes: int = 256 * 1024
     """Committed bytes handed to the host in one step, so that the loop stays responsive."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+
 from dledger.messages import Code
+
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that a node may wait out; any other of a write or fsync is final (S3)."""
 
 
 class NodeFailed(Exception):

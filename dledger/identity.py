@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from dataclasses import dataclass, replace
 
 from dledger.config import NodeConfig
-from dledger.election.configuration import Configuration
-from dledger.errors import EXIT_CONFIG, EXIT_STORE, NodeFailed
+from dledger.election.configuration import Configuration, decode_configuration, encode_configuration
+from dledger.errors import DISK_IS_FULL, EXIT_CONFIG, EXIT_STORE, NodeFailed
 from dledger.log.hard_state import HardStateFile
-from dledger.log.recovery import StoreDamaged
+from dledger.log.mending import NoRoom
+from dledger.log.reading import Rotten
+from dledger.log.recovery import REFILL_ADVICE, StoreDamaged
 from dledger.log.segments import SegmentError
-from dledger.log.store import CLOSE_LIMIT_S, LogStore, NoRoom
+from dledger.log.store import CLOSE_LIMIT_S, LogStore
 from dledger.members import decode_config, unreadable_config
 from dledger.snapshots.service import Snapshots
 from formats.entry import HEADER_SIZE, Kind, unpack_header
@@ -40,7 +41,6 @@ _BOOT_SIZE = 64
 _CLEAN = b"clean"
 LOST_POWER = "power was lost"
 """How the reason of a node begins that waits because of safety.md S9."""
-DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
@@ -69,7 +69,7 @@ class StoreFiles:
         self._checkpoint: File | None = None
         self._hard_state: HardStateFile | None = None
         self._saved_checkpoint = Checkpoint()
-        self._saved_configs: list[int] = []
+        self._saved_configs: list[tuple[int, int, Configuration]] = []
         self._poisoned = False
         self._refill = ""
 
@@ -121,7 +121,7 @@ class StoreFiles:
         if hard_state.loaded is None:
             if not new and (identity.cluster or log.last_index >= 0):
                 identity = await self._forgot_votes(identity)
-            await run(Lane.FLUSH, hard_state.save, HardState(max(0, log.last_term)))
+            await run(Lane.FLUSH, hard_state.begin, HardState(max(0, log.last_term)))
         if new:
             await self.save_identity(identity)
         await run(Lane.DISK, self._note_boot)
@@ -218,40 +218,61 @@ class StoreFiles:
         return identity, False
 
     async def _read_configs(self, log: LogStore, scanned: list[int]) -> list[tuple[int, Configuration]]:
-        data = await self._env.workers.run(Lane.DISK, self._read, MEMBERS_FILE)
-        indexes = list(scanned)
-        if data is not None:
-            try:
-                noted = decode_json(data).get("indexes", [])
-            except CorruptFile as error:
-                raise NodeFailed(f"{self._dir}/{MEMBERS_FILE}: {error}", EXIT_STORE) from error
-            indexes += [index for index in noted if isinstance(index, int)] if isinstance(noted, list) else []
+        noted = await self._noted_configs()
         entries = []
-        for index in sorted(dict.fromkeys(indexes)):
+        for index in sorted(dict.fromkeys([*scanned, *noted])):
             if not log.first_index <= index <= log.last_index:
                 continue
-            pos, size = log.locate(index)
-            entry = await log.read(pos, size)
-            if unpack_header(entry).kind != Kind.CONFIG:
-                continue
-            configuration = decode_config(memoryview(entry)[HEADER_SIZE:])
-            if configuration is None:
-                raise NodeFailed(unreadable_config(index), EXIT_STORE)
-            entries.append((index, configuration))
+            term, copy = noted.get(index, (-1, b""))
+            configuration = decode_configuration(copy) if term == log.term_of(index) else None
+            configuration = configuration or await self._read_config(log, index)
+            if configuration is not None:
+                entries.append((index, configuration))
         return entries
+
+    async def _noted_configs(self) -> dict[int, tuple[int, bytes]]:
+        """Index -> (term, copy) of the configuration entries; (-1, b"") in files of older versions."""
+        data = await self._env.workers.run(Lane.DISK, self._read, MEMBERS_FILE)
+        if data is None:
+            return {}
+        try:
+            value = decode_json(data)
+            noted = {int(index): (-1, b"") for index in value.get("indexes", [])}  # type: ignore[attr-defined]
+            copies = value.get("copies", [])
+            return noted | {int(i): (int(term), bytes.fromhex(copy)) for i, term, copy in copies}  # type: ignore[attr-defined]
+        except (CorruptFile, TypeError, ValueError) as error:
+            raise NodeFailed(f"{self._dir}/{MEMBERS_FILE}: {error}", EXIT_STORE) from error
+
+    async def _read_config(self, log: LogStore, index: int) -> Configuration | None:
+        """A configuration entry, from the log; None when it is none."""
+        try:
+            entry, _ = await log.read_range(index, index)
+        except Rotten as error:
+            raise NodeFailed(
+                f"{error}, and {MEMBERS_FILE} has no copy: {REFILL_ADVICE}", EXIT_STORE
+            ) from error
+        if unpack_header(entry).kind != Kind.CONFIG:
+            return None
+        configuration = decode_config(memoryview(entry)[HEADER_SIZE:])
+        if configuration is None:
+            raise NodeFailed(unreadable_config(index), EXIT_STORE)
+        return configuration
 
     async def save_identity(self, identity: Identity) -> None:
         """Replace the identity file."""
         await self._publish(IDENTITY_FILE, encode_json(identity))
 
-    async def save_configs(self, indexes: list[int]) -> None:
-        """Remember where the configuration entries are (their content is in the log).
+    async def save_configs(self, entries: list[tuple[int, int, Configuration]]) -> None:
+        """Remember where the configuration entries are, of which term, and a copy of each: a rotten one must
+        not keep a node from knowing whose votes count.
 
         OSError (ENOSPC) when the disk is full: to be tried again.
         """
-        if indexes != self._saved_configs:
-            await self._publish(MEMBERS_FILE, encode_json({"indexes": list(indexes)}))
-            self._saved_configs = list(indexes)
+        if entries != self._saved_configs:
+            copies = [(index, term, encode_configuration(config).hex()) for index, term, config in entries]
+            value = {"copies": copies, "indexes": [index for index, _, _ in entries]}
+            await self._publish(MEMBERS_FILE, encode_json(value))
+            self._saved_configs = entries
 
     async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Overwrite the checkpoint if it changed: a hint, not fsynced; a full disk only delays it."""

@@ -222,7 +222,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
 
 def set_no_delay(transport: asyncio.BaseTransport) -> None:
-    """Small frames leave at once. In simulation there is no socket."""
+    """Small frames leave at once, and a peer that vanished is noticed. Not every transport has a socket."""
     sock: Any = transport.get_extra_info("socket")
     if sock is None:
         return

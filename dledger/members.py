@@ -112,6 +112,11 @@ class Members:
         )
 
     @property
+    def entries(self) -> list[tuple[int, Configuration]]:
+        """Configuration entries in the log, ascending."""
+        return list(self._entries)
+
+    @property
     def indexes(self) -> list[int]:
         """Indexes of the configuration entries in the log."""
         return [index for index, _ in self._entries]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from runtime import Log
 from runtime.pauses import Pauses
+
+LATE_LOOP_S = 0.1
+"""A delay of the event loop that is worth a line in the log: a quarter of the shortest election time-out."""
 
 
 class NodeMetrics:
@@ -28,14 +32,16 @@ class NodeMetrics:
         self.flush_seconds += seconds
         self.flush_seconds_max = max(self.flush_seconds_max, seconds)
 
-    async def watch_loop(self, every_s: float) -> None:
-        """Measure how late the loop wakes up, until cancelled."""
+    async def watch_loop(self, every_s: float, log: Log) -> None:
+        """Measure how late the loop wakes up, until cancelled; a long delay is logged."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
             await asyncio.sleep(every_s)
             self.loop_lag_s = max(0.0, loop.time() - began - every_s)
             self.loop_lag_max_s = max(self.loop_lag_max_s, self.loop_lag_s)
+            if self.loop_lag_s >= LATE_LOOP_S:
+                log.warning("the event loop was late", ms=round(self.loop_lag_s * 1e3))
 
     def snapshot(self) -> dict[str, object]:
         """Times in milliseconds."""

@@ -20,10 +20,10 @@ from dledger.conversation import Conversation
 from dledger.election import elector as election
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.membership import form_or_join
-from dledger.errors import EXIT_BUG, EXIT_STORE, InvariantBroken, NodeFailed
+from dledger.errors import DISK_IS_FULL, EXIT_BUG, EXIT_STORE, InvariantBroken, NodeFailed
 from dledger.fitness import Fitness
 from dledger.host import Host, Role
-from dledger.identity import DISK_IS_FULL, Opened, StoreFiles
+from dledger.identity import Opened, StoreFiles
 from dledger.leadership import Leadership
 from dledger.links import PeerConnection
 from dledger.log.poison import leave_marker
@@ -169,7 +169,7 @@ class Node(Conversation):
             ("cuts", self._replicator.run_cuts()),
             ("checkpoint", self._run_checkpoints()),
             ("identity", self._run_identity()),
-            ("loop-lag", self.metrics.watch_loop(self.config.lag_probe_s)),
+            ("loop-lag", self.metrics.watch_loop(self.config.lag_probe_s, self._say)),
             ("dials", self.membership.dials.run()),
             ("changes", self.changes.run()),
             ("repair", self._repairer.run()),
@@ -470,7 +470,9 @@ class Node(Conversation):
                 formed = form_or_join(self.identity, self.config.peers, self._peers.hellos)
                 if formed is not None:
                     await self._become(formed)
-                await self._store.save_configs(self._members.indexes)
+                await self._store.save_configs(
+                    [(index, self.log.term_of(index) or 0, config) for index, config in self._members.entries]
+                )
                 if self.elector.may_vote:
                     await self._store.clear_poison()
             except OSError as error:

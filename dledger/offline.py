@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from dledger.log.base import LogBase
 from formats.entry import (
     HEADER_SIZE,
     INDEX_UNIT,
@@ -25,6 +26,7 @@ from formats.entry import (
     check_entry,
     is_blank,
 )
+from formats.snapshot import BEGINS_FILE, MANIFEST_FILE, decode_manifest
 from formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
@@ -32,6 +34,7 @@ from formats.store_files import (
     IDENTITY_FILE,
     INDEX_DIR,
     SLOT_SIZE,
+    SNAPSHOTS_DIR,
     Checkpoint,
     CorruptFile,
     HardState,
@@ -39,6 +42,7 @@ from formats.store_files import (
     decode_checkpoint,
     decode_hard_state,
     decode_identity,
+    decode_json,
     parse_segment_name,
     segment_name,
 )
@@ -47,6 +51,10 @@ from runtime.publish import read_file
 
 WINDOW = 2 * MAX_ENTRY_SIZE
 """Bytes read at once: the largest entry fits from wherever it begins."""
+
+
+class InstallUnfinished(Exception):
+    """A snapshot is to replace the log, and has not done so yet; the text says what to do."""
 
 
 class StoreUnreadable(Exception):
@@ -160,6 +168,33 @@ def _last_unit(file: File, start: int) -> int:
 _UNIT_MAGIC = MAGIC.to_bytes(4, "big")
 
 
+def log_base(files: Files, node_dir: str) -> LogBase | None:
+    """What lies before the log, when the store says where it begins and has the snapshot of that place.
+
+    InstallUnfinished; StoreUnreadable when the file that says so is damaged.
+    """
+    said = read_file(files, f"{node_dir}/{BEGINS_FILE}")
+    if said is None:
+        return None
+    try:
+        value = decode_json(said)
+    except CorruptFile as error:
+        raise StoreUnreadable(f"{node_dir}/{BEGINS_FILE}: {error}") from error
+    if value.get("replace"):
+        raise InstallUnfinished(
+            f"{node_dir}: the install of a snapshot was cut short: start the node once, which finishes it"
+        )
+    pos = value.get("pos")
+    if not isinstance(pos, int) or pos <= 0:
+        return None
+    try:
+        manifest = read_file(files, f"{node_dir}/{SNAPSHOTS_DIR}/{segment_name(pos)}/{MANIFEST_FILE}")
+        found = decode_manifest(manifest or b"")
+    except CorruptFile:
+        return None  # then the first entry says which one it is
+    return LogBase(found.index, found.term, found.pos, found.chain) if found.pos == pos else None
+
+
 def segment_starts(files: Files, node_dir: str, segment_size: int) -> list[int]:
     """Offsets of the segments, ascending; StoreUnreadable when one is missing in between."""
     starts = [
@@ -182,11 +217,19 @@ def walk(
 ) -> Walk:
     """Believe entry after entry, to the end or to the first end of a batch at or behind index `until`.
 
+    The walk of a log without an entry ends with its base (`log_base`, whose errors are raised).
+
     `found` gets every believed piece, in order; the last may hold entries of a batch that is not whole.
     """
     walker = _Walker(segment_size, until, found)
     starts = segment_starts(files, node_dir, segment_size)
+    base = log_base(files, node_dir)
+    if base is not None:
+        starts = [start for start in starts if start >= base.pos]  # retention may have been cut short
+        walker.begin_behind(base)
     if starts:
+        if base is not None and starts[0] != base.pos:
+            raise StoreUnreadable(f"{node_dir}: segment {segment_name(base.pos)} is missing")
         walker.result.begin_pos = walker.result.end_pos = starts[0]
     for start in starts:
         try:
@@ -214,6 +257,12 @@ class _Walker:
         self._chain: int | None = None
         self._begun = False
         self._held_configs: list[int] = []
+
+    def begin_behind(self, base: LogBase) -> None:
+        """The first entry continues this."""
+        self._begun = True
+        self._index, self._term, self._chain = base.index, base.term, base.chain
+        self.result = Walk(base.pos, base.index + 1, base.index, base.term, base.chain or 0, base.pos)
 
     def segment(self, file: File, start: int) -> bool:
         """Walk one segment; True when it ended with a blank tail, so that the next one may go on."""

@@ -26,6 +26,7 @@ from dledger.election.membership import cluster_id
 from dledger.log.hard_state import HardStateFile
 from dledger.offline import (
     Found,
+    InstallUnfinished,
     StoreUnreadable,
     Walk,
     durable_mark,
@@ -121,7 +122,7 @@ class RecoverRefused(Exception):
 
 
 def inspect(files: Files, node_dir: str) -> tuple[Report, Identity, Walk]:
-    """Read the whole store. Blocking; changes nothing."""
+    """Read the whole store. Blocking; changes nothing. StoreUnreadable, InstallUnfinished."""
     identity = read_identity(files, node_dir)
     log = walk(files, node_dir, identity.segment_size)
     if log.last_index < 0 and (log.stopped_by or log.begin_pos):
@@ -163,7 +164,10 @@ async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = Fa
     except BlockingIOError as error:
         raise RecoverRefused(f"{node_dir} is in use: stop the node first") from error
     try:
-        report, identity, log = await run(Lane.DISK, inspect, files, node_dir)
+        try:
+            report, identity, log = await run(Lane.DISK, inspect, files, node_dir)
+        except InstallUnfinished as error:
+            raise RecoverRefused(str(error)) from error
         if not yes:
             return report
         if report.rotten and not cut_damage:

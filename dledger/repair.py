@@ -18,6 +18,7 @@ from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
 from dledger.messages import Holding, RepairRequest, RepairResponse
 from dledger.peers import Peers
+from formats.entry import unpack_header
 from runtime import Env
 
 ANSWER_LIMIT_S = 1.0
@@ -193,12 +194,14 @@ class Repairer:
         cuts = log.cuts
         try:
             data, end = await log.read_range(first, last)
-            size = len(data) if end == last else log.end_of(last) - log.locate(first)[0]
-        except (Rotten, KeyError):
+        except Rotten:
             return _without(request, Holding.FAULTY)
         if log.cuts != cuts:
             return _without(request, Holding.FAULTY)  # asked again, this node knows better
-        return RepairResponse(request.number, first, last, Holding.HAVE, log.locate(first)[0], data[:size])
+        # From here on by what was read alone: retention may have taken these entries meanwhile.
+        pos = unpack_header(data).pos
+        size = len(data) if end == last else _size_of(data, last - first + 1)
+        return RepairResponse(request.number, first, last, Holding.HAVE, pos, data[:size])
 
     # Status
 
@@ -211,6 +214,14 @@ class Repairer:
             "repair_unfitting": self.unfitting,
             "repair_answers": dict(self._answers),
         }
+
+
+def _size_of(data: bytes, count: int) -> int:
+    """Bytes of the first `count` entries."""
+    size = 0
+    for _ in range(count):
+        size += unpack_header(data, size).size
+    return size
 
 
 def _without(request: RepairRequest, holding: Holding) -> RepairResponse:

@@ -135,15 +135,15 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
             "the stores were not made by the same group",
             "cluster",
         )
-    for name, own, theirs in (
-        ("mapedFileSizeCommitLog", mine.segment_size, other.segment_size),
-        ("flushDiskType SYNC_FLUSH", mine.sync_flush, other.sync_flush),
-        ("the promise of lease reads in ms", mine.lease_ms, other.lease_ms),
+    for name, cause, own, theirs in (
+        ("mapedFileSizeCommitLog", "mapedFileSizeCommitLog", mine.segment_size, other.segment_size),
+        ("flushDiskType SYNC_FLUSH", "flushDiskType", mine.sync_flush, other.sync_flush),
+        ("the promise of lease reads in ms", "lease reads", mine.lease_ms, other.lease_ms),
     ):
         if own != theirs:
             raise HelloRefused(
                 f"{name} is {own} on {mine.node} and {theirs} on {other.node}: it must be the same",
-                name.partition(" ")[0],
+                cause,
             )
     version = min(mine.protocol_max, other.protocol_max)
     if version < max(mine.protocol_min, other.protocol_min):

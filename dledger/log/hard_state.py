@@ -23,7 +23,7 @@ class HardStateFile:
         self._file = file
         self._sequence = sequence
         self.loaded = state
-        """What was on disk at open; None when no slot could be read (a new or damaged store)."""
+        """What was on disk at open; None when no slot could be read (a new or damaged store): see `begin`."""
 
     @classmethod
     def open(cls, files: Files, directory: str) -> HardStateFile:
@@ -43,6 +43,11 @@ class HardStateFile:
         """
         if self.loaded is not None:
             self._write(self._sequence, self.loaded)
+
+    def begin(self, state: HardState) -> None:
+        """What a new or damaged store begins with."""
+        self.save(state)
+        self.loaded = state
 
     def save(self, state: HardState) -> None:
         """Write the slot that is not the newest, fsync. After an error the node must end (S3)."""

@@ -31,11 +31,6 @@ class IndexFiles:
         self._open: dict[int, File] = {}
         self._reserved: dict[int, int] = {}
         self._dirty: dict[int, File] = {}
-        self._first = 0
-
-    def begin_at(self, first: int) -> None:
-        """The log's first entry: units before it are left over, or were never written."""
-        self._first = first
 
     def open(self) -> None:
         """Open all index files."""
@@ -102,7 +97,6 @@ class IndexFiles:
 
         The file that holds the unit of `first` keeps the units before it: nobody looks at them.
         """
-        self._first = first
         gone = [start for start in sorted(self._open) if start + self._size <= first * INDEX_UNIT_SIZE]
         for start in gone:
             self._dirty.pop(start, None)
@@ -111,9 +105,8 @@ class IndexFiles:
             self._files.unlink(f"{self._dir}/{segment_name(start)}")
         return len(gone)
 
-    def remove_all(self, first: int) -> None:
-        """Remove all files; the next unit written is that of `first`."""
-        self._first = first
+    def remove_all(self) -> None:
+        """Remove all files."""
         self._dirty.clear()
         self._reserved.clear()
         for start in sorted(self._open):
@@ -154,7 +147,7 @@ class IndexFiles:
         return touched
 
     def last_unit(self) -> IndexUnit | None:
-        """The durable mark: the last unit written."""
+        """The durable mark: the last unit written, maybe one from before the log. Reads a whole file."""
         for start in sorted(self._open, reverse=True):
             end = self._used_end(self._open[start])
             while end > 0:
@@ -162,7 +155,7 @@ class IndexFiles:
                 count = (end - begin) // INDEX_UNIT_SIZE
                 for unit in reversed(self.units((start + begin) // INDEX_UNIT_SIZE, count)):
                     if unit is not None:
-                        return unit if unit.index >= self._first else None
+                        return unit
                 end = begin
         return None
 
@@ -183,6 +176,14 @@ class IndexFiles:
                 return True
             at = stop
         return False
+
+    def is_complete(self, first: int, last: int) -> bool:
+        """Whether the files of units `first..last` are there."""
+        begin = first * INDEX_UNIT_SIZE
+        return all(
+            start in self._open
+            for start in range(begin - begin % self._size, (last + 1) * INDEX_UNIT_SIZE, self._size)
+        )
 
     def create(self, first: int, count: int) -> bool:
         """Make missing files and reserve blocks; True when names are new: then `sync_names`, as another job.

@@ -20,9 +20,12 @@ from dledger.log.reading import check_stored
 from dledger.log.segments import Segments
 from dledger.log.walk import End, Place, Rot, Walker, chain_of, header_of, place_before
 from formats.entry import (
+    BLANK,
+    BLANK_MAGIC,
     HEADER_SIZE,
     INDEX_UNIT,
     MAGIC,
+    MIN_BLANK_SIZE,
     CorruptEntry,
     EntryHeader,
     chain_crc,
@@ -32,6 +35,10 @@ from runtime import Env, File, Lane
 
 _EVERYTHING = 1 << 62
 T = TypeVar("T")
+
+
+class NoRoom(Exception):
+    """A segment or index file cannot be prepared now. Nothing was written; trying again is harmless."""
 
 
 class Unfitting(Exception):
@@ -83,10 +90,16 @@ class MendableLog(ReadableLog):
         super().__init__(env, node_dir, segment_size, index_units_per_file)
         self._io = asyncio.Lock()
         """Held while the files of the log change."""
+        self.cuts = 0
+        """Counts each truncation twice, when it begins and when it is over, and each reset."""
 
     @abstractmethod
     async def poison(self, error: OSError) -> NoReturn:
         """A write or fsync failed: NodeFailed (S3)."""
+
+    @abstractmethod
+    async def _make_index_files(self, first: int, count: int) -> None:
+        """Have room for these index units; NoRoom."""
 
     @abstractmethod
     async def sync_index(self) -> None:
@@ -109,6 +122,7 @@ class MendableLog(ReadableLog):
             wanted, last = last, min(last, self._written_index(), self._durable_index)
             self.suspects.remove(max(first, last + 1), wanted)
             self.faulty.remove(max(first, last + 1), wanted)  # in memory: nothing was read of the disk
+            first = max(first, self._first_index)  # retention may have taken the rest meanwhile
             if last < first:
                 return
             run = self._env.workers.run
@@ -124,14 +138,27 @@ class MendableLog(ReadableLog):
             )
             try:
                 for index, unit in found.units:
+                    await self._make_index_files(index, 1)  # its file may have been lost
                     await run(Lane.FLUSH, self._index.write, index, unit)
                 await self.sync_index()
+            except NoRoom as error:
+                self._env.log.warning("damaged entries wait for room", first=first, last=last, error=error)
+                return
             except OSError as error:
                 await self.poison(error)
             self.suspects.remove(first, last)
             self.faulty.remove(first, last)
             for begin, end in found.rotten:
                 self.faulty.add(begin, end)
+            if self.last_chain is None and self._last_index <= last and self._last_index not in self.faulty:
+                self.last_chain = await self._chain_of(self._last_index)
+
+    async def _chain_of(self, index: int) -> int | None:
+        """Chain value of a written entry, None unless the one before vouches for it."""
+        place = self.first_place()
+        return await self._env.workers.run(
+            Lane.DISK, chain_of, self._segments, self._index, index, self._first_index, place.chain
+        )
 
     async def mend(self, first: int, last: int, data: bytes) -> None:
         """Write a peer's copy of faulty entries in place, durably. Unfitting when it does not fit."""
@@ -143,18 +170,49 @@ class MendableLog(ReadableLog):
             start = self._segments.start_of(pos)
             units = b"".join(INDEX_UNIT.pack(MAGIC, h.pos, h.size, h.index, h.term) for h in headers)
             try:
-                await run(Lane.FLUSH, _write_synced, self._segments.file(start), data, pos - start)
+                await self._make_index_files(first, len(headers))  # they may have been lost
+                await run(Lane.FLUSH, write_synced, self._segments.file(start), [data], pos - start)
                 if await run(Lane.DISK, self._segments.pread, pos, len(data)) != data:
                     raise OSError(
                         errno.EIO, "what was written reads back differently", self._segments.path(start)
                     )
                 await run(Lane.FLUSH, self._index.write, first, units)
                 await self.sync_index()
+            except NoRoom as error:
+                raise Unfitting(str(error)) from error
             except OSError as error:
                 await self.poison(error)
             self.faulty.remove(first, last)
             if last == self._last_index:
                 self.last_chain = headers[-1].chain_crc
+
+    async def mend_blank(self, index: int, pos: int, cuts: int) -> None:
+        """Write the blank tail of a segment again, which says that the log goes on in the next one (S5).
+
+        It was found damaged behind entry `index`, at `pos`, when the log had made `cuts`: since a cut,
+        something else may lie there. The index units must say the same; nothing is written on doubt.
+        """
+        async with self._io:
+            following = self._segments.start_of(pos) + self._segments.size
+            if self.cuts != cuts or index < self._first_index or index >= self._last_indexed():
+                return
+            last, behind = self._index.unit(index), self._index.unit(index + 1)
+            if last is None or last.pos + last.size != pos or behind is None or behind.pos != following:
+                return
+            try:
+                await self.write_blank(pos)
+            except OSError as error:
+                await self.poison(error)
+
+    async def write_blank(self, pos: int) -> None:
+        """Close the segment of `pos` there, durably."""
+        start = self._segments.start_of(pos)
+        rest = start + self._segments.size - pos
+        if rest >= MIN_BLANK_SIZE:
+            blank = BLANK.pack(BLANK_MAGIC, rest)
+            await self._env.workers.run(
+                Lane.FLUSH, write_synced, self._segments.file(start), [blank], pos - start
+            )
 
     def _fit(self, first: int, last: int, data: bytes) -> list[EntryHeader]:
         """Headers of a copy that is whole in itself and of the terms that these entries have here."""
@@ -190,10 +248,14 @@ class MendableLog(ReadableLog):
             following = self._segments.start_of(max(end - 1, 0)) + self._segments.size
             if headers[0].pos not in (end, following):
                 raise Unfitting(f"entry {before} ends at {end}, the copy begins at {headers[0].pos}")
-            chain = await run(Lane.DISK, chain_of, self._segments, self._index, before, self._first_index)
+            chain = await self._chain_of(before)
             vouched = chain is not None
             if chain is not None and not _continues(chain, headers[0]):
                 raise Unfitting(f"the chain of entry {before} does not continue in the copy")
+        elif before < self._first_index and self._base.chain is not None:
+            vouched = headers[0].pos == self._base.pos and _continues(self._base.chain, headers[0])
+            if not vouched:
+                raise Unfitting(f"the copy of entry {headers[0].index} does not continue the log's snapshot")
         end = headers[-1].pos + headers[-1].size
         if behind > self._last_index:
             if end != self._end_pos:
@@ -219,6 +281,7 @@ def _continues(chain: int, header: EntryHeader) -> bool:
     return chain_crc(chain, header.index, header.term, header.body_crc) == header.chain_crc
 
 
-def _write_synced(file: File, data: bytes, at: int) -> None:
-    file.pwritev([data], at)
+def write_synced(file: File, parts: list[bytes], at: int) -> None:
+    """One write and its fsync: a job of a worker."""
+    file.pwritev(parts, at)
     file.fdatasync()

@@ -137,10 +137,10 @@ class ReadableLog:
 
     def end_of(self, index: int) -> int:
         """Offset behind entry `index`; the start of the log for those before it."""
-        if index == self._last_index:
-            return self._end_pos
         if index < self._first_index:
             return self._base.pos
+        if index == self._last_index and self._end_pos % self._segments.size:
+            return self._end_pos  # else the log may go on in the next segment, behind a blank tail
         batch = self._tail_batch(index)
         if batch is not None and batch.last == index:
             return batch.end_pos
@@ -308,7 +308,7 @@ class ReadableLog:
             return batch.chain if batch.last == index else None
         if index in self.faulty:
             return None
-        return chain_of(self._segments, self._index, index, self._first_index)
+        return chain_of(self._segments, self._index, index, self._first_index, self._base.chain)
 
     def view(self, pos: int, size: int) -> memoryview | None:
         """Bytes of the hot window; None when they are cold.

@@ -34,6 +34,7 @@ from formats.entry import (
 
 _EVERYTHING = 1 << 62
 _UNITS = 4096
+_SECTOR = 512
 
 
 class StoreDamaged(Exception):
@@ -73,9 +74,13 @@ class Recovered:
 
 
 def choose_base(
-    segments: Segments, index: IndexFiles, bases: Mapping[int, LogBase], begins: int | None
+    segments: Segments,
+    index: IndexFiles,
+    mark: IndexUnit | None,
+    bases: Mapping[int, LogBase],
+    begins: int | None,
 ) -> LogBase:
-    """What lies before the log, given the store's snapshots by pos.
+    """What lies before the log, given the durable mark and the store's snapshots by pos.
 
     `begins`: where the log begins, if the store says so; else it begins with its first segment, unless the
     index knows that one to be lost, or, without any segment, at the newest snapshot.
@@ -84,19 +89,20 @@ def choose_base(
     if begins is not None:
         return bases.get(begins) or LogBase(-1, -1, begins, None)
     if not starts:
-        return bases[max(bases)] if bases and index.last_unit() is None else ORIGIN
+        return bases[max(bases)] if bases and mark is None else ORIGIN
     if starts[0] == 0 or _is_first_lost(index, starts[0]):
         return ORIGIN
     return bases.get(starts[0]) or LogBase(-1, -1, starts[0], None)
 
 
-def missing_segments(segments: Segments, index: IndexFiles, base: LogBase) -> list[int]:
+def missing_segments(
+    segments: Segments, index: IndexFiles, mark: IndexUnit | None, base: LogBase
+) -> list[int]:
     """Starts of segment files that must be there and are not: holes, and the end up to the durable mark."""
     starts = segments.starts
-    mark = index.last_unit()
     end = starts[-1] if starts else -1
     if mark is not None:
-        end = max(end, _believable_start(segments, index, mark))
+        end = max(end, _believable_start(segments, index, mark, base))
     return [start for start in range(base.pos, end + 1, segments.size) if not segments.has(start)]
 
 
@@ -110,11 +116,12 @@ def _is_first_lost(index: IndexFiles, first_start: int) -> bool:
     return False
 
 
-def _believable_start(segments: Segments, index: IndexFiles, mark: IndexUnit) -> int:
-    """Start of the segment of the mark, told by two units that continue each other: one may be rotten."""
+def _believable_start(segments: Segments, index: IndexFiles, mark: IndexUnit, base: LogBase) -> int:
+    """Start of the segment of the mark, told by two units that continue each other (one may be rotten), or
+    by the beginning of the log."""
     after = mark
-    if mark.index == 0:
-        return segments.start_of(mark.pos) if mark.pos == 0 else -1
+    if mark.index == base.index + 1:
+        return base.pos if mark.pos == base.pos else -1
     for unit in reversed(index.units(max(0, mark.index - _UNITS), min(_UNITS, mark.index))):
         if unit is not None and after is not None:
             following = segments.start_of(unit.pos) + segments.size
@@ -128,6 +135,7 @@ def _believable_start(segments: Segments, index: IndexFiles, mark: IndexUnit) ->
 def recover(
     segments: Segments,
     index: IndexFiles,
+    mark: IndexUnit | None,
     *,
     power_lost: bool,
     discard_above_mark: bool = False,
@@ -135,11 +143,10 @@ def recover(
 ) -> Recovered:
     """Find the end of the log. `power_lost`: the machine was started anew since the store was last open.
 
-    `base`: what lies before the first segment (`choose_base`).
+    `mark`: the last index unit. `base`: what lies before the first segment (`choose_base`).
     """
     result = Recovered(base.index + 1, base.index, base.term, base.chain, base.pos)
     starts = segments.starts
-    mark = index.last_unit()
     if not starts:
         return result
     result.mark = mark.index if mark else -1
@@ -147,6 +154,7 @@ def recover(
     if first is None:
         result.end_pos = starts[0]
         result.stale_segments = starts[1:]
+        _refuse_to_forget(segments, mark, result)
         return result
     result.first_index = first
     origin = Place(base.index, base.term, base.pos, base.chain)
@@ -164,25 +172,37 @@ def recover(
     _Walk(segments, walker, result, discard=discard_above_mark).go(at)
     last_start = segments.start_of(max(result.end_pos - 1, 0)) if result.last_index >= 0 else starts[0]
     result.stale_segments = [start for start in starts if start > last_start and start >= result.end_pos]
-    if mark is None and result.stale_segments:
-        _refuse_to_forget(segments, result)
+    _refuse_to_forget(segments, mark, result)
     return result
 
 
-_ADVICE = "delete this node's store directory and restart it to refill it from its peers, or restore a backup"
+REFILL_ADVICE = (
+    "delete this node's store directory and restart it to refill it from its peers, or restore a backup"
+)
 
 
-def _refuse_to_forget(segments: Segments, result: Recovered) -> None:
-    """Without an index nothing says what was durable: but a segment with later entries does."""
-    end = read_bytes(segments, result.end_pos, HEADER_SIZE)
-    following = read_bytes(segments, result.stale_segments[0], HEADER_SIZE)
-    if any(end) and len(following) == HEADER_SIZE:
-        header = unpack_header(following)
-        if header.magic == MAGIC and header.pos == result.stale_segments[0]:
-            raise StoreDamaged(
-                f"the index is lost, and the log is damaged at index {result.last_index + 1}, "
-                f"but it went on up to {header.index}: {_ADVICE}"
-            )
+def _refuse_to_forget(segments: Segments, mark: IndexUnit | None, result: Recovered) -> None:
+    """Without an index nothing says what was durable: but a later segment does. StoreDamaged.
+
+    A segment is begun when all units of the one before are durable. Only a cut of the whole log, interrupted,
+    leaves segments and no unit: then exactly the header of the first entry is blank (S1).
+    """
+    if mark is not None or not result.stale_segments:
+        return
+    heads = {
+        start: unpack_header(read_bytes(segments, start, HEADER_SIZE)) for start in result.stale_segments
+    }
+    there = [head.index for start, head in heads.items() if head.magic == MAGIC and head.pos == start]
+    if not there and result.stale_segments[-1] == segments.starts[0]:
+        return  # nothing was written into the only segment
+    cut = read_bytes(segments, result.end_pos, _SECTOR)
+    if result.last_index < result.first_index and not any(cut[:HEADER_SIZE]) and any(cut[HEADER_SIZE:]):
+        return
+    known = max([result.last_index + 1, *there])
+    raise StoreDamaged(
+        f"the index is lost, and the log is damaged at index {result.last_index + 1}, "
+        f"but it went on up to {known} or further: {REFILL_ADVICE}"
+    )
 
 
 def _first_index(
@@ -196,20 +216,20 @@ def _first_index(
         if there and header.index != base.index + 1:
             raise StoreDamaged(
                 f"{segments.path(start)} begins with entry {header.index}, its snapshot is of entry "
-                f"{base.index}: {_ADVICE}"
+                f"{base.index}: {REFILL_ADVICE}"
             )
-        return base.index + 1 if there or mark is not None else None
+        return base.index + 1 if any(head) or mark is not None else None
     if header.magic == MAGIC and header.pos == start and (start > 0 or header.index == 0):
         return header.index
+    if start == 0:
+        return 0 if any(head) or mark is not None else None
     if mark is None:
         return None
-    if start == 0:
-        return 0
     for first in range(0, mark.index + 1, _UNITS):
         for unit in index.units(first, _UNITS):
             if unit is not None and unit.pos == start:
                 return unit.index
-    raise StoreDamaged(f"no entry at the start of {segments.path(start)}: {_ADVICE}")
+    raise StoreDamaged(f"no entry at the start of {segments.path(start)}: {REFILL_ADVICE}")
 
 
 def _last_whole_segment(
@@ -221,7 +241,7 @@ def _last_whole_segment(
     """
     first = origin.index + 1
     found = _last_found(segments, index, mark, first)
-    if found is None:
+    if found is None or not index.is_complete(first, found.index):
         return None
     begin = segments.start_of(found.pos)
     head = index_at = None
@@ -239,9 +259,8 @@ def _last_whole_segment(
     if index_at == first:
         return origin
     term = result.terms.term_of(index_at - 1)
-    return Place(
-        index_at - 1, -1 if term is None else term, begin, chain_of(segments, index, index_at - 1, first)
-    )
+    chain = chain_of(segments, index, index_at - 1, first, origin.chain)
+    return Place(index_at - 1, -1 if term is None else term, begin, chain)
 
 
 def _first_headless(segments: Segments, starts: list[int], mark: IndexUnit) -> int | None:
@@ -341,6 +360,9 @@ class _Walk:
         """Fill the result."""
         result, walker = self._result, self._walker
         self._term = at.term
+        if at.index + 1 == result.first_index and at.term >= 0:
+            # The walk notes changes of the term only, and the first entry may go on in that of the snapshot.
+            result.terms.add(result.first_index, at.term)
         result.scanned.append(self._segments.start_of(at.pos))
         result.scanned_from = at.index + 1
         while True:
@@ -409,11 +431,11 @@ class _Walk:
             self._pending.append((at.index + 1, last))
             self._claims += rot.terms
             return
-        term = rot.terms[0][1]
-        self._resolve(at.index, term)
-        if term > self._term or last == self._result.first_index:
-            self._result.terms.add(last, term)
-            self._term = term
+        for index, term in rot.terms:
+            self._resolve(index - 1, term)
+            if term > self._term or index == self._result.first_index:
+                self._result.terms.add(index, term)
+                self._term = term
 
     def _resolve(self, index: int, term: int) -> None:
         """Entry `index + 1`, of `term`, can be believed: so much for the terms of faulty ones before it."""
@@ -425,7 +447,7 @@ class _Walk:
             if of_term > self._term and claimed > expected:
                 raise StoreDamaged(
                     f"entries {expected}..{claimed - 1} are lost, "
-                    f"and so is where term {of_term} begins: {_ADVICE}"
+                    f"and so is where term {of_term} begins: {REFILL_ADVICE}"
                 )
             if of_term > self._term and claimed <= self._pending[-1][1]:
                 self._result.terms.add(claimed, of_term)

@@ -2,7 +2,8 @@
 
 Entries, the chain through them and their index units are checked in small pieces by a worker, at most
 `bytes_per_s` on average and never more than a twentieth of the time, so that an idle group stays idle. What
-is found becomes faulty and is repaired from peers; a wrong index unit is written anew from its entry.
+is found becomes faulty and is repaired from peers; a wrong index unit is written anew from its entry, and so
+is the blank tail of a segment.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from dledger.log.index_files import IndexFiles
 from dledger.log.segments import Segments
 from dledger.log.store import LogStore
-from dledger.log.walk import End, Place, Rot, Walker
+from dledger.log.walk import End, Place, Roll, Rot, Walker
 from formats.entry import EntryHeader
 
 PIECE = 256 * 1024
@@ -25,11 +26,13 @@ _EVERYTHING = 1 << 62
 
 @dataclass
 class Piece:
-    """Outcome of one job: where to go on, what is rotten, and whose index units are wrong (first, last)."""
+    """Outcome of one job: where to go on, what is rotten, whose index units are wrong (first, last), and
+    where the blank tail of a segment is damaged."""
 
     place: Place
     rotten: list[tuple[int, int]] = field(default_factory=list)
     suspects: list[tuple[int, int]] = field(default_factory=list)
+    blanks: list[Place] = field(default_factory=list)
 
 
 def scrub_piece(segments: Segments, index: IndexFiles, at: Place, mark: int) -> Piece:
@@ -50,6 +53,8 @@ def scrub_piece(segments: Segments, index: IndexFiles, at: Place, mark: int) -> 
             found.rotten.append((at.index + 1, mark))
             at = at._replace(index=mark)
             break
+        if isinstance(met, Roll) and not met.blank_fits:
+            found.blanks.append(at)
         if isinstance(met, Rot):
             found.rotten.append((at.index + 1, min(met.place.index, mark)))
         at = met.place
@@ -89,17 +94,24 @@ class Scrubber:
         loop = asyncio.get_running_loop()
         place = log.first_place()
         mark = log.indexed_mark
-        while place.index < mark:
-            cuts, began = log.cuts, loop.time()
+        cuts = log.cuts  # of the whole pass: a cut during a rest moves entries, too
+
+        def stale() -> bool:
+            return log.cuts != cuts or place.pos < log.begin_pos
+
+        while place.index < mark and not stale():
+            began = loop.time()
             piece = await log.look(scrub_piece, place, mark)
             took = loop.time() - began
-            if log.cuts != cuts or place.index + 1 < log.first_index:
+            if stale():
                 return  # what was read may be gone; the next pass begins anew
             for first, last in piece.rotten:
                 log.note_damage(first, last, certain=True)
             for first, last in piece.suspects:
                 log.note_damage(first, last)
-            self.found += len(piece.rotten) + len(piece.suspects)
+            for end in piece.blanks:
+                await log.mend_blank(end.index, end.pos, cuts)
+            self.found += len(piece.rotten) + len(piece.suspects) + len(piece.blanks)
             size = max(piece.place.pos - place.pos, 0)
             self.checked_bytes += size
             self.checked_index = piece.place.index

@@ -135,11 +135,15 @@ class Segments:
         if not self.has(start):
             return b""
         # A handle of its own: the loop may close the shared one meanwhile.
-        file = self._env.files.open(self.path(start))
         try:
-            return read_around_errors(file, size, offset)
+            file = self._env.files.open(self.path(start))
+        except FileNotFoundError:  # renamed a moment ago: retention, a cut or an install
+            return b""
+        try:
+            data = read_around_errors(file, size, offset)
         finally:
             file.close()
+        return data if self.has(start) else b""  # as a file of the pool it may hold other entries by now
 
     def remove(self, start: int) -> str | None:
         """Close a segment and name its file for recycling; None while a reader holds a view of it (S6)."""

@@ -15,14 +15,13 @@ failed *write* is another matter and final (S3).
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
 from dledger.log.base import LogBase
-from dledger.log.mending import MendableLog
+from dledger.log.mending import MendableLog, NoRoom, write_synced
 from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
 from dledger.log.reading import Rotten
@@ -30,8 +29,6 @@ from dledger.log.recovery import Recovered, choose_base, missing_segments, recov
 from dledger.log.tail import Batch, first_part
 from dledger.log.terms import TermTable
 from formats.entry import (
-    BLANK,
-    BLANK_MAGIC,
     HEADER_SIZE,
     INDEX_UNIT,
     MAGIC,
@@ -51,10 +48,6 @@ UNITS_AHEAD = 4096
 """Index units that must have their blocks before entries for them are sealed on a full disk."""
 CLOSE_LIMIT_S = 5.0
 """How long a close waits for a disk that does not answer."""
-
-
-class NoRoom(Exception):
-    """A segment or index file cannot be prepared now. Nothing was written; trying again is harmless."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +82,6 @@ class LogStore(MendableLog):
         self._wake = asyncio.Event()
         self.short_of_space = False
         """The disk has no room for another segment."""
-        self.cuts = 0
-        """Truncations so far."""
         self.on_durable: Callable[[], None] = lambda: None
         self.on_flush: Callable[[FlushStats], None] = lambda stats: None
 
@@ -122,11 +113,12 @@ class LogStore(MendableLog):
         for start in self._segments.starts:
             if begins is not None and start < begins:
                 await self._retire(start)  # retention was cut short
+        mark = await run(Lane.DISK, self._index.last_unit)
         base = self._base = await run(
-            Lane.DISK, choose_base, self._segments, self._index, bases or {}, begins
+            Lane.DISK, choose_base, self._segments, self._index, mark, bases or {}, begins
         )
-        self._index.begin_at(base.index + 1)
-        for start in await run(Lane.DISK, missing_segments, self._segments, self._index, base):
+        mark = mark if mark is not None and mark.index > base.index else None  # else left over
+        for start in await run(Lane.DISK, missing_segments, self._segments, self._index, mark, base):
             self._env.log.error("segment file is missing: its entries are faulty", start=start)
             await self.pool.take(self._segments.path(start), fresh=True)
             await self._segments.add(start)
@@ -135,6 +127,7 @@ class LogStore(MendableLog):
             recover,
             self._segments,
             self._index,
+            mark,
             power_lost=power_lost,
             discard_above_mark=discard_above_mark,
             base=base,
@@ -155,7 +148,7 @@ class LogStore(MendableLog):
             await run(Lane.FLUSH, file.fdatasync)
         await self._erase_header(found.end_pos)
         for pos in found.missing_blanks:
-            await self._write_blank(pos)
+            await self.write_blank(pos)
         for start in found.scanned:
             if self._segments.has(start):
                 await run(Lane.FLUSH, self._segments.file(start).fdatasync)
@@ -180,15 +173,7 @@ class LogStore(MendableLog):
             return
         if any(await run(Lane.DISK, self._segments.pread_around_errors, start, HEADER_SIZE, pos - start)):
             file = self._segments.file(start)
-            await run(Lane.FLUSH, _write_synced, file, [bytes(HEADER_SIZE)], pos - start)
-
-    async def _write_blank(self, pos: int) -> None:
-        start = self._segments.start_of(pos)
-        rest = start + self._segments.size - pos
-        if rest >= MIN_BLANK_SIZE:
-            blank = BLANK.pack(BLANK_MAGIC, rest)
-            file = self._segments.file(start)
-            await self._env.workers.run(Lane.FLUSH, _write_synced, file, [blank], pos - start)
+            await run(Lane.FLUSH, write_synced, file, [bytes(HEADER_SIZE)], pos - start)
 
     async def _retire(self, start: int) -> None:
         path = self._segments.remove(start)
@@ -353,7 +338,7 @@ class LogStore(MendableLog):
         if self._segments.has(previous):
             await self._sync_written()
             if self._segments.start_of(self._written_pos) == previous:
-                await self._write_blank(self._written_pos)
+                await self.write_blank(self._written_pos)
             await self._write_units()
             await self.sync_index()
         try:
@@ -406,17 +391,20 @@ class LogStore(MendableLog):
 
     async def truncate(self, index: int) -> None:
         """Remove entries from `index` on, durably: no believable tail stays behind (S1)."""
-        async with self._io:
+        for near in (index - 1, index):
+            if self._first_index <= near <= self._written_index() and self._pos_of(near) is None:
+                await self.examine(near, near)  # where to cut: what is whole gets its index unit back
+        while True:
             try:
-                while True:
+                async with self._io:
                     try:
                         await self._truncate(index)
                         return
-                    except NoRoom as error:
-                        self._say_short(str(error))
-                        await asyncio.sleep(ROOM_RETRY_S)
-            except OSError as error:
-                await self.poison(error)
+                    except OSError as error:
+                        await self.poison(error)
+            except NoRoom as error:
+                self._say_short(str(error))
+                await asyncio.sleep(ROOM_RETRY_S)  # without the lock: retention may make room
 
     async def _truncate(self, index: int) -> None:
         if not self._first_index <= index <= self._last_index:
@@ -429,7 +417,8 @@ class LogStore(MendableLog):
             pos, _ = self.locate(index)
         except KeyError:
             pos = before
-        before = before if index > self._first_index else pos
+        if index == self._first_index or pos > self._segments.start_of(pos):
+            before = pos  # it lies right behind the entry before, whatever is known of that one
         self.cuts += 1
         while self._unwritten and self._unwritten[-1].first >= index:
             self._unwritten.pop()
@@ -455,6 +444,7 @@ class LogStore(MendableLog):
         self._synced_index = min(self._synced_index, index - 1)
         self._durable_pos = min(self._durable_pos, before)
         self.last_chain = await self._chain_at_end()
+        self.cuts += 1
 
     async def _chain_at_end(self) -> int | None:
         if self._last_index < self._first_index:
@@ -473,23 +463,27 @@ class LogStore(MendableLog):
     # Beginning later
 
     async def drop_before(self, base: LogBase) -> bool:
-        """Free the segments before `base.pos`, the oldest first. False: some are still read, try again.
+        """Free the segments before `base.pos`, the oldest first. False: try again, some are still read, or
+        nothing lies behind `base` now (a cut came in between).
 
         `base` is a snapshot of this store that is durable (S20); a later segment must begin there. The store
         says durably that its log begins there. Not to be called while a `reset` runs.
         """
-        if base.pos > self._base.pos:
-            if not self._segments.has(base.pos) or base.index >= self._durable_index:
-                raise ValueError(f"the log cannot begin at {base.pos}: it ends at {self._end_pos}")
-            self._base = base
-            self._first_index = base.index + 1
-            self._terms.forget_before(self._first_index)
-            self.faulty.remove(0, base.index)
-            self.suspects.remove(0, base.index)
-        try:
-            return await self._free_segments()
-        except OSError as error:
-            raise NodeFailed(f"cannot free a segment in {self._dir}: {error}", EXIT_STORE) from error
+        async with self._io:  # whoever mends or examines must not lose its files
+            if base.pos > self._base.pos:
+                if base.index == self._durable_index:
+                    return False
+                if not self._segments.has(base.pos) or base.index > self._durable_index:
+                    raise ValueError(f"the log cannot begin at {base.pos}: it ends at {self._end_pos}")
+                self._base = base
+                self._first_index = base.index + 1
+                self._terms.forget_before(self._first_index)
+                self.faulty.remove(0, base.index)
+                self.suspects.remove(0, base.index)
+            try:
+                return await self._free_segments()
+            except OSError as error:
+                raise NodeFailed(f"cannot free a segment in {self._dir}: {error}", EXIT_STORE) from error
 
     async def _free_segments(self) -> bool:
         for start in self._segments.starts:
@@ -499,9 +493,8 @@ class LogStore(MendableLog):
             if path is None:
                 return False
             await self.pool.give_back(path)
-        async with self._io:
-            if await self._env.workers.run(Lane.FLUSH, self._index.drop_before, self._first_index):
-                await self._env.workers.run(Lane.FLUSH, self._index.sync_names)
+        if await self._env.workers.run(Lane.FLUSH, self._index.drop_before, self._first_index):
+            await self._env.workers.run(Lane.FLUSH, self._index.sync_names)
         return True
 
     async def reset(self, base: LogBase) -> None:
@@ -534,7 +527,7 @@ class LogStore(MendableLog):
                 await self.pool.give_back(path)
             else:
                 await run(Lane.DISK, files.unlink, path)
-        await run(Lane.FLUSH, self._index.remove_all, base.index + 1)
+        await run(Lane.FLUSH, self._index.remove_all)
         await run(Lane.FLUSH, self._index.sync_names)
         await run(Lane.DISK, files.sync_dir, self._segments.directory)
 
@@ -562,12 +555,20 @@ class LogStore(MendableLog):
         while True:
             worked = False
             try:
-                worked = await self.pool.fill_one()
+                worked = await self._fill_pool()
                 await self._make_index_files(max(self._last_index, 0), UNITS_AHEAD)
-            except (OSError, NoRoom) as error:
+            except NoRoom as error:
                 # Preparing ahead may fail: whoever needs the room is refused, or waits.
                 self._env.log.warning("cannot prepare a segment or index file", error=error)
+            except OSError as error:
+                await self.poison(error)
             await asyncio.sleep(0.01 if worked else 2.0)
+
+    async def _fill_pool(self) -> bool:
+        try:
+            return await self.pool.fill_one()
+        except OSError as error:
+            raise _no_room(error, f"cannot prepare a segment in {self._dir}") from error
 
     async def close(self) -> bool:
         """Write what is left of the index, close files; whether everything written is fsynced.
@@ -590,9 +591,4 @@ class LogStore(MendableLog):
 
 def _no_room(error: OSError, text: str) -> Exception:
     """A full disk is waited for; any other error while a file is prepared is one of the disk."""
-    return NoRoom(f"{text}: {error}") if error.errno in (errno.ENOSPC, errno.EDQUOT) else error
-
-
-def _write_synced(file: File, parts: list[bytes], at: int) -> None:
-    file.pwritev(parts, at)
-    file.fdatasync()
+    return NoRoom(f"{text}: {error}") if error.errno in DISK_IS_FULL else error

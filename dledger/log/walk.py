@@ -69,10 +69,10 @@ class Rot:
 
     place: Place
     terms: list[tuple[int, int]]
-    """(first index, term) as far as header or units say, for the faulty entries."""
+    """(index, term) as far as header or units say, for the faulty entries; for each if `certain`."""
     reason: str
     certain: bool = False
-    """The chain vouches for the header of a single entry, or its header and its unit tell the same term."""
+    """The chain proves the terms, or header and index unit of a single entry tell the same one."""
 
 
 @dataclass(frozen=True)
@@ -197,19 +197,7 @@ class Walker:
             place = Place(wanted, header.term, at.pos + header.size, header.chain_crc)
             return Rot(place, [(wanted, header.term)], reason, certain=True)
         if unit is not None and unit.pos == at.pos:
-            chain: int | None = None
-            told = (unit.size, wanted, unit.term, at.pos)
-            if (
-                header is not None
-                and header[1:5] == told
-                and at.chain is not None
-                and self._self_consistent(at.pos, header)
-            ):
-                # Only the chain field is rotten: what it was follows from the rest.
-                chain = crc32(CHAIN.pack(wanted, unit.term, header.body_crc), at.chain)
-            place = Place(wanted, at.term if chain is None else unit.term, at.pos + unit.size, chain)
-            agree = header is not None and header.term == unit.term
-            return Rot(place, [(wanted, unit.term)], reason, certain=agree)
+            return self._rot_of_unit(at, header, unit, reason)
         if segments.has(following) and self._entry_at(following, wanted, at) is not None:
             return Roll(at._replace(pos=following), False)
         found = self._next_entry(at) or self._next_units(at)
@@ -218,6 +206,60 @@ class Walker:
         if found.index < wanted:
             return Roll(found, True) if found.pos != at.pos else End(reason, doubt=True)
         return Rot(found, self._terms_of(wanted, found, at.term), reason)
+
+    def _rot_of_unit(self, at: Place, header: EntryHeader | None, unit: IndexUnit, reason: str) -> Rot:
+        """One rotten entry, as long as its index unit says; of which term is another question."""
+        wanted, end = at.index + 1, at.pos + unit.size
+        proven = self._proven(at, header, unit)
+        if proven is not None:
+            return Rot(proven, [(wanted, proven.term)], reason, certain=True)
+        place = Place(wanted, at.term, end, None)
+        if header is not None and header.term == unit.term > 0:
+            told = (unit.size, wanted, unit.term, at.pos)
+            if header[1:5] == told and at.chain is not None and self._self_consistent(at.pos, header):
+                # Only the chain field is rotten: what it was follows from the rest.
+                chain = crc32(CHAIN.pack(wanted, unit.term, header.body_crc), at.chain)
+                place = Place(wanted, unit.term, end, chain)
+            return Rot(place, [(wanted, unit.term)], reason, certain=True)
+        return Rot(place, [(wanted, unit.term)] if self._tells_term(at, header, unit) else [], reason)
+
+    def _tells_term(self, at: Place, header: EntryHeader | None, unit: IndexUnit) -> bool:
+        """Whether the unit is believed without a proof, and units have no CRC.
+
+        Not where the unit behind it is lost or contradicts it, as rot seldom ends with a field; nor when it
+        says 0, which rot likes to leave in both; nor against a header that tells another possible term.
+        """
+        behind: IndexUnit | None = unit
+        if unit.index < self.mark:
+            behind = self.index.unit(unit.index + 1)
+        if behind is None or not (behind is unit or self._continues(unit, behind)):
+            return False
+        rival = header is not None and max(at.term, 1) <= header.term <= behind.term
+        return unit.term > 0 and not rival
+
+    def _proven(self, at: Place, header: EntryHeader | None, unit: IndexUnit) -> Place | None:
+        """Behind the next entry, when the chain proves its term, whatever else of it is rotten.
+
+        A term (told by header or unit, or that of a neighbour) and a body CRC make a chain value, which is
+        the entry's own, or goes on in the entry behind.
+        """
+        if at.chain is None or header is None:
+            return None
+        wanted, end = at.index + 1, at.pos + unit.size
+        behind = unpack_header(self.peek(end, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
+        body_crc = crc32(self.peek(at.pos, unit.size)[HEADER_SIZE:])
+        for term in dict.fromkeys((header.term, unit.term, at.term, behind.term)):
+            for crc in (header.body_crc, body_crc):
+                chain = crc32(CHAIN.pack(wanted, term, crc), at.chain)
+                place = Place(wanted, term, end, chain)
+                if term >= at.term and (chain == header.chain_crc or self._goes_on(place)):
+                    return place
+        return None
+
+    def _goes_on(self, place: Place) -> bool:
+        """Whether a whole entry lies there whose chain continues (a store written by Apache has none)."""
+        header = self._entry_at(place.pos, place.index + 1, place)
+        return header is not None and bool(header.chain_crc or header.body_crc)
 
     def _split_batch(self, at: Place) -> Rot | End:
         """The next two entries disagree on the client batch that they belong to."""
@@ -417,12 +459,15 @@ def header_of(segments: Segments, unit: IndexUnit) -> EntryHeader | None:
     return header if fits else None
 
 
-def chain_of(segments: Segments, index: IndexFiles, at: int, first: int) -> int | None:
-    """Chain value of an entry, None unless the entry before vouches for it."""
+def chain_of(segments: Segments, index: IndexFiles, at: int, first: int, base: int | None) -> int | None:
+    """Chain value of an entry, None unless the entry before vouches for it.
+
+    `base`: chain value of the entry before `first`, where the log begins.
+    """
     unit = index.unit(at)
     if unit is None:
         return None
-    chain: int | None = 0 if at == 0 else None
+    chain = base if at == first else None
     before = index.unit(at - 1) if at > first else None
     if before is not None:
         header = header_of(segments, before)
@@ -444,6 +489,8 @@ def place_before(segments: Segments, index: IndexFiles, wanted: int, origin: Pla
         unit = index.unit(at)
         header = None if unit is None else header_of(segments, unit)
         if unit is not None and header is not None:
-            return Place(at, unit.term, unit.pos + unit.size, chain_of(segments, index, at, first))
+            return Place(
+                at, unit.term, unit.pos + unit.size, chain_of(segments, index, at, first, origin.chain)
+            )
         at -= 1
     return origin

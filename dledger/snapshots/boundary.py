@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
 from dledger.host import Host
 from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
@@ -34,8 +35,6 @@ _V6_EXTRA = 12
 class _Taken:
     index: int
     pos: int
-    entry_pos: int
-    entry_size: int
     config: bytes
     parts: Mapping[str, bytes]
 
@@ -70,13 +69,8 @@ class BoundarySnapshots:
         if len(self._waiting) >= MAX_WAITING:
             self.skipped += 1
             return
-        try:
-            entry_pos, size = self._log.locate(index)
-        except KeyError:  # its index unit is rotten
-            self.skipped += 1
-            return
         parts = dict(self._host.snapshot())
-        self._waiting.append(_Taken(index, pos, entry_pos, size, self._config_at(index) or b"", parts))
+        self._waiting.append(_Taken(index, pos, self._config_at(index) or b"", parts))
         self._wake.set()
 
     async def run(self) -> None:
@@ -94,15 +88,15 @@ class BoundarySnapshots:
         if term is None or taken.index < log.first_index:
             return  # an install replaced the log meanwhile
         try:
-            head = await log.read(taken.entry_pos, min(taken.entry_size, HEAD_BYTES))
+            entry, _ = await log.read_range(taken.index, taken.index)
             manifest = await self._env.workers.run(
                 Lane.DISK,
                 make_manifest,
                 taken.index,
                 term,
                 taken.pos,
-                unpack_header(head).chain_crc,
-                store_time_of(head),
+                unpack_header(entry).chain_crc,
+                store_time_of(entry[:HEAD_BYTES]),
                 taken.config,
                 taken.parts,
             )
@@ -112,6 +106,8 @@ class BoundarySnapshots:
             self._env.log.warning("no snapshot: the log changed", index=taken.index, why=error)
             return
         except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise NodeFailed(f"cannot write a snapshot: {error}", EXIT_STORE) from error
             # Derived data: the log goes on, and retention waits for a later boundary.
             self.skipped += 1
             self._env.log.error("cannot write a snapshot", index=taken.index, error=error)

@@ -151,7 +151,8 @@ class SnapshotCatalog:
                 await self._remove(pos)
 
     async def _remove(self, pos: int) -> None:
-        del self._manifests[pos]
+        if self._manifests.pop(pos, None) is None:
+            return  # a load found it unreadable meanwhile
         run, files = self._env.workers.run, self._env.files
         await run(Lane.DISK, files.rmtree, f"{self.directory}/{segment_name(pos)}")
         await run(Lane.DISK, files.sync_dir, self.directory)

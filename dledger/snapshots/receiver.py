@@ -17,11 +17,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from errno import ENOSPC
 from typing import Protocol
 
 from dledger.applier import Applier
-from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
 from dledger.host import Host
 from dledger.log.store import LogStore
 from dledger.messages import Code, InstallResponse, InstallSnapshot, Message
@@ -149,11 +148,13 @@ class InstallReceiver:
                 try:
                     await self._piece(peer, message)
                 except OSError as error:
-                    if error.errno != ENOSPC or self.replacing:
+                    if error.errno not in DISK_IS_FULL or self.replacing:
                         raise NodeFailed(f"cannot write an incoming snapshot: {error}", EXIT_STORE) from error
                     self._env.log.error("no room for an incoming snapshot: waiting", error=error)
                     await asyncio.sleep(NO_ROOM_PAUSE_S)
-                    self._answer(peer, message, 0 if self._incoming is None else self._incoming.size)
+                    # Never the total, which says "installed": asked for its last byte again, it is published.
+                    size = 0 if self._incoming is None else self._incoming.size
+                    self._answer(peer, message, min(size, message.total - 1))
 
     async def _piece(self, peer: str, message: InstallSnapshot) -> None:
         if message.term != self._events.term:

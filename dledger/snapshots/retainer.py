@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
 from dledger.host import Host
 from dledger.log.retention import Removal, RetentionSettings, Situation, decide
 from dledger.log.store import LogStore
@@ -127,11 +128,15 @@ class Retainer:
         try:
             await self._catalog.say_begins(manifest.pos)
         except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise NodeFailed(f"cannot note where the log begins: {error}", EXIT_STORE) from error
             # Without it nothing may go; a full disk gives up a prepared segment for it.
             given = await self._log.pool.give_up_one()
             self._env.log.warning("cannot note where the log begins", error=error, made_room=given)
             return
         self._unfinished = not await self._log.drop_before(base_of(manifest))
+        if self._log.begin_pos < manifest.pos:
+            return  # a cut came in between and left nothing behind it: the next round decides anew
         await self._catalog.prune(manifest.pos)
         self.removals += 1
         if removal.again:

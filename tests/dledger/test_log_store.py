@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dledger.errors import NodeFailed
 from dledger.log.appender import Appender
+from dledger.log.incoming import check_run
 from dledger.log.segments import MAX_OPEN
 from dledger.log.store import LogStore
 from formats.entry import HEADER_SIZE, Kind, unpack_header
@@ -277,6 +278,35 @@ def test_a_client_batch_rolls_as_a_whole(tmp_path: Path) -> None:
         await session.durable()
         assert session.log.locate(1)[0] == SEGMENT
         assert session.log.range_end(1, 1000)[0] == 2, "frames never split a client batch"
+
+    use(tmp_path, work)
+
+
+@pytest.mark.parametrize("where", ["in memory", "on disk"])
+def test_a_client_batch_larger_than_a_frame_goes_whole(tmp_path: Path, where: str) -> None:
+    """A frame takes what fits its aim, and the rest of the batch with which that ends (S11)."""
+
+    async def work(session: Session) -> None:
+        log = session.log
+        appender = Appender(log, 1, pending_bytes=1 << 30, pending_entries=1000, schedule_pump=lambda: None)
+        for length, size in ((1, 100), (1, 3000), (12, 1000), (1, 100), (5, 2000), (2, 10), (1, 10)):
+            appender.reserve(length * (HEADER_SIZE + size))
+            for left in reversed(range(length)):
+                appender.add((bytes(size),), size, Kind.MESSAGE, left)
+        (sealed,) = appender.take()
+        log.append(sealed)
+        if where == "on disk":
+            await session.durable()
+            await log.truncate(22)  # index units follow with the next write: this is one
+        first, begins = 0, []
+        while first <= log.last_index:
+            begins.append(first)
+            last, size = log.range_end(first, 4096)
+            data = log.range_bytes(first, last)
+            assert data is not None and len(data) == size
+            check_run(bytes(data), first, last, log.locate(first)[0], 1, 1, None)
+            first = last + 1
+        assert begins == [0, 2, 14, 20]
 
     use(tmp_path, work)
 

@@ -246,6 +246,7 @@ REFUSED = [
     ("version", hello_frame(HELLO_OF_N1, protocol=[0, 0]), "no common peer protocol"),
     ("flushDiskType", hello_frame(HELLO_OF_N1, sync_flush=False), "must be the same"),
     ("mapedFileSizeCommitLog", hello_frame(HELLO_OF_N1, segment_size=1), "must be the same"),
+    ("lease reads", hello_frame(HELLO_OF_N1, lease_ms=7), "must be the same"),
     ("malformed hello", hello_frame(HELLO_OF_N1, protocol=[float("inf"), 2]), "no number"),
     ("malformed hello", hello_frame(HELLO_OF_N1, protocol=[1, 1 << 63]), "no number"),
     ("malformed hello", hello_frame(HELLO_OF_N1, protocol=None), "malformed"),

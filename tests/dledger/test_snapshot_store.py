@@ -16,10 +16,13 @@ from dledger.identity import StoreFiles
 from dledger.log.appender import Appender
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.hard_state import HardStateFile
+from dledger.log.mending import Unfitting
+from dledger.log.reading import Rotten
+from dledger.log.recovery import StoreDamaged
 from dledger.log.store import LogStore
 from dledger.node import Node
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
-from formats.entry import HEADER_SIZE, unpack_header
+from formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
 from formats.snapshot import (
     BEGINS_FILE,
     Manifest,
@@ -45,6 +48,7 @@ def use(
     bases: dict[int, LogBase] | None = None,
     begins: int | None = None,
     replace: bool = False,
+    doubts: list[str] | None = None,
 ) -> None:
     """Open a log, work with a running flusher, close."""
 
@@ -57,8 +61,18 @@ def use(
             pool_segments=0,
             sync_flush=True,
         )
+
+        async def note(reason: str) -> None:
+            if doubts is not None:
+                doubts.append(reason)
+
         await log.open(
-            power_lost=False, discard_above_mark=False, bases=bases, begins=begins, replace=replace
+            power_lost=False,
+            discard_above_mark=False,
+            on_doubt=note,
+            bases=bases,
+            begins=begins,
+            replace=replace,
         )
         flusher = asyncio.create_task(log.run_flusher())
         try:
@@ -161,14 +175,216 @@ def test_a_log_that_begins_at_a_snapshot_opens_again(tmp_path: Path, segment: in
         use(tmp_path, again, bases={base.pos: base}, begins=base.pos)
 
 
+@pytest.mark.parametrize("lost", ["all but the first segment", "first segment", "index", "first unit"])
+def test_terms_behind_a_snapshot_are_known_when_everything_is_walked(tmp_path: Path, lost: str) -> None:
+    base, entries = filled(tmp_path, 9 if lost == "all but the first segment" else 7)
+    if lost == "first segment":
+        (tmp_path / "data" / f"{base.pos:020d}").unlink()
+    if lost == "index":
+        lose_index(tmp_path)
+    if lost == "first unit":
+        first = base.index + 1
+        with (tmp_path / "index" / f"{first // UNITS * UNITS * 32:020d}").open("r+b") as file:
+            file.seek(first % UNITS * 32)
+            file.write(bytes(32))
+
+    async def work(log: LogStore) -> None:
+        assert (log.first_index, log.last_index, log.last_term) == (base.index + 1, 199, 3)
+        terms = [log.term_of(index) for index in range(log.first_index, log.last_index + 1)]
+        assert terms == [unpack_header(entry).term for entry in entries]
+        assert log.last_of_term_at_most(base.term, log.last_index) == 199
+
+    use(tmp_path, work, bases={base.pos: base}, begins=base.pos)
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_log_just_installed_knows_its_last_term_at_the_next_start(tmp_path: Path, later: int) -> None:
+    base = LogBase(1000, 5, 100 * SEGMENT, 77)
+
+    async def install(log: LogStore) -> None:
+        await log.reset(base)
+        await append(log, 3, term=5 + later)
+
+    async def again(log: LogStore) -> None:
+        assert (log.last_index, log.last_term, log.term_of(1001)) == (1003, 5 + later, 5 + later)
+        assert log.last_of_term_at_most(5, 1003) == (1000 if later else 1003)
+        await log.truncate(1001)
+        assert (log.last_term, log.term_of(1000)) == (5, 5)
+
+    use(tmp_path, install)
+    use(tmp_path, again, bases={base.pos: base}, begins=base.pos)
+
+
+def lose_index(directory: Path) -> None:
+    for path in (directory / "index").iterdir():
+        path.unlink()
+
+
+def overwrite(directory: Path, pos: int, data: bytes) -> None:
+    with (directory / "data" / f"{pos // SEGMENT * SEGMENT:020d}").open("r+b") as file:
+        file.seek(pos % SEGMENT)
+        file.write(data)
+
+
+async def never(log: LogStore) -> None:
+    raise AssertionError("it must not open")
+
+
+@pytest.mark.parametrize("begins", [None, 7])
+@pytest.mark.parametrize("damage", ["bit of the first header", "sector", "sector of the first header"])
+def test_damage_and_a_lost_index_forget_no_segment(tmp_path: Path, damage: str, begins: int | None) -> None:
+    base, places = ORIGIN, {}
+
+    async def fill(log: LogStore) -> None:
+        await append(log, 100)
+
+    async def look(log: LogStore) -> None:
+        places.update({index: log.locate(index)[0] for index in range(log.first_index, log.last_index)})
+
+    if begins is None:
+        use(tmp_path, fill)
+    else:
+        base, _ = filled(tmp_path, begins)
+    use(tmp_path, look, bases={base.pos: base}, begins=base.pos)
+    lose_index(tmp_path)
+    if damage == "bit of the first header":
+        overwrite(tmp_path, base.pos, b"\xda")
+    else:
+        overwrite(tmp_path, places[base.index + (11 if damage == "sector" else 1)], bytes(512))
+    with pytest.raises(StoreDamaged, match=r"the index is lost.*refill it from its peers"):
+        use(tmp_path, never, bases={base.pos: base}, begins=base.pos)
+
+
+def test_a_cut_of_the_whole_log_that_was_interrupted_is_no_damage(tmp_path: Path) -> None:
+    base, _ = filled(tmp_path, 7)
+    for path in (tmp_path / "index").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    overwrite(tmp_path, base.pos, bytes(HEADER_SIZE))
+
+    async def work(log: LogStore) -> None:
+        assert (log.last_index, log.end_pos) == (base.index, base.pos)
+        await append(log, 50, term=4)
+
+    use(tmp_path, work, bases={base.pos: base}, begins=base.pos)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_entries_behind_a_snapshot_whose_only_segment_is_lost_are_missed(tmp_path: Path, count: int) -> None:
+    base = LogBase(1000, 5, 100 * SEGMENT, 77)
+
+    async def install(log: LogStore) -> None:
+        await log.reset(base)
+        await append(log, count, term=6)
+
+    use(tmp_path, install)
+    (tmp_path / "data" / f"{base.pos:020d}").unlink()
+    doubts: list[str] = []
+
+    async def work(log: LogStore) -> None:
+        assert doubts or list(log.faulty) == [(1001, 1000 + count)]
+
+    use(tmp_path, work, bases={base.pos: base}, begins=base.pos, doubts=doubts)
+
+
+def lose_units(directory: Path, first: int, last: int) -> None:
+    """Of a log that is open."""
+    for index in range(first, last + 1):
+        with (directory / "index" / f"{index // UNITS * UNITS * 32:020d}").open("r+b") as file:
+            file.seek(index % UNITS * 32)
+            file.write(bytes(32))
+
+
+@pytest.mark.parametrize("lost", [(49, 49), (48, 50), (50, 50), (40, 59)])
+def test_a_cut_beside_lost_index_units_ends_where_it_should(tmp_path: Path, lost: tuple[int, int]) -> None:
+    kept: list[bytes] = []
+
+    async def work(log: LogStore) -> None:
+        await append(log, 60)
+        await append(log, 1)
+        await log.sync_index()
+        pos, size = log.locate(49)
+        before = await content(log)
+        lose_units(tmp_path, *lost)
+        await log.truncate(50)
+        assert (log.last_index, log.end_pos) == (49, pos + size)
+        for first, last in log.suspects:
+            await log.examine(first, last)
+        assert not log.faulty and log.last_chain == unpack_header(before[49]).chain_crc
+        await append(log, 20, term=2)
+        kept.extend(await content(log))
+        assert kept[:50] == before[:50]
+
+    async def again(log: LogStore) -> None:
+        assert await content(log) == kept
+
+    use(tmp_path, work)
+    use(tmp_path, again)
+
+
+def test_the_chain_at_the_end_is_known_again_when_the_last_entry_was_examined(tmp_path: Path) -> None:
+    async def work(log: LogStore) -> None:
+        await append(log, 60)
+        await append(log, 1)
+        await log.sync_index()
+        log.note_damage(49, 49)
+        await log.truncate(50)
+        assert log.last_chain is None
+        await log.examine(49, 49)
+        assert not log.faulty and log.last_chain is not None
+        await append(log, 5, term=2)
+
+    use(tmp_path, work)
+
+
+@pytest.mark.parametrize("when", ["at a start", "while it runs"])
+def test_a_lost_index_file_is_made_anew(tmp_path: Path, when: str) -> None:
+    lost = tmp_path / "index" / f"{2 * UNITS * 32:020d}"
+
+    async def fill(log: LogStore) -> None:
+        await append(log, 600, size=1000)
+        await append(log, 1)
+
+    async def work(log: LogStore) -> None:
+        if when == "while it runs":
+            log._index._open.pop(2 * UNITS * 32).close()
+            lost.unlink()
+            with pytest.raises(Rotten):
+                await log.read_range(130, 130)
+            for first, last in log.suspects:
+                await log.examine(first, last)
+            assert not log.faulty
+        data, last = await log.read_range(130, 130)
+        assert (unpack_header(data).index, last) == (130, 130)
+
+    use(tmp_path, fill)
+    if when == "at a start":
+        lost.unlink()
+    use(tmp_path, work)
+    assert lost.exists()
+
+
+def test_a_copy_of_the_first_entry_must_continue_the_snapshot(tmp_path: Path) -> None:
+    base, entries = filled(tmp_path, 7)
+    first = base.index + 1
+    header = unpack_header(entries[0])
+    body = entries[0][HEADER_SIZE:]
+    assert base.chain is not None
+    wrong = encode_entry(first, header.term, header.pos, body, base.chain ^ 1, Kind.MESSAGE)
+
+    async def work(log: LogStore) -> None:
+        log.note_damage(first, first, certain=True)
+        with pytest.raises(Unfitting, match="snapshot"):
+            await log.mend(first, first, wrong)
+        await log.mend(first, first, entries[0])
+        assert not log.faulty and await content(log) == entries
+
+    use(tmp_path, work, bases={base.pos: base}, begins=base.pos)
+
+
 def test_the_chain_goes_on_behind_a_snapshot_and_is_checked(tmp_path: Path) -> None:
     base, _ = filled(tmp_path, 9)
     wrong = LogBase(base.index, base.term, base.pos, (base.chain or 0) ^ 1)
-    for path in (tmp_path / "index").iterdir():
-        path.unlink()  # so that everything is walked
-
-    async def never(log: LogStore) -> None:
-        raise AssertionError("it must not open")
+    lose_index(tmp_path)  # so that everything is walked
 
     async def works(log: LogStore) -> None:
         assert log.first_index == base.index + 1 and log.last_index == 199
@@ -349,6 +565,26 @@ def test_snapshots_are_published_found_and_removed(tmp_path: Path) -> None:
         assert again.bases()[SEGMENT] == base_of(manifest_of(parts, SEGMENT, 10))
         await again.prune(2 * SEGMENT)
         assert sorted(path.name for path in directory.iterdir()) == [f"{at * SEGMENT:020d}" for at in (2, 5)]
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_that_a_load_found_unreadable_does_not_stop_the_pruning(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        catalog = SnapshotCatalog(production_env(), str(tmp_path), keep=3)
+        await catalog.open()
+        parts = {"state": b"x"}
+        for place in (1, 2, 3):
+            await catalog.publish(manifest_of(parts, place * SEGMENT, place * 10), parts)
+        remove = catalog._remove
+
+        async def remove_while_a_load_fails(pos: int) -> None:
+            catalog._manifests.pop(2 * SEGMENT, None)
+            await remove(pos)
+
+        catalog._remove = remove_while_a_load_fails  # type: ignore[method-assign]
+        await catalog.prune(3 * SEGMENT)
+        assert [manifest.pos // SEGMENT for manifest in catalog.manifests] == [3]
 
     asyncio.run(scenario())
 

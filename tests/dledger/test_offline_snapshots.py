@@ -1,0 +1,157 @@
+"""`recover --force-single` and `backup` of stores whose log begins at a snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_node import ListHost
+
+from dledger.backup import BackupFailed, backup
+from dledger.config import NodeConfig
+from dledger.election.configuration import encode_configuration, founding
+from dledger.log.base import LogBase
+from dledger.log.hard_state import HardStateFile
+from dledger.log.store import LogStore
+from dledger.node import Node
+from dledger.recover import RecoverRefused, force_single
+from dledger.snapshots.catalog import SnapshotCatalog
+from formats.snapshot import make_manifest
+from formats.store_files import Checkpoint, HardState, Identity, encode_checkpoint, encode_json
+from runtime.env import production_env
+from tests.dledger.test_snapshot_store import SEGMENT, UNITS, append
+
+MEMBERS = {"n0": "i0", "n1": "i1", "n2": "i2"}
+BASE = LogBase(1000, 5, 100 * SEGMENT, 77)
+PARTS = {"a": b"1"}
+
+
+class OnePartHost(ListHost):
+    """Its snapshot is that of the stores here."""
+
+    def snapshot(self) -> Mapping[str, bytes]:
+        return PARTS
+
+
+async def installed(directory: Path, entries: int, *, cut_short: bool = False) -> Path:
+    """A stopped node's store: a snapshot and entries behind it, or an old log that it is to replace."""
+    env = production_env()
+    store = directory / "dledger-n0"
+    store.mkdir(parents=True)
+    (store / "identity").write_bytes(encode_json(Identity("g", "n0", "i0", SEGMENT, "old-cluster", MEMBERS)))
+    state = HardStateFile.open(env.files, str(store))
+    state.save(HardState(5, None))
+    state.close()
+    catalog = SnapshotCatalog(env, str(store), 64)
+    await catalog.open()
+    log = LogStore(
+        env, str(store), segment_size=SEGMENT, index_units_per_file=UNITS, pool_segments=0, sync_flush=True
+    )
+    await log.open(power_lost=False, discard_above_mark=False)
+    flusher = asyncio.create_task(log.run_flusher())
+    if cut_short:
+        await append(log, 60, term=2)
+    config = encode_configuration(founding(MEMBERS))
+    assert BASE.chain is not None
+    await catalog.publish(make_manifest(1000, 5, BASE.pos, BASE.chain, 1, config, PARTS), PARTS)
+    await catalog.say_begins(BASE.pos, replace=cut_short)
+    last = 59
+    if not cut_short:
+        await log.reset(BASE)
+        if entries:
+            await append(log, entries, term=6)
+        last = 1000 + entries
+    flusher.cancel()
+    await asyncio.gather(flusher, return_exceptions=True)
+    await log.close()
+    (store / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(last, last)))
+    return store
+
+
+async def serves(directory: Path, port: int) -> tuple[int, int, int]:
+    """Start the node until it serves: (first index, last index, voters)."""
+    config = NodeConfig(
+        "g",
+        "n0",
+        {"n0": f"127.0.0.1:{port}", "n1": "127.0.0.1:1", "n2": "127.0.0.1:2"},
+        str(directory),
+        bind_host="127.0.0.1",
+        segment_size=SEGMENT,
+        index_units_per_file=UNITS,
+        pool_segments=0,
+        max_entry_bytes=16 * 1024,
+    )
+    node = Node(production_env(), config, OnePartHost())
+    task = asyncio.create_task(node.run())
+    try:
+        async with asyncio.timeout(5):
+            while not node.serving and not task.done():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return node.log.first_index, node.log.last_index, len(node.membership.voters)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("entries", [0, 5])
+def test_a_store_that_begins_at_a_snapshot_goes_on_alone(
+    tmp_path: Path, entries: int, unused_tcp_ports: Callable[[int], list[int]]
+) -> None:
+    async def scenario() -> None:
+        await installed(tmp_path, entries)
+        report = await force_single(production_env("x"), str(tmp_path), yes=True)
+        assert (report.first_index, report.last_index, report.rotten) == (1001, 1000 + entries, "")
+        assert report.last_term == (6 if entries else 5)
+        first, last, voters = await serves(tmp_path, unused_tcp_ports(1)[0])
+        assert first == 1001 and last > report.last_index + 1 and voters == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_store_whose_install_was_cut_short_is_not_forced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = await installed(tmp_path, 0, cut_short=True)
+        before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+        with pytest.raises(RecoverRefused, match="start the node once"):
+            await force_single(production_env("x"), str(tmp_path), yes=True, cut_damage=True)
+        assert {path: path.read_bytes() for path in before} == before
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("entries", [0, 5])
+def test_a_backup_of_a_store_that_begins_at_a_snapshot_is_whole(
+    tmp_path: Path, entries: int, unused_tcp_ports: Callable[[int], list[int]]
+) -> None:
+    async def scenario() -> None:
+        await installed(tmp_path / "n0", entries)
+        copy = await backup(production_env("x"), str(tmp_path / "n0"), str(tmp_path / "to"))
+        assert (copy.first_index, copy.last_index) == (1001, 1000 + entries)
+        catalog = SnapshotCatalog(production_env(), copy.directory, 64)
+        await catalog.open()
+        assert catalog.begins == BASE.pos and await catalog.load(catalog.manifests[0]) == PARTS
+        await force_single(production_env("y"), str(tmp_path / "to"), yes=True)
+        first, _, voters = await serves(tmp_path / "to", unused_tcp_ports(1)[0])
+        assert (first, voters) == (1001, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_snapshot_is_not_copied(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = await installed(tmp_path, 5)
+        catalog = SnapshotCatalog(production_env(), str(store), 64)
+        await catalog.open()
+        later = replace(catalog.manifests[0], pos=BASE.pos + SEGMENT)
+        await catalog.publish(later, PARTS)  # its digest is another's
+        copy = await backup(production_env("x"), str(tmp_path), str(tmp_path / "to"))
+        found = [path.name for path in (Path(copy.directory) / "snapshots").iterdir()]
+        assert found == [f"{BASE.pos:020d}"]
+        (store / "snapshots" / found[0] / "a").write_bytes(b"2")
+        with pytest.raises(BackupFailed, match=r"begins at is damaged.*CRC differs"):
+            await backup(production_env("x"), str(tmp_path), str(tmp_path / "again"))
+
+    asyncio.run(scenario())
