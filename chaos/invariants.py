@@ -44,12 +44,14 @@ class NodeState:
 
 
 class Entry(NamedTuple):
-    """One entry as logs are compared. `chain` covers it and everything before it."""
+    """One entry as logs are compared. `chain` covers it and everything before it, but not its `channel`."""
 
     term: int
     chain: int
     pos: int
     size: int
+    channel: int = 0
+    """Kind and batch count."""
 
 
 # One node, one instant.

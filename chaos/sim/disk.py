@@ -278,6 +278,11 @@ class Disk(DiskFaults):
         inode.flip(offset, bit)
         self.world.fault(self.name, "flip", f"{path} {offset} bit {bit}")
 
+    def zero(self, path: str, offset: int, length: int) -> None:
+        """Nothing is left of a run of bytes of a file. IndexError beyond the end."""
+        self.inode(path).zero(offset, length)
+        self.world.fault(self.name, "zero", f"{path} {offset}+{length}")
+
     def lose(self, path: str) -> None:
         """A file is gone, for good. Who has it open keeps it, nameless. FileNotFoundError."""
         self.inode(path)

@@ -46,6 +46,8 @@ class DiskFaults:
         self._room: int | None = None
         self._failures: list[_Failure] = []
         self._misdirected: list[str] = []
+        self.on_misdirect: Callable[[str, int, int, int], None] | None = None
+        """Told of a misdirected write: file, where it was to go, bytes, where it went."""
         self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # ends of jobs, for `resume`
 
     def used(self) -> int:
@@ -182,6 +184,8 @@ class DiskFaults:
             self._misdirected.remove(rule)
             self._ask()
             self.world.fault(self.name, "misdirect", f"{path} {offset}+{length} to {found}")
+            if self.on_misdirect is not None:
+                self.on_misdirect(path, offset, length, found)
         return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 
 BLOCK = 4096  # what a file system gives room by
 SECTOR = 512  # what a device writes whole or not at all
@@ -177,13 +178,22 @@ class Inode:
 
     def flip(self, offset: int, bit: int) -> None:
         """Rot: in the cache, on the device, and in what is on its way there. IndexError beyond the end."""
-        self.content[offset] ^= 1 << bit
-        if offset < len(self.durable):
-            self.durable[offset] ^= 1 << bit
+        self._rot(offset, offset + 1, lambda byte: byte ^ 1 << bit)
+
+    def zero(self, offset: int, length: int) -> None:
+        """The same for a run of bytes, of which nothing is left."""
+        self._rot(offset, offset + length, lambda byte: 0)
+
+    def _rot(self, begin: int, end: int, change: Callable[[int], int]) -> None:
+        for at in range(begin, end):
+            self.content[at] = change(self.content[at])
+        for at in range(begin, min(end, len(self.durable))):
+            self.durable[at] = change(self.durable[at])
         for number, (start, data) in enumerate(self.pending):
-            if data is not None and start <= offset < start + len(data):
+            if data is not None and start < end and begin < start + len(data):
                 rotten = bytearray(data)
-                rotten[offset - start] ^= 1 << bit
+                for at in range(max(begin, start), min(end, start + len(data))):
+                    rotten[at - start] = change(rotten[at - start])
                 self.pending[number] = (start, bytes(rotten))
 
 

@@ -68,6 +68,7 @@ class SimWorkers:
         self._lanes = {
             Lane.FLUSH: _Lane("flush", 1),
             Lane.DISK: _Lane("disk", settings.disk_threads),
+            Lane.SCAN: _Lane("scan", 1),
             "executor": _Lane("executor", settings.executor_threads),
         }
         self._started: list[Job] = []  # a thread is about to run them

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chaos.simulate.stage import Machine, Stage
+    from chaos.simulate.machine import Machine
+    from chaos.simulate.stage import Stage
 
 
-ROT = ("rot", "lose-segment")
+ROT = ("rot", "rot-index", "misdirect", "lose-segment")
 """Damage that is repaired while the node runs."""
+ALONE = ("rot-index", "rot-votes", "misdirect")
+"""Damage that does not come to a store that is damaged already, nor other damage to it: two in one entry may
+be more than it can tell apart (docs/guarantees.md)."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,13 @@ class Atlas:
         self.refused = 0
         self._stage = stage
 
-    def allows(self, name: str) -> bool:
-        """Whether this node's store may be damaged now. Counts what it refuses."""
+    def allows(self, name: str, kind: str) -> bool:
+        """Whether this node's store may be damaged so now. Counts what it refuses."""
         self.look()
         others = sum(1 for other in self.damaged if other != name)
-        fine = others + 1 <= (self._stage.plan.nodes - 1) // 2
+        before = self.damaged.get(name)
+        alone = before is None or (kind not in ALONE and before.kind not in ALONE)
+        fine = others + 1 <= (self._stage.plan.nodes - 1) // 2 and alone
         self.refused += not fine
         return fine
 

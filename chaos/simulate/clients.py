@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from chaos.simulate.stage import Stage
 
 KEYS = 8
+BATCH_LIMIT_S = 2.0
+"""How long a client waits for the outcome of a batch."""
 CERTAINLY_NOT = (Code.LEADER_PENDING_FULL, Code.DISK_FULL, Code.UNEXPECTED_ARGUMENT, Code.NOT_LEADER)
 """Answers after which nothing was executed."""
 
@@ -56,6 +58,8 @@ class Client:
             async with asyncio.TaskGroup() as group:
                 for number in range(operation.count):
                     group.create_task(self._append(client, operation.size), name=f"burst-{number}")
+        elif operation.kind == "batch":
+            await self._batch(operation)
         else:
             await self._append(client, operation.size)
 
@@ -67,6 +71,34 @@ class Client:
                 outcome = (await self._append(client, 100)).outcome
                 await asyncio.sleep(0.05)
         self.done = True
+
+    async def _batch(self, operation: Operation) -> None:
+        """Several values at once, as one client batch."""
+        calls = []
+        for _ in range(operation.count):
+            self._count += 1
+            value = body_of(f"{self.name}-{self._count}", f"k{self._count % KEYS}", operation.size)
+            calls.append(self._history.begin(Call(self.name, "append", self._now(), value)))
+        values = [call.value for call in calls]
+        self._history.batches.append(values)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[tuple[str, int]] = loop.create_future()
+
+        def settle(outcome: str, first: int) -> None:
+            if not answer.done():
+                answer.set_result((outcome, first))
+
+        def reply(outcome: str, first: int) -> None:
+            if not answer.done():  # else the client waits no more, or is no more
+                loop.call_soon(settle, outcome, first)
+
+        self._stage.batches.offer(values, reply)
+        try:
+            outcome, first = await asyncio.wait_for(answer, BATCH_LIMIT_S)
+        except TimeoutError:
+            outcome, first = UNKNOWN, -1
+        for place, call in enumerate(calls):
+            call.outcome, call.end, call.index = outcome, self._now(), first + place
 
     async def _append(self, client: DLedgerClient, size: int) -> Call:
         self._count += 1

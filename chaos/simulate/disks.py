@@ -19,24 +19,30 @@ from formats.entry import (
     INDEX_UNIT_SIZE,
     MAGIC,
     EntryHeader,
+    IndexUnit,
     chain_crc,
     unpack_header,
 )
+from formats.snapshot import MANIFEST_FILE, Manifest, check_parts, decode_manifest
 from formats.store_files import (
     DATA_DIR,
     HARD_STATE_FILE,
     INDEX_DIR,
+    SNAPSHOTS_DIR,
+    CorruptFile,
     HardState,
     decode_hard_state,
     parse_segment_name,
+    segment_name,
 )
 
 
 class StoreOnDisk:
     """One node's store directory as its disk holds it."""
 
-    def __init__(self, disk: Disk, node_dir: str) -> None:
+    def __init__(self, disk: Disk, node_dir: str, segment_size: int) -> None:
         self._disk = disk
+        self._segment_size = segment_size
         self._parts = [part for part in node_dir.split("/") if part]
 
     def find(self, *path: str, durable: bool) -> Inode | Directory | None:
@@ -66,6 +72,29 @@ class StoreOnDisk:
                 found.append((start, thing.durable if durable else thing.content))
         return found
 
+    def snapshots(self) -> list[int]:
+        """Positions of the snapshots that would survive a power cut, ascending."""
+        place = self.find(SNAPSHOTS_DIR, durable=True)
+        names = place.durable if isinstance(place, Directory) else {}
+        return sorted(pos for name in names if (pos := parse_segment_name(name)) is not None)
+
+    def snapshot(self, pos: int, durable: bool) -> tuple[Manifest, dict[str, bytes]] | None:
+        """The snapshot that is true where a segment begins; None when it is not there, or not whole."""
+        place = self.find(SNAPSHOTS_DIR, segment_name(pos), durable=durable)
+        if not isinstance(place, Directory):
+            return None
+        files = {
+            name: bytes(file.durable if durable else file.content)
+            for name, file in sorted((place.durable if durable else place.names).items())
+            if isinstance(file, Inode)
+        }
+        try:
+            manifest = decode_manifest(files.pop(MANIFEST_FILE, b""))
+            check_parts(manifest, files)
+        except CorruptFile:
+            return None
+        return manifest, files
+
     def durable_mark(self, first: int, last: int) -> int:
         """Last index up to `last` whose index unit, and that of all from `first` on, is durable (S4)."""
         place = self.find(INDEX_DIR, durable=True)
@@ -87,9 +116,19 @@ class StoreOnDisk:
                 return index - 1
         return last
 
-    def read(self, pos: int, size: int, segment_size: int, durable: bool) -> bytes:
+    def has_unit(self, unit: IndexUnit) -> bool:
+        """Whether it is in the index, on the device and in the page cache."""
+        place = self.find(INDEX_DIR, durable=True)
+        for name, file in place.durable.items() if isinstance(place, Directory) else ():
+            at = unit.index * INDEX_UNIT_SIZE - (parse_segment_name(name) or 0)
+            if isinstance(file, Inode) and 0 <= at < len(file.durable):
+                found = (content[at : at + INDEX_UNIT_SIZE] for content in (file.durable, file.content))
+                return all(data == INDEX_UNIT.pack(*unit) for data in found)
+        return False
+
+    def read(self, pos: int, size: int, durable: bool) -> bytes:
         """Bytes of the log; short or empty when they are not there."""
-        start = pos - pos % segment_size
+        start = pos - pos % self._segment_size
         file = self.find(DATA_DIR, f"{start:020d}", durable=durable)
         if not isinstance(file, Inode):
             return b""
@@ -97,11 +136,13 @@ class StoreOnDisk:
         with memoryview(content) as view:
             return bytes(view[pos - start : pos - start + size])
 
-    def walk(self, durable: bool) -> Iterator[tuple[EntryHeader, bytes]]:
-        """(header, body) of the entries from the first on, as long as they continue and their CRCs fit."""
+    def walk(self, durable: bool, begin: int = 0) -> Iterator[tuple[EntryHeader, bytes]]:
+        """(header, body) of the entries from pos `begin` on, as long as they continue and their CRCs fit."""
         expected: int | None = None
         before: EntryHeader | None = None
         for start, content in self.segments(durable):
+            if start < begin:
+                continue  # retention or an install was cut short
             if expected is not None and start != expected:
                 return
             expected = start + len(content)
@@ -123,6 +164,7 @@ class StoreOnDisk:
 
 
 def _continues(before: EntryHeader | None, header: EntryHeader) -> bool:
+    """Whether one comes after the other; what comes before a late beginning, the snapshot there says."""
     if before is None:
         chain = chain_crc(0, 0, header.term, header.body_crc)
         return header.index > 0 or chain == header.chain_crc
@@ -132,15 +174,14 @@ def _continues(before: EntryHeader | None, header: EntryHeader) -> bool:
 
 def entry_of(header: EntryHeader) -> Entry:
     """As the invariants compare it."""
-    return Entry(header.term, header.chain_crc, header.pos, header.size)
+    return Entry(header.term, header.chain_crc, header.pos, header.size, header.channel)
 
 
 class DurableMark:
     """How far a store's disk durably holds a log, found out step by step: each entry is read once."""
 
-    def __init__(self, store: StoreOnDisk, segment_size: int) -> None:
+    def __init__(self, store: StoreOnDisk) -> None:
         self._store = store
-        self._segment_size = segment_size
         self.index = -1
 
     def holds(
@@ -161,9 +202,13 @@ class DurableMark:
         """Entries from `index` on are gone, or are to be read anew."""
         self.index = min(self.index, index - 1)
 
-    def is_there(self, index: int, entry: Entry) -> bool:
+    def is_whole(self, index: int, entry: Entry) -> bool:
+        """Whether the disk holds this very entry both on the device and in the page cache."""
+        return self.is_there(index, entry) and self.is_there(index, entry, durable=False)
+
+    def is_there(self, index: int, entry: Entry, *, durable: bool = True) -> bool:
         """Whether the disk durably holds this very entry, whole."""
-        data = self._store.read(entry.pos, entry.size, self._segment_size, durable=True)
+        data = self._store.read(entry.pos, entry.size, durable)
         if len(data) < HEADER_SIZE:
             return False
         header = unpack_header(data)

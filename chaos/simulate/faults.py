@@ -9,32 +9,32 @@ from collections.abc import Callable
 from functools import partial
 
 from chaos.sim.settings import MS
-from chaos.simulate.atlas import Atlas
-from chaos.simulate.member_faults import MemberFaults
 from chaos.simulate.plan import Fault
-from chaos.simulate.stage import SEGMENT, Stage
+from chaos.simulate.rot_faults import RotFaults
+from chaos.simulate.stage import Stage
 
 AGAIN_MS = 700
 POWER_MODES = ("prefix", "torn", "none", "all", "torn")
 
 
-class Injector(MemberFaults):
+class Injector(RotFaults):
     """Applies the faults of a plan at their times, undoes them, and ends them all at `finish`."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
         self.injected: dict[str, int] = {}
-        self.atlas = Atlas(stage)
         self._kinds: dict[str, Callable[[Fault], bool]] = {
             "kill": self._kill,
             "kill-all": self._kill_all,
             "crash": self._crash,
+            "install-crash": self._install_crash,
             "power": self._power,
             "power-crash": self._crash,
             "power-all": self._power_all,
             "restarts": self._restarts,
             "terminate": self._terminate,
             "transfer": self._transfer,
+            "retire": self._delete_old,
             "stop": self._stop,
             "stall": self._stall,
             "slow": self._slow,
@@ -46,10 +46,9 @@ class Injector(MemberFaults):
             "eio-write": self._disk_error,
             "eio-fsync": self._disk_error,
             "wipe": self._wipe,
-            "rot": self._rot,
-            "lose-segment": self._lose_segment,
             **self.link_kinds(),
             **self.member_kinds(),
+            **self.rot_kinds(),
         }
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
@@ -60,6 +59,7 @@ class Injector(MemberFaults):
     def finish(self) -> None:
         """Undo everything: whole networks, good disks, steady clocks, running nodes."""
         self.over = True
+        self._stage.at_install = None
         self.mend_links()
         world = self._world
         for name in self._stage.names:
@@ -70,6 +70,7 @@ class Injector(MemberFaults):
             world.slow(name, 1)
             world.clock_drift(name, 1)
             machine.disk.mend()
+            self._stage.machines[name].armed = False
             self._stage.start(name)
 
     def _begin(self, fault: Fault) -> None:
@@ -102,13 +103,29 @@ class Injector(MemberFaults):
     def _start_later(self, delay_ms: int, target: str) -> None:
         self._later(delay_ms, partial(self._stage.start, target))
 
+    def _start_when_ended(self, delay_ms: int, target: str) -> None:
+        """Its process may end at once, or only when it has something to do."""
+        process = self._world.nodes[target].process
+        assert process is not None
+        self._stage.when_ended(process, lambda: self._start_later(delay_ms, target))
+
     def _crash(self, fault: Fault) -> bool:
         target = self._target(fault)
         if target is None:
             return False
         power = fault.kind == "power-crash"
         self._world.crash_before(target, fault.amount, power=power, mode=self._mode(fault))
-        self._start_later(fault.lasting_ms, target)
+        self._start_when_ended(fault.lasting_ms, target)
+        return True
+
+    def _install_crash(self, fault: Fault) -> bool:
+        """The next node that replaces its log ends before its n-th effect from then on."""
+
+        def crash(name: str) -> None:
+            self._world.crash_before(name, fault.amount, power=fault.pick % 2 > 0, mode=self._mode(fault))
+            self._start_when_ended(fault.lasting_ms, name)
+
+        self._stage.at_install = crash
         return True
 
     def _kill_all(self, fault: Fault) -> bool:
@@ -123,7 +140,12 @@ class Injector(MemberFaults):
         process = self._world.nodes[target].process
         assert process is not None
         self._world.crash_before(target, fault.amount, power=True, mode=self._mode(fault))
-        self._stage.when_ended(process, lambda: self.over or self._end_all(fault, cut))
+
+        def rest() -> None:
+            if not self.over:
+                self._end_all(fault, cut)
+
+        self._stage.when_ended(process, rest)
         self._later(fault.lasting_ms + AGAIN_MS, lambda: self._world.power_cut(target))
         return True
 
@@ -168,6 +190,16 @@ class Injector(MemberFaults):
             lambda: process.loop.create_task(node.transfer_leadership(target), name="transfer")
         )
         return True
+
+    def _delete_old(self, fault: Fault) -> bool:
+        """An operator wants what is old gone, on one node or on all."""
+        nodes = [machine.node for machine in self._stage.machines.values() if machine.node is not None]
+        if fault.pick % 2:
+            nodes = nodes[fault.pick // 2 % len(nodes) :][:1] if nodes else []
+        for node in nodes:
+            index = node.log.last_index - fault.pick % 64
+            node._loop.call_soon(node.snapshots.retainer.delete_before, index)
+        return bool(nodes)
 
     # Time
 
@@ -227,14 +259,6 @@ class Injector(MemberFaults):
         self._later(fault.lasting_ms, partial(disk.room, None))
         return True
 
-    def _damages(self, fault: Fault) -> str | None:
-        """Whom to damage; None when nobody may be."""
-        target = self._target(fault)
-        if target is None or not self.atlas.allows(target):
-            return None
-        self.atlas.damage(target, fault.kind)
-        return target
-
     def _disk_error(self, fault: Fault) -> bool:
         """The next writes or fsyncs of the log fail: the node ends, an operator starts it again later."""
         target = self._damages(fault)
@@ -259,39 +283,5 @@ class Injector(MemberFaults):
             return False
         self._world.kill(target)
         self._stage.machines[target].wipe()
-        self._start_later(fault.lasting_ms, target)
-        return True
-
-    def _rot(self, fault: Fault) -> bool:
-        """A bit of an entry that was long durable is another; half of the time the node is restarted."""
-        target = self._target(fault)
-        if target is None:
-            return False
-        place = self._stage.machines[target].durable_byte(fault.amount, fault.pick)
-        if place is None or not self.atlas.allows(target):
-            return False
-        self.atlas.damage(target, fault.kind)
-        machine = self._stage.machines[target]
-        start = place - place % SEGMENT
-        machine.rots(place, place + 1)
-        self._world.nodes[target].disk.flip(machine.segment_path(start), place - start, fault.pick % 8)
-        if fault.pick % 3:
-            self._world.kill(target)
-            self._start_later(fault.lasting_ms, target)
-        return True
-
-    def _lose_segment(self, fault: Fault) -> bool:
-        """A segment file that is not the newest is gone; the node is restarted."""
-        target = self._target(fault)
-        if target is None:
-            return False
-        machine = self._stage.machines[target]
-        start = machine.old_segment(fault.pick)
-        if start is None or not self.atlas.allows(target):
-            return False
-        self.atlas.damage(target, fault.kind)
-        self._world.kill(target)
-        machine.rots(start, start + SEGMENT)
-        self._world.nodes[target].disk.lose(machine.segment_path(start))
         self._start_later(fault.lasting_ms, target)
         return True

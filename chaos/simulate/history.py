@@ -48,6 +48,8 @@ class History:
     """All calls of all clients, in the order of their beginnings."""
 
     calls: list[Call] = field(default_factory=list)
+    batches: list[list[bytes]] = field(default_factory=list)
+    """Values that were appended as one client batch."""
 
     def begin(self, call: Call) -> Call:
         """A client sends a request."""
@@ -82,6 +84,23 @@ def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
             raise InvariantViolated(f"unexpected: {_name(value)} at {index} was never sent")
     _judge_order([call for call in calls if call.kind in ("append", "read")])
     return verdict
+
+
+def judge_batches(batches: list[list[bytes]], log: Mapping[int, bytes]) -> int:
+    """A client batch is in the log as a whole, its values one behind the other, or not at all (S11).
+
+    How many are.
+    """
+    places = {value: index for index, value in log.items()}
+    there = 0
+    for values in batches:
+        found = [places[value] for value in values if value in places]
+        if found and found != list(range(found[0], found[0] + len(values))):
+            raise InvariantViolated(
+                f"the batch from {_name(values[0])} on is at {found}: {len(values)} values"
+            )
+        there += bool(found)
+    return there
 
 
 def _judge_append(call: Call, place: int | None, verdict: Verdict) -> None:

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 LINES: tuple[tuple[str, str], ...] = (
     ("log ends with a torn tail", "torn tail recovered"),
-    ("damaged push frame dropped", "damaged frame dropped"),
     ("promoted node=", "node promoted"),
     ("a new one takes its place", "lost store replaced by a new one"),
     ("store is refilled", "store refilled"),
+    ("log begins later", "a log begins later"),
+    ("installing a snapshot", "a snapshot installed"),
     ("health now=STALLED", "a disk stalls"),
     ("health now=DISK_FULL", "a disk is full"),
     ("health now=FAULTY", "entries are faulty"),
     ("entries repaired peer=", "entries repaired by a peer"),
 )
 """(part of a log line, mark)."""
+
+NEVER = ("damaged push frame dropped",)
+"""Parts of log lines that no run may show: the simulated network delivers what was sent."""
 
 
 class Marks:

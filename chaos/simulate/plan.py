@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
-from chaos.simulate.profiles import PROFILES, Draw, Profile, default_profiles
+from chaos.simulate.profiles import PROFILES, Draw, Profile
 
 CLIENTS = 3
 FIRST_FAULT_MS = 4_000
@@ -21,15 +21,19 @@ MIN_FAULTS, MAX_FAULTS = 11, 18
 NEAR_FAULTS = 0.35
 """Share of the operations that come when a fault does: what is in flight then is what may be lost."""
 LARGEST_BODY = 12 * 1024
+LARGEST_BATCH = 12 * 1024
+"""Bytes of the bodies of a client batch: more than a push frame aims at."""
+BATCHES = 0.3
+"""Share of the bursts that are client batches."""
 
 
 @dataclass(frozen=True)
 class Operation:
     """What a client does: not before `at_ms`, and after what it did before.
 
-    `kind`: "append" (`size` bytes), "burst" (`count` appends of `size` bytes at once), "get" (an entry that
-    somebody may have: `pick` chooses which), "read" (a read point, of the leader or of a node that `pick`
-    chooses).
+    `kind`: "append" (`size` bytes), "burst" (`count` appends of `size` bytes at once), "batch" (the same as a
+    client batch), "get" (an entry that somebody may have: `pick` chooses which), "read" (a read point, of the
+    leader or of a node that `pick` chooses).
     """
 
     at_ms: int
@@ -83,7 +87,7 @@ def decode_plan(text: str) -> Plan:
 
 def profile_of(seed: int) -> str:
     """The profile of a seed when none is asked for: all get their share."""
-    names = default_profiles()
+    names = tuple(PROFILES)
     return names[seed % len(names)]
 
 
@@ -115,7 +119,11 @@ def _draw_operations(
             done += 1
         elif chance < 0.3:
             count = rng.randint(3, 12)
-            operations.append(Operation(at, client, "burst", size=_size(rng), count=count))
+            if rng.random() < BATCHES:
+                size = rng.choice((40, 200, LARGEST_BATCH // count))
+                operations.append(Operation(at, client, "batch", size=size, count=count))
+            else:
+                operations.append(Operation(at, client, "burst", size=_size(rng), count=count))
             done += count
         else:
             operations.append(Operation(at, client, "append", size=_size(rng)))

@@ -1,8 +1,8 @@
 """Watching one life of one node: its events reach the invariants at once, and nothing of its course changes.
 
-The probe is the listener of the node's host (roles, commits, applied entries) and wraps three methods of
-this node's objects: `log.append`, `log.truncate` and `peers.send`. It keeps a *shadow* of the log, (term,
-chain, pos, size) by index, so that each comparison is a look-up.
+The probe is the listener of the node's host (roles, commits, applied entries) and wraps methods of this
+node's objects: `log.append`, `truncate`, `drop_before` and `reset`, and `peers.send`. It keeps a *shadow* of
+the log, (term, chain, pos, size) by index, so that each comparison is a look-up.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from chaos.invariants import Entry, InvariantViolated, NodeState, check_node, check_step
 from chaos.simulate.disks import entry_of
-from chaos.simulate.register_host import HostEvents
+from chaos.simulate.register_host import HostEvents, State
 from dledger.host import LogReader, Role
+from dledger.log.base import LogBase
 from dledger.log.tail import Batch
 from dledger.messages import (
     Append,
@@ -33,7 +34,8 @@ from dledger.messages import (
 from formats.entry import EntryHeader, unpack_header
 
 if TYPE_CHECKING:
-    from chaos.simulate.stage import Machine, Stage
+    from chaos.simulate.machine import Machine
+    from chaos.simulate.stage import Stage
     from dledger.node import Node
 
 _TELLS_TERM = (Heartbeat, HeartbeatResponse, TimeoutNow, Compare, Truncate, Append, Commit, PushResponse)
@@ -65,10 +67,11 @@ class Probe(HostEvents):
         return self.machine.log
 
     def attach(self, node: Node) -> None:
-        """Wrap the three methods."""
+        """Wrap the methods."""
         self.node = node
         self._unopened = node.elector
         append, truncate, send = node.log.append, node.log.truncate, node._peers.send
+        drop_before, reset = node.log.drop_before, node.log.reset
 
         def probed_append(batch: Batch) -> None:
             append(batch)
@@ -78,12 +81,23 @@ class Probe(HostEvents):
             self._guarded(self._cut, index)
             return truncate(index)
 
+        def probed_drop_before(base: LogBase) -> Coroutine[Any, Any, bool]:
+            if base.index > self.machine.base.index:
+                self._guarded(self.machine.begins, base)
+            return drop_before(base)
+
+        def probed_reset(base: LogBase) -> Coroutine[Any, Any, None]:
+            self._guarded(self._replaced, base)
+            return reset(base)
+
         def probed_send(peer: str, message: Message) -> None:
             self._guarded(self._sends, peer, message)
             send(peer, message)
 
         node.log.append = probed_append  # type: ignore[method-assign]
         node.log.truncate = probed_truncate  # type: ignore[method-assign]
+        node.log.drop_before = probed_drop_before  # type: ignore[method-assign]
+        node.log.reset = probed_reset  # type: ignore[method-assign]
         node._peers.send = probed_send  # type: ignore[method-assign]
 
     def state(self) -> NodeState:
@@ -140,6 +154,16 @@ class Probe(HostEvents):
     def applied(self, header: EntryHeader) -> None:
         self._guarded(self._cluster.applied, self.machine.store, header.index, header.term, header.chain_crc)
 
+    def restored(self, state: State, index: int) -> None:
+        self._guarded(self._restored, state, index)
+
+    def _restored(self, state: State, index: int) -> None:
+        """A snapshot is what replay makes."""
+        replayed = self._stage.chronicle.states([index])[index]
+        self._cluster.same(
+            "snapshot equals replay", [("replay", replayed), (self.machine.name, state.encode())]
+        )
+
     def _open(self) -> None:
         node, machine = self.node, self.machine
         last = node.log.last_index
@@ -150,7 +174,8 @@ class Probe(HostEvents):
             for index, entry in before.items()
             if machine.rotten and index <= last and node.log.term_of(index) == entry.term
         }
-        for header, _ in machine.disk_store.walk(durable=False):
+        machine.begins(node.log.base)
+        for header, _ in machine.disk_store.walk(durable=False, begin=node.log.begin_pos):
             if header.index > last:
                 break
             self.log[header.index] = entry_of(header)
@@ -159,9 +184,9 @@ class Probe(HostEvents):
             raise InvariantViolated(f"{machine.name} says its log ends at {last}, its disk ends before")
         hard_state = node._hard_state.loaded
         term = 0 if hard_state is None else hard_state.term
-        self._cluster.started(machine.store, term, self.log, machine.excused)
         # What recovery read is not durable by that: it is looked at anew (safety.md S2).
         machine.durable.cut(0)
+        self._cluster.started(machine.store, term, self.log, machine.excused)
         self._commits_up_to(node.commit_index)
 
     def _role(self, role: Role, term: int) -> None:
@@ -186,6 +211,7 @@ class Probe(HostEvents):
             self._cluster.leader_commits(machine.store, node.term, index, self.log, durable, len(voters))
             if first in self.log and self.log[first].term < node.term:
                 self._marks.reach("entries of an older term committed by a newer one")
+        self._stage.batches.committed(machine, index)
         self.check()
 
     def _commits_up_to(self, index: int) -> bool:
@@ -203,6 +229,7 @@ class Probe(HostEvents):
         for index, size in enumerate(batch.sizes, batch.first):
             entry = self.log[index] = entry_of(unpack_header(batch.data, offset))
             self._cluster.appended(self.machine.store, index, entry)
+            self._stage.chronicle.note(index, entry.term, memoryview(batch.data)[offset : offset + size])
             self._stage.appended(self.machine, entry)
             offset += size
 
@@ -219,6 +246,14 @@ class Probe(HostEvents):
         for gone in range(index, last + 1):
             del self.log[gone]
         self.machine.durable.cut(index)
+
+    def _replaced(self, base: LogBase) -> None:
+        """A snapshot takes the place of the log: nothing committed goes with it."""
+        committed = self._cluster.committed
+        differs = (index for index in range(base.index + 1) if self.log.get(index) != committed.get(index))
+        self._cut(next(differs, base.index + 1))
+        self.machine.begins(base)
+        self._stage.installs(self.machine)
 
     def _sends(self, peer: str, message: Message) -> None:
         store = self.machine.store

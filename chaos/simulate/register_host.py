@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from hashlib import blake2b, shake_128
 
 from dledger.host import Chunk, LogReader, Role
 from formats.entry import HEADER_SIZE, EntryHeader, Kind, unpack_header
@@ -55,6 +55,9 @@ class HostEvents:
     def opening(self, log: LogReader) -> None:
         """The store is recovered."""
 
+    def restored(self, state: State, index: int) -> None:
+        """The host has the state of a snapshot that is true at `index`."""
+
     def role(self, role: Role, term: int) -> None:
         """The node's role changed."""
 
@@ -74,9 +77,11 @@ class HostEvents:
 class RegisterHost:
     """The host of one life of one node."""
 
-    def __init__(self, events: HostEvents) -> None:
+    def __init__(self, events: HostEvents, ballast: int = 0) -> None:
+        """`ballast`: bytes that a snapshot has besides, so that it travels in pieces."""
         self.state = State()
         self._events = events
+        self._ballast = ballast
 
     async def open(self, log: LogReader) -> int:
         """Rebuilt from the log."""
@@ -85,11 +90,12 @@ class RegisterHost:
 
     def snapshot(self) -> Mapping[str, bytes]:
         """The whole state."""
-        return {"state": self.state.encode()}
+        return {"ballast": shake_128(self.state.digest).digest(self._ballast), "state": self.state.encode()}
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Go on from a state that another replica, or this one, had."""
         self.state = State.decode(parts["state"])
+        self._events.restored(self.state, index)
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Nothing of the state depends on where the log begins."""

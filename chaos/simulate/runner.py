@@ -10,7 +10,8 @@ from chaos.sim.settings import MS, SECOND
 from chaos.simulate.clients import Client
 from chaos.simulate.disks import entry_of
 from chaos.simulate.faults import Injector
-from chaos.simulate.history import History, Verdict, judge
+from chaos.simulate.history import History, Verdict, judge, judge_batches
+from chaos.simulate.machine import Machine
 from chaos.simulate.plan import CLIENTS, Plan
 from chaos.simulate.register_host import State
 from chaos.simulate.stage import Stage
@@ -123,6 +124,8 @@ class Run:
 
     def check_all(self) -> None:
         """Everything from the ground up: what the disks hold against what the nodes say."""
+        cluster = self.stage.cluster
+        self._check_snapshots()
         hosts: dict[int, list[tuple[str, object]]] = {}
         for name in self.stage.names:
             machine = self.stage.machines[name]
@@ -130,45 +133,71 @@ class Run:
             if machine.node is None or probe is None or host is None or not probe.opened:
                 continue
             probe.check()
-            if machine.still_rotten():
+            if machine.still_rotten() or machine.node.snapshots.receiver.replacing:
                 continue  # its log cannot be read from the start now
-            rebuilt = self._rebuild(name, host.state.index)
-            self.stage.cluster.same(
+            rebuilt = self._rebuild(machine, host.state.index)
+            cluster.same(
                 "state equals a rebuild from the log",
                 [("host", host.state.encode()), ("rebuild", rebuilt.encode())],
             )
             hosts.setdefault(host.state.index, []).append((name, host.state.encode()))
-        for values in hosts.values():
-            self.stage.cluster.same("equal states at equal indexes", values)
+        for index, state in self.stage.chronicle.states(hosts).items():
+            cluster.same("equal states at equal indexes", [("all that was committed", state), *hosts[index]])
 
-    def _rebuild(self, name: str, index: int) -> State:
-        machine = self.stage.machines[name]
+    def _rebuild(self, machine: Machine, index: int) -> State:
+        """The state at `index`, from the snapshot at which the log begins and the entries behind it."""
         cluster = self.stage.cluster
         state = State()
-        durable = self._durable_log(name)
-        for header, body in durable:
+        if machine.base.pos > 0:
+            found = machine.disk_store.snapshot(machine.base.pos, durable=True)
+            if found is None:
+                raise InvariantViolated(f"{machine.name}: no snapshot where the log begins: {machine.base}")
+            state = State.decode(found[1]["state"])
+        for header, body in self._durable_log(machine):
             if header.index <= index:
                 state.apply(header, body)
             # Equal bytes: a shadow entry has the chain over everything before it.
             cluster.count("disk equals memory")
             shadow = machine.log.get(header.index)
             if shadow is not None and shadow.term == header.term and shadow != entry_of(header):
-                raise InvariantViolated(f"{name}: disk and memory differ at entry {header.index}")
+                raise InvariantViolated(f"{machine.name}: disk and memory differ at entry {header.index}")
         return state
 
-    def _durable_log(self, name: str) -> list[tuple[EntryHeader, bytes]]:
-        return list(self.stage.machines[name].disk_store.walk(durable=True))
+    def _check_snapshots(self) -> None:
+        """Those on the disks are equal at equal places, and what replay makes."""
+        manifests: dict[int, list[tuple[str, object]]] = {}
+        states: dict[int, list[tuple[str, object]]] = {}
+        for name in self.stage.names:
+            store = self.stage.machines[name].disk_store
+            for pos in store.snapshots():
+                found = store.snapshot(pos, durable=True)
+                if found is not None:
+                    manifests.setdefault(pos, []).append((name, found[0]))
+                    states.setdefault(found[0].index, []).append((name, found[1]["state"]))
+        for values in manifests.values():
+            self.stage.cluster.same("equal snapshots at equal places", values)
+        for index, replayed in self.stage.chronicle.states(states).items():
+            self.stage.cluster.same("snapshot equals replay", [("replay", replayed), *states[index]])
+
+    def _durable_log(self, machine: Machine) -> list[tuple[EntryHeader, bytes]]:
+        return list(machine.disk_store.walk(durable=True, begin=machine.base.pos))
 
     def _judge(self) -> None:
         """All logs are equal, byte for byte on the disks; the clients' histories fit them."""
         names = self.stage.members()
-        logs = [self._durable_log(name) for name in names]
+        machines = [self.stage.machines[name] for name in names]
+        logs = [self._durable_log(machine) for machine in machines]
         cluster = self.stage.cluster
+        begin = max(machine.base.index for machine in machines) + 1
         cluster.same(
-            "equal logs in the end", [(name, _digest(log)) for name, log in zip(names, logs, strict=True)]
+            "equal logs in the end",
+            [(name, _digest(log, begin)) for name, log in zip(names, logs, strict=True)],
         )
+        last = logs[0][-1][0].index if logs[0] else machines[0].base.index
+        if last < cluster.commit_index:
+            raise InvariantViolated(f"the log ends before entry {cluster.commit_index}, which was committed")
         values: dict[int, bytes] = {}
-        for header, body in logs[0]:
+        for header, body in (*self.stage.chronicle.entries(0, machines[0].base.index), *logs[0]):
             if header.kind == Kind.RAW:
                 values[header.index] = decode_record(body).body
             committed = cluster.committed.get(header.index)
@@ -176,11 +205,12 @@ class Run:
                 raise InvariantViolated(
                     f"entry {header.index} was committed as {committed}, the log has {header}"
                 )
-        if cluster.commit_index >= 0 and logs[0][-1][0].index < cluster.commit_index:
-            raise InvariantViolated(f"the log ends before entry {cluster.commit_index}, which was committed")
         cluster.count("history of the clients")
         self._verdict = judge(self.history.calls, values)
-        self.outcome.entries = len(logs[0])
+        cluster.count("a client batch is whole or not there", len(self.history.batches))
+        if judge_batches(self.history.batches, values) < len(self.history.batches):
+            self.stage.marks.reach("a client batch is not there at all")
+        self.outcome.entries = last + 1
         if self._verdict.refused:
             self.stage.marks.reach("an append refused for good reason")
         if self._verdict.recovered:
@@ -209,12 +239,13 @@ def _bucket(latency_ms: float) -> str:
     return next((f"{limit} ms" for limit in LATENCY_BUCKETS_MS if latency_ms <= limit), "more")
 
 
-def _digest(log: list[tuple[EntryHeader, bytes]]) -> tuple[int, int, int]:
-    """The last entry's chain covers all bodies; positions and sizes are in the sum."""
+def _digest(log: list[tuple[EntryHeader, bytes]], begin: int) -> tuple[int, int, int]:
+    """Of a log from entry `begin` on. The last chain value covers all bodies; positions are in the sum."""
     if not log:
         return (0, -1, 0)
     last = log[-1][0]
-    return (sum(header.pos ^ header.channel for header, _ in log), last.index, last.chain_crc)
+    headers = [header for header, _ in log if header.index >= begin]
+    return (sum(header.pos ^ header.channel for header in headers), last.index, last.chain_crc)
 
 
 def kind_of(violation: str) -> str:

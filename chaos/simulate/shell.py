@@ -56,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: 0, or 1 when something was violated or never reached."""
     if args.list:
         for name in sorted(PROFILES):
-            waits = PROFILES[name].waits_for
-            print(f"{name:<16} {PROFILES[name].nodes} nodes{f', waits for {waits}' if waits else ''}")
+            print(f"{name:<16} {PROFILES[name].nodes} nodes")
         return 0
     if args.replay:
         return _play(decode_plan(Path(args.replay).read_text()), args)

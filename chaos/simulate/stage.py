@@ -8,10 +8,13 @@ from functools import partial
 from chaos.invariants import Cluster, Entry, InvariantViolated
 from chaos.sim import Exit, Process, Settings, Trace, World
 from chaos.sim.settings import SECOND
-from chaos.simulate.disks import DurableMark, StoreOnDisk
-from chaos.simulate.marks import Marks
+from chaos.simulate.batches import Batches
+from chaos.simulate.chronicle import Chronicle
+from chaos.simulate.machine import Machine
+from chaos.simulate.marks import NEVER, Marks
 from chaos.simulate.plan import CLIENTS, Plan
 from chaos.simulate.probe import Probe
+from chaos.simulate.profiles import PROFILES
 from chaos.simulate.register_host import RegisterHost
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_STORE, NodeFailed
@@ -21,12 +24,11 @@ from dledger.node import Node
 from runtime.env import Env
 
 PORT = 40911
-SEGMENT = 64 * 1024
-CHANNEL = (32, 36)
-"""Where kind and batch remainder lie in the header of an entry."""
+PUSH_BYTES = 8 * 1024
+"""Aim of a push frame: so little that a burst, and some client batches, need more than one."""
 RESTART_NS = SECOND
 """After this an operator starts a node again that its disk has ended."""
-SETTINGS = Settings()
+ALL_DAY = tuple(range(24))
 
 
 class WatchedWorld(World):
@@ -59,117 +61,24 @@ def _by_its_disk(error: NodeFailed) -> bool:
     return error.exit_code == EXIT_STORE or isinstance(cause, OSError)
 
 
-class Machine:
-    """One machine of the group: its store on disk and, while a process runs, its node."""
-
-    def __init__(self, stage: Stage, name: str) -> None:
-        self.stage = stage
-        self.name = name
-        self.wipes = 0
-        self.lives = 0
-        self.in_use = False
-        """A spare machine is not, until its node is to be added."""
-        self.excused = False
-        """Its disk failed: the node may end with an error, and know less afterwards."""
-        self.log: dict[int, Entry] = {}
-        """The log as its node last had it, in memory or not."""
-        self.rotten: dict[int, Entry] = {}
-        """Entries that a fault damaged on this disk, until they are whole again."""
-        self.node_dir = f"/store/dledger-{name}"
-        self.probe: Probe | None = None
-        self.host: RegisterHost | None = None
-        self.renew_reader()
-
-    def renew_reader(self) -> None:
-        """The disk was wiped or replaced."""
-        self.disk_store = StoreOnDisk(self.stage.world.node(self.name).disk, self.node_dir)
-        self.durable = DurableMark(self.disk_store, SEGMENT)
-
-    def wipe(self) -> None:
-        """Its store is gone; what comes next is another one."""
-        self.stage.world.nodes[self.name].disk.wipe("/store")
-        self.wipes += 1
-        self.log = {}
-        self.rotten = {}
-        self.renew_reader()
-
-    def still_rotten(self) -> bool:
-        """Whether any damaged entry is neither repaired nor cut."""
-        for index, entry in list(self.rotten.items()):
-            if self.log.get(index) != entry or self.durable.is_there(index, entry):
-                del self.rotten[index]
-        return bool(self.rotten)
-
-    def rots(self, begin: int, end: int) -> None:
-        """Bytes `begin` to `end` of the log are damaged."""
-        for index, entry in self.log.items():
-            if entry.pos < end and entry.pos + entry.size > begin:
-                self.rotten[index] = entry
-
-    @property
-    def has_store(self) -> bool:
-        """Whether anything was ever stored here."""
-        return self.disk_store.find(durable=False) is not None
-
-    def durable_byte(self, amount: int, pick: int) -> int | None:
-        """Place in the log of a byte of an entry whose index unit is durable: damage there is rot."""
-        node = self.node
-        if node is None or not self.log:
-            return None
-        last = self.disk_store.durable_mark(min(self.log), max(self.log))
-        known = [index for index in self.log if index <= last]
-        if not known:
-            return None
-        entry = self.log[known[pick % len(known)]]
-        offset = amount % entry.size
-        if CHANNEL[0] <= offset < CHANNEL[1]:
-            offset = CHANNEL[1]  # no CRC covers these bytes (docs/guarantees.md)
-        return entry.pos + offset
-
-    def segment_path(self, start: int) -> str:
-        """Of the segment that starts there."""
-        return f"{self.node_dir}/data/{start:020d}"
-
-    def old_segment(self, pick: int) -> int | None:
-        """Start of a segment before the newest."""
-        segments = self.disk_store.segments(durable=True)[:-1]
-        return segments[pick % len(segments)][0] if segments else None
-
-    @property
-    def store(self) -> str:
-        """Name of the store: another one after a wipe."""
-        return f"{self.name}.{self.wipes}" if self.wipes else self.name
-
-    @property
-    def running(self) -> bool:
-        """Whether a process runs."""
-        return self.stage.world.nodes[self.name].process is not None
-
-    @property
-    def node(self) -> Node | None:
-        """The running node, once it was made."""
-        return self.probe.node if self.probe is not None and self.running else None
-
-    def has_durably(self, log: dict[int, Entry], index: int) -> bool:
-        """Whether this machine's disk holds a log up to `index`, whatever its own node says."""
-        entry = log.get(index)
-        return entry is not None and self.log.get(index) == entry and self.holds(index)
-
-    def holds(self, index: int) -> bool:
-        """Whether its own log up to `index` is durable."""
-        return self.durable.holds(self.log, min(self.log, default=0), index, self.rotten)
-
-
 class Stage:
     """Machines by name; starts and restarts nodes; remembers what was seen."""
 
     def __init__(self, plan: Plan, trace: Trace | None) -> None:
         self.plan = plan
-        self.world = WatchedWorld(plan.seed, settings=SETTINGS, trace=trace)
+        self.profile = PROFILES[plan.profile]
+        settings = Settings(spread_chance=self.profile.spread_chance)
+        self.world = WatchedWorld(plan.seed, settings=settings, trace=trace)
         self.cluster = Cluster()
+        self.index_units = self.profile.segment // 256
+        """In an index file: for segments of about as many entries."""
+        self.chronicle = Chronicle(self.cluster.committed)
         self.marks = Marks()
+        self.batches = Batches(self)
         self.elections = 0
-        self._then: tuple[Process, Callable[[], object]] | None = None
+        self.at_install: Callable[[str], None] | None = None
+        """What to do with the next node that begins to replace its log."""
+        self._then: dict[Process, Callable[[], None]] = {}
         self.names = tuple(f"n{number}" for number in range(plan.nodes + plan.spares))
         self.founders = self.names[: plan.nodes]
         self.client_names = tuple(f"c{number}" for number in range(CLIENTS))
@@ -179,7 +88,7 @@ class Stage:
             self.machines[name].in_use = True
         for name in self.client_names:
             self.world.node(name)
-        self.world.on_log = self.marks.line
+        self.world.on_log = self._logged
         self.world.on_end = self._ended
 
     def start(self, name: str) -> None:
@@ -189,6 +98,7 @@ class Stage:
             return
         machine.lives += 1
         machine.probe = machine.host = None
+        self.batches.started(machine)
         main = partial(self._main, machine=machine)
         self.world.restart(name, main, may_raise=(NodeFailed,))
 
@@ -199,29 +109,38 @@ class Stage:
             self_id=machine.name,
             peers={name: self.peers[name] for name in known},
             store_dir="/store",
-            segment_size=SEGMENT,
+            segment_size=self.profile.segment,
             max_entry_bytes=16 * 1024,
-            index_units_per_file=256,
+            index_units_per_file=self.index_units,
+            push_bytes=PUSH_BYTES,
             pool_segments=1,
             scrub_pause_s=3.0,
             lag_probe_s=1.0,
-            # The judge reads whole logs; retention and installs have their own scenarios in tests/chaos.
-            retention=RetentionSettings(clean_forcibly=False),
+            retention=self._retention(),
         )
         probe = Probe(self, machine)
-        machine.host = RegisterHost(probe)
+        machine.host = RegisterHost(probe, self.profile.ballast)
         node = Node(env, config, machine.host)
         probe.attach(node)
         machine.probe = probe
         await node.run()
+
+    def _retention(self) -> RetentionSettings:
+        reserved_s = self.profile.reserved_s
+        if reserved_s is None:
+            return RetentionSettings(clean_forcibly=False)
+        return RetentionSettings(
+            reserved_s / 3600, ALL_DAY, clean_forcibly=False, interval_s=0.5, snapshots_kept=8
+        )
 
     def _ended(self, process: Process, how: Exit) -> None:
         machine = self.machines.get(process.name)
         if machine is None:
             return
         self._ends(machine)
-        if self._then is not None and self._then[0] is process:
-            self.world.push(self.world.now, self._do_then, None)
+        then = self._then.pop(process, None)
+        if then is not None:
+            self.world.push(self.world.now, lambda _: then(), None)
         if all(not self.world.nodes[name].powered for name in self.founders):
             self.marks.reach("no node has power")
         if how.error is None:
@@ -233,17 +152,17 @@ class Stage:
             return
         self.world.fail(process, "the node ended", error)
 
+    def _logged(self, text: str) -> None:
+        self.marks.line(text)
+        if any(part in text for part in NEVER):
+            self.violated(f"a node says: {text}")
+
     def _restart(self, name: str) -> None:
         self.start(name)
 
-    def when_ended(self, process: Process, then: Callable[[], object]) -> None:
-        """Call back at the instant at which this process ends."""
-        self._then = (process, then)
-
-    def _do_then(self, _: None) -> None:
-        then, self._then = self._then, None
-        if then is not None:
-            then[1]()
+    def when_ended(self, process: Process, then: Callable[[], None]) -> None:
+        """Call back at the instant at which this process ends; the last caller counts."""
+        self._then[process] = then
 
     def violated(self, text: str) -> None:
         """An oracle says no: the run ends after this event."""
@@ -263,8 +182,14 @@ class Stage:
 
     def appended(self, machine: Machine, entry: Entry) -> None:
         """An entry joined a log."""
-        if entry.pos % SEGMENT == 0 and entry.pos and len(self.alive()) < len(self.founders):
+        if entry.pos % self.profile.segment == 0 and entry.pos and len(self.alive()) < len(self.founders):
             self.marks.reach("segment rolled while a node is down")
+
+    def installs(self, machine: Machine) -> None:
+        """A node gives up its log for a snapshot."""
+        then, self.at_install = self.at_install, None
+        if then is not None:
+            then(machine.name)
 
     def cuts(self, machine: Machine, index: int, entry: Entry) -> None:
         """A node cuts its log."""
@@ -289,6 +214,8 @@ class Stage:
             self.marks.reach("end between saving a term and telling it")
         if node._replicator._cuts:
             self.marks.reach("end during a truncation")
+        if node.snapshots.receiver.replacing:
+            self.marks.reach("end during an install")
 
     # Who is who
 

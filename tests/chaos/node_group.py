@@ -77,6 +77,18 @@ class ListHost:
         pass
 
 
+Sealed = tuple[Node, int, int, bytes]
+"""Node, term of its leadership, index, body."""
+
+
+def take_acknowledged(sealed: list[Sealed], acknowledged: dict[int, bytes]) -> None:
+    """Move what a leader has told to be committed in the term in which it was sealed."""
+    for node, term, index, body in list(sealed):
+        if node.role is Role.LEADER and node.term == term and node.commit_index >= index:
+            acknowledged[index] = body
+            sealed.remove((node, term, index, body))
+
+
 class Group:
     """The machines, and the current `Node` and host of each."""
 
@@ -87,6 +99,8 @@ class Group:
         self.settings = settings
         self.nodes: dict[str, Node] = {}
         self.hosts: dict[str, ListHost] = {}
+        self.kind = Kind.RAW
+        """Of the entries that `append` writes; a broker's are of kind MESSAGE, to which less is special."""
         for name in NAMES:
             world.node(name)
         for name in NAMES:
@@ -136,13 +150,29 @@ class Group:
             assert appender is not None
             for body in bodies:
                 appender.reserve(HEADER_SIZE + len(body))
-                indexes.append(appender.add((body,), len(body), Kind.RAW))
+                indexes.append(appender.add((body,), len(body), self.kind))
 
         process = self.world.nodes[name].process
         assert process is not None
         process.loop.call_soon(seal)
         self.world.run_until(lambda: indexes or self.world.nodes[name].process is not process, 1)
         return indexes[-1] if indexes else -1
+
+    def seal(self, name: str, bodies: list[bytes], sealed: list[Sealed]) -> None:
+        """Seal entries of kind RAW in a turn of this node to come, if it serves then; `sealed` notes them."""
+        node = self.nodes[name]
+        process = self.world.nodes[name].process
+        assert process is not None
+
+        def add() -> None:
+            appender = node.appender
+            for body in bodies if appender is not None else ():
+                assert appender is not None
+                appender.reserve(HEADER_SIZE + len(body))
+                index = appender.add((body,), len(body), Kind.RAW)
+                sealed.append((node, appender.term, index, body))
+
+        process.loop.call_soon(add)
 
     def await_applied(self, names: tuple[str, ...], index: int) -> None:
         """Let time pass until all of these applied an entry."""

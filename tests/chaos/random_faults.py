@@ -8,8 +8,6 @@ import node_group
 
 from chaos.sim import World
 from dledger.host import Role
-from dledger.node import Node
-from formats.entry import HEADER_SIZE, Kind
 
 PAUSES_S = (0.001, 0.005, 0.02, 0.1, 0.4)
 
@@ -22,7 +20,7 @@ class Run:
         self.group = group or node_group.Group(world)
         self.acknowledged: dict[int, bytes] = {}
         self._random = random.Random(seed)
-        self._sealed: list[tuple[Node, int, int, bytes]] = []
+        self._sealed: list[node_group.Sealed] = []
         self._entries: dict[int, tuple[int, int, int, bytes]] = {}
         self._leaders: dict[int, str] = {}
         self._count = 0
@@ -51,10 +49,7 @@ class Run:
             node = self.group.nodes.get(name)
             if node is not None and self._alive(name) and node.role is Role.LEADER:
                 assert self._leaders.setdefault(node.term, name) == name, f"two leaders in {node.term}"
-        for node, term, index, body in list(self._sealed):
-            if node.role is Role.LEADER and node.term == term and node.commit_index >= index:
-                self.acknowledged[index] = body
-                self._sealed.remove((node, term, index, body))
+        node_group.take_acknowledged(self._sealed, self.acknowledged)
 
     def finish(self) -> None:
         """Heal, start everything, go on, compare."""
@@ -80,22 +75,10 @@ class Run:
         leader = self.group.leader()
         if leader is None:
             return
-        node = self.group.nodes[leader]
-        process = self.world.nodes[leader].process
-        assert process is not None
         self._count += 1
         size = self._random.randint(1, 3000)
         bodies = [b"%d-%d" % (self._count, part) + bytes(size) for part in range(self._random.randint(1, 8))]
-
-        def seal() -> None:
-            appender = node.appender
-            for body in bodies if appender is not None else ():
-                assert appender is not None
-                appender.reserve(HEADER_SIZE + len(body))
-                index = appender.add((body,), len(body), Kind.RAW)
-                self._sealed.append((node, appender.term, index, body))
-
-        process.loop.call_soon(seal)
+        self.group.seal(leader, bodies, self._sealed)
 
     def _stop_one(self) -> None:
         alive = [name for name in node_group.NAMES if self._alive(name)]

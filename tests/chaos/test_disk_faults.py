@@ -10,6 +10,7 @@ from node_group import SETTINGS
 
 from chaos.sim import World
 from dledger.errors import EXIT_STORE
+from dledger.log.retention import RetentionSettings
 from dledger.messages import Code, Health
 from formats.entry import Kind
 
@@ -313,3 +314,25 @@ def test_the_longest_log_wins_when_all_lost_power() -> None:
         assert kept[: len(durable)] == durable and kept[len(durable)] == b"on two nodes"
         assert any(group.nodes[name].statements for name in NAMES)
         assert all(group.nodes[name].elector.may_vote for name in NAMES)
+
+
+# Beside the log
+
+
+@pytest.mark.parametrize("what", ["snapshots", "begins.tmp"])
+def test_a_failed_fsync_beside_the_log_is_final_too(what: str) -> None:
+    """Found by review: it was taken for a full disk, and tried again."""
+    with World(14, settings=SETTINGS) as world:
+        group = DiskGroup(world, retention=RetentionSettings(interval_s=0.1))
+        last = group.fill(100)
+        world.run_for(0.5)  # the first snapshot is written
+        victim, _ = group.followers()
+        group.disk(victim).fail("fsync", 1, f"/store/dledger-{victim}/{what}")
+        process = world.nodes[victim].process
+        assert process is not None
+        if what == "begins.tmp":
+            process.loop.call_soon(group.nodes[victim].snapshots.retainer.delete_before, last - 20)
+        group.fill(100, without=victim)
+        world.run_until(lambda: not group.alive(victim), 3)
+        assert group.failures[victim].exit_code == EXIT_STORE
+        group.settle()

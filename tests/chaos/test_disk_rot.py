@@ -7,7 +7,9 @@ from disk_group import NAMES, SEGMENT, DiskGroup
 from node_group import SETTINGS
 
 from chaos.sim import World
-from formats.entry import Kind
+from dledger.client import DLedgerClient
+from formats.entry import HEADER_SIZE, Kind
+from runtime.env import Env
 
 KINDS = ["body", "header", "chain", "unit", "header and unit", "body and unit"]
 
@@ -156,8 +158,78 @@ def test_a_rotten_vote_is_not_given_twice(copies: int) -> None:
         else:
             assert node.my_hello().incarnation != incarnation
             assert node.elector.role.value == "LEARNER"
+            assert node.term >= node.log.last_term
         world.heal()
         group.settle()
         world.run_for(1)
         assert victim in group.nodes[group.await_leader()].elector.voters
         assert group.nodes[victim].elector.role.value in ("FOLLOWER", "LEADER")
+
+
+@pytest.mark.parametrize("what", ["body", "header and unit"])
+@pytest.mark.parametrize("filling", [10, 150])
+def test_a_rotten_configuration_entry_keeps_nobody_from_starting(what: str, filling: int) -> None:
+    """Found by simulation (profile rot-elsewhere, seeds 10, 19, 20). A longer log is not read as a whole."""
+    with World(9, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(10)
+        victim = group.followers()[0]
+        world.node("op")
+
+        async def prefer(env: Env) -> None:
+            async with DLedgerClient(env, {name: f"{name}:40911" for name in NAMES}) as client:
+                await client.prefer([group.await_leader()])
+
+        world.spawn("op", prefer)
+        world.run_for(0.5)
+        index = group.nodes[victim]._members.index
+        assert index > 0
+        group.fill(filling)
+        world.run_for(2)
+        world.kill(victim)
+        group.damage(victim, index, what)
+        group.start(victim)
+        world.run_for(0.05)
+        assert victim not in group.failures and group.nodes[victim]._members.index == index
+        group.settle()
+
+
+def test_a_damaged_blank_tail_is_written_again() -> None:
+    """Found by simulation (profile misdirected, seed 3): whoever reads from outside stopped there (S5)."""
+    with World(10, settings=SETTINGS) as world:
+        group = DiskGroup(world, scrub_bytes_per_s=20 << 20, scrub_pause_s=1.0)
+        last = group.fill(150)
+        victim, other = group.followers()
+        first = next(n for n in range(last) if group.unit(victim, n)[0] // SEGMENT == 1)
+        path, offset, size = group.entry(victim, first - 1)
+        blank = offset + size
+        disk = group.disk(victim)
+        disk.zero(path, blank, 8)
+        world.run_for(3)
+        good = group.disk(other).inode(group.entry(other, first - 1)[0]).read(blank, 8)
+        assert disk.inode(path).read(blank, 8) == good
+        group.settle()
+
+
+def test_no_snapshot_is_made_of_a_rotten_entry() -> None:
+    """Found by simulation (profile misdirected, seed 17): it had the chain value of what lay there."""
+    with World(11, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        last = group.fill(150)
+        victim = group.followers()[0]
+        snapshots = group.nodes[victim].snapshots
+        first = next(n for n in range(last) if group.unit(victim, n)[0] // SEGMENT == 1)
+        assert snapshots.catalog.manifests[0].index == first - 1
+        path, offset, _ = group.entry(victim, first - 1)
+        group.disk(victim).zero(path, offset, HEADER_SIZE)
+        process = world.nodes[victim].process
+        assert process is not None
+
+        async def again() -> None:
+            await snapshots.catalog.discard(snapshots.catalog.manifests[0])
+            snapshots.boundary.reached(first - 1, SEGMENT)
+
+        process.loop.call_soon(lambda: process.loop.create_task(again(), name="again"))
+        world.run_for(1)
+        assert not snapshots.catalog.has(SEGMENT)
+        group.settle()

@@ -347,10 +347,14 @@ def test_a_flipped_bit_is_in_the_cache_on_the_device_and_in_mappings() -> None:
         view = file.view()
         disk.flip("/a", 2, 1)
         assert bytes(view) == file.pread(4, 0) == b"aaca"
-        assert read_file(reboot(world, "all"), "/a") == b"aaca"
+        disk.zero("/a", 0, 2)
+        assert bytes(view) == file.pread(4, 0) == b"\0\0ca"
+        assert read_file(reboot(world, "all"), "/a") == b"\0\0ca"
         with pytest.raises(IndexError):
             disk.flip("/a", 4, 0)
-        assert world.faults["flip"] == 1
+        with pytest.raises(IndexError):
+            disk.zero("/a", 2, 3)
+        assert world.faults["flip"] == world.faults["zero"] == 1
 
 
 def test_a_lost_file_does_not_come_back_and_its_neighbours_stay_as_they_were() -> None:

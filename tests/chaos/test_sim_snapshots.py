@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Mapping
 
@@ -11,8 +12,7 @@ import pytest
 from chaos.sim import World
 from dledger.host import Role
 from dledger.log.retention import RetentionSettings
-from dledger.node import Node
-from formats.entry import HEADER_SIZE, Kind
+from formats.entry import Kind
 from formats.snapshot import Manifest
 
 NAMES = node_group.NAMES
@@ -46,6 +46,7 @@ class Scene:
     def __init__(self, world: World, **settings: object) -> None:
         self.world = world
         self.group = node_group.Group(world, HeavyHost, **(SMALL | settings))
+        self.group.kind = Kind.MESSAGE
         self.count = 0
 
     def start(self, name: str) -> None:
@@ -307,6 +308,28 @@ def test_a_damaged_snapshot_is_not_sent_and_the_next_one_serves() -> None:
         world.run_until(lambda: refilled(scene, victim), 5)
 
 
+def test_a_disk_that_is_full_when_a_received_snapshot_is_published_only_delays_the_install() -> None:
+    """Found by review: the follower answered "all of it", which means installed, and was left behind."""
+    with World(1, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        _, victim = scene.behind()
+        scene.start(victim)
+        catalog = scene.group.nodes[victim].snapshots.catalog
+        publish = catalog.publish
+        tries = []
+
+        async def full_at_first(manifest: Manifest, parts: Mapping[str, bytes]) -> None:
+            tries.append(manifest.index)
+            if len(tries) < 3:
+                raise OSError(errno.ENOSPC, "planted")
+            await publish(manifest, parts)
+
+        catalog.publish = full_at_first  # type: ignore[method-assign]
+        world.run_until(lambda: refilled(scene, victim), 10)
+        assert tries[:3] == [tries[0]] * 3
+        scene.settle()
+
+
 def test_retention_on_every_node_and_restarts() -> None:
     with World(13, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
@@ -340,7 +363,7 @@ class Run:
         self.installs = 0
         self.seen: dict[int, tuple[int, int, int, bytes]] = {}
         self.random = random.Random(seed)
-        self.sealed: list[tuple[Node, int, int, bytes]] = []
+        self.sealed: list[node_group.Sealed] = []
         self.looked: dict[tuple[str, int], int] = {}
         self.restored: dict[tuple[str, int], int] = {}
         self.count = 0
@@ -375,21 +398,9 @@ class Run:
         leader = self.group.leader()
         if leader is None:
             return
-        node = self.group.nodes[leader]
-        process = self.world.nodes[leader].process
-        assert process is not None
         self.count += 1
         bodies = [b"%d-%d" % (self.count, part) + bytes(3000) for part in range(self.random.randint(1, 25))]
-
-        def seal() -> None:
-            appender = node.appender
-            for body in bodies if appender is not None else ():
-                assert appender is not None
-                appender.reserve(HEADER_SIZE + len(body))
-                index = appender.add((body,), len(body), Kind.RAW)
-                self.sealed.append((node, appender.term, index, body))
-
-        process.loop.call_soon(seal)
+        self.group.seal(leader, bodies, self.sealed)
 
     def look(self) -> None:
         for name, host in self.group.hosts.items():
@@ -398,10 +409,7 @@ class Run:
             for entry in host.entries[max(self.looked.get(key, 0) - host.begins, 0) :]:
                 assert self.seen.setdefault(entry[0], entry) == entry, f"{name} differs at {entry[0]}"
             self.looked[key] = host.begins + len(host.entries)
-        for node, term, index, body in list(self.sealed):
-            if node.role is Role.LEADER and node.term == term and node.commit_index >= index:
-                self.acknowledged[index] = body
-                self.sealed.remove((node, term, index, body))
+        node_group.take_acknowledged(self.sealed, self.acknowledged)
 
     def finish(self) -> None:
         self.scene.settle()
@@ -432,3 +440,48 @@ def test_random_faults_and_retention_lose_nothing() -> None:
 def test_random_faults_and_retention_lose_nothing_in_many_seeds(first: int) -> None:
     results = [run_seed(seed) for seed in range(first, first + 20)]
     assert sum(restores for _, restores in results) > 20
+
+
+def test_a_voter_that_starts_with_one_segment_behind_its_snapshot_elects_no_shorter_log() -> None:
+    with World(3, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader = scene.group.await_leader()
+        last = scene.fill(3)
+        scene.group.await_applied(NAMES, last)
+        world.run_for(0.5)
+        scene.cut_front(NAMES, last)
+        world.run_for(0.5)
+        voter, late = (name for name in NAMES if name != leader)
+        world.isolate(late)
+        acknowledged = scene.group.append(leader, [b"acknowledged"] * 3)
+        scene.group.await_applied((leader, voter), acknowledged)
+        world.power_cut(leader)
+        world.kill(voter)
+        scene.start(voter)
+        world.heal()
+        world.run_until(
+            lambda: any(scene.group.nodes[name].role is Role.LEADER for name in (voter, late)), 10
+        )
+        assert scene.group.nodes[voter].role is Role.LEADER
+        assert scene.group.nodes[voter].log.last_index >= acknowledged
+        scene.settle()
+
+
+def test_an_installed_node_that_starts_again_joins() -> None:
+    with World(1, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader = scene.group.await_leader()
+        last = scene.fill(1)
+        scene.group.await_applied(NAMES, last)
+        victim = next(name for name in NAMES if name != leader)
+        world.kill(victim)
+        last = scene.fill(5)
+        scene.group.await_applied(scene.living(), last)
+        scene.cut_front(scene.living(), last)
+        scene.start(victim)
+        world.run_until(lambda: scene.group.hosts[victim].restores, 5)
+        scene.settle()
+        world.kill(victim)
+        scene.start(victim)
+        scene.settle()
+        assert scene.alive(victim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.invariants import InvariantViolated
-from chaos.simulate.history import ACKNOWLEDGED, REFUSED, UNKNOWN, Call, judge
+from chaos.simulate.history import ACKNOWLEDGED, REFUSED, UNKNOWN, Call, judge, judge_batches
 
 
 def append(value: bytes, begin: int, end: int, outcome: str = ACKNOWLEDGED, index: int = -1) -> Call:
@@ -55,3 +55,11 @@ def test_it_finds(words: str, calls: list[Call], log: dict[int, bytes]) -> None:
 
 def test_calls_at_one_time_may_come_in_any_order() -> None:
     judge([append(b"a", 0, 10, index=1), append(b"b", 5, 15, index=0)], {0: b"b", 1: b"a"})
+
+
+def test_a_client_batch_is_whole_or_not_there() -> None:
+    whole, gone = [b"a|", b"b|", b"c|"], [b"x|", b"y|"]
+    assert judge_batches([whole, gone], {4: b"a|", 5: b"b|", 6: b"c|"}) == 1
+    for log in ({4: b"a|", 5: b"b|"}, {4: b"a|", 6: b"b|", 7: b"c|"}, {4: b"b|", 5: b"a|", 6: b"c|"}):
+        with pytest.raises(InvariantViolated, match="the batch from a on"):
+            judge_batches([whole], log)

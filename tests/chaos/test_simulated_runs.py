@@ -14,10 +14,12 @@ import pytest
 from chaos.sim import Trace
 from chaos.simulate import shell
 from chaos.simulate.plan import DURATION_MS, Fault, Plan, decode_plan, draw_plan
-from chaos.simulate.profiles import PROFILES, default_profiles
+from chaos.simulate.profiles import PROFILES
+from chaos.simulate.register_host import RegisterHost, State
 from chaos.simulate.runner import Outcome, run_plan
 from chaos.simulate.shrink import shrink
 from chaos.simulate.totals import MARKS_FROM_SEEDS, Totals
+from dledger.log import reader
 from dledger.log.hard_state import HardStateFile
 from dledger.replication.leader import LeaderReplication
 
@@ -25,7 +27,10 @@ KINDS_OF_KILLS = [f"fault {draw.kind}" for draw in PROFILES["kills"].faults]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("profile", ["mixed", "all-power-loss", "disk-errors", "five-nodes", "wipes"])
+@pytest.mark.parametrize(
+    "profile",
+    ["mixed", "all-power-loss", "five-nodes", "retention", "rot-elsewhere", "misdirected", "spread"],
+)
 def test_one_seed_violates_nothing(profile: str) -> None:
     outcome = run_plan(draw_plan(len(profile), profile))
     totals = Totals()
@@ -37,7 +42,7 @@ def test_one_seed_violates_nothing(profile: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("profile", default_profiles())
+@pytest.mark.parametrize("profile", tuple(PROFILES))
 def test_many_seeds_of_each_profile_violate_nothing(profile: str) -> None:
     for seed in range(100, 115):
         outcome = run_plan(draw_plan(seed, profile))
@@ -63,7 +68,7 @@ def test_plans_hold_what_a_seed_must_do(profile: str) -> None:
 
 
 def test_seeds_take_turns_through_the_profiles() -> None:
-    assert {draw_plan(seed).profile for seed in range(100)} == set(default_profiles())
+    assert {draw_plan(seed).profile for seed in range(100)} == set(PROFILES)
 
 
 # Determinism
@@ -115,6 +120,18 @@ def test_a_broken_commit_rule_is_found_and_shrunk(
 def test_a_vote_that_is_not_saved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HardStateFile, "save", lambda self, state: None)
     assert "tells of term 1" in run_plan(draw_plan(0)).violation
+
+
+def test_a_frame_that_splits_a_client_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        reader, "cut_batch", lambda batch, first, size: (first, batch.sizes[first - batch.first])
+    )
+    assert "client batch is split" in run_plan(draw_plan(0)).violation
+
+
+def test_a_snapshot_that_is_not_what_replay_makes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RegisterHost, "snapshot", lambda self: {"ballast": b"", "state": State().encode()})
+    assert "snapshot equals replay" in run_plan(draw_plan(3, "retention")).violation
 
 
 # Shrinking

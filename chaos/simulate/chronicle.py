@@ -1,0 +1,48 @@
+"""Everything that ever was in a log, by (index, term), and the state that it makes.
+
+The judge's own memory: logs may begin late, and then nobody's disk holds what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from chaos.invariants import Entry, InvariantViolated
+from chaos.simulate.register_host import State
+from formats.entry import HEADER_SIZE, EntryHeader, unpack_header
+
+
+class Chronicle:
+    """Entries as the first node had them that had them; equal chains make all others equal."""
+
+    def __init__(self, committed: Mapping[int, Entry]) -> None:
+        """`committed`: what the group committed so far; it grows."""
+        self._committed = committed
+        self._entries: dict[tuple[int, int], bytes] = {}
+
+    def note(self, index: int, term: int, data: memoryview) -> None:
+        """An entry joined a log."""
+        if (index, term) not in self._entries:
+            self._entries[index, term] = bytes(data)
+
+    def entries(self, first: int, last: int) -> Iterator[tuple[EntryHeader, bytes]]:
+        """(header, record) of the committed entries `first` to `last`."""
+        for index in range(first, last + 1):
+            entry = self._committed.get(index)
+            data = None if entry is None else self._entries.get((index, entry.term))
+            if entry is None or data is None:
+                raise InvariantViolated(f"nobody committed entry {index}, but a log begins behind it")
+            yield unpack_header(data), data[HEADER_SIZE:]
+
+    def states(self, indexes: Iterable[int]) -> dict[int, bytes]:
+        """The state at each of these indexes, by replay from the first entry."""
+        wanted = dict.fromkeys(indexes)
+        found: dict[int, bytes] = {}
+        state = State()
+        if state.index in wanted:
+            found[state.index] = state.encode()
+        for header, record in self.entries(0, max(wanted, default=-1)):
+            state.apply(header, record)
+            if header.index in wanted:
+                found[header.index] = state.encode()
+        return found

@@ -1,0 +1,171 @@
+"""Damage to what a disk held for long: entries, index units, term and vote; and writes that land elsewhere.
+
+Rot is repaired while the node runs, or at its next start. The machine remembers what was damaged until its
+disk holds it again, as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from chaos.simulate.atlas import Atlas
+from chaos.simulate.machine import Machine
+from chaos.simulate.member_faults import MemberFaults
+from chaos.simulate.plan import Fault
+from chaos.simulate.stage import Stage
+from formats.entry import INDEX_UNIT_SIZE
+from formats.store_files import (
+    DATA_DIR,
+    HARD_STATE_FILE,
+    HARD_STATE_SIZE,
+    INDEX_DIR,
+    MIRROR_OFFSET,
+    parse_segment_name,
+)
+
+LOSES_VOTES = 5
+"""One in so many damages of term and vote takes every copy."""
+SLOTS = HARD_STATE_SIZE - MIRROR_OFFSET
+COPIES = ((0, SLOTS), (MIRROR_OFFSET, HARD_STATE_SIZE))
+"""Where both slots lie, twice."""
+PLACES = (DATA_DIR, DATA_DIR, INDEX_DIR, HARD_STATE_FILE)
+"""Where misdirected writes happen."""
+
+
+class RotFaults(MemberFaults):
+    """What the atlas allows."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self.atlas = Atlas(stage)
+
+    def rot_kinds(self) -> dict[str, Callable[[Fault], bool]]:
+        """The kinds of this module."""
+        return {
+            "rot": self._rot,
+            "rot-index": self._rot_index,
+            "rot-votes": self._rot_votes,
+            "misdirect": self._misdirect,
+            "lose-segment": self._lose_segment,
+        }
+
+    def _damages(self, fault: Fault) -> str | None:
+        """Whom to damage; None when nobody may be."""
+        target = self._target(fault)
+        if target is None or not self.atlas.allows(target, fault.kind):
+            return None
+        self.atlas.damage(target, fault.kind)
+        return target
+
+    def _restarted(self, fault: Fault, target: str) -> None:
+        """Kill it now, start it again later."""
+        self._world.kill(target)
+        self._later(fault.lasting_ms, partial(self._stage.start, target))
+
+    def _rot(self, fault: Fault) -> bool:
+        """A bit of an entry that was long durable is another; most of the time the node is restarted."""
+        target = self._target(fault)
+        if target is None:
+            return False
+        machine = self._stage.machines[target]
+        place = machine.durable_byte(fault.amount, fault.pick)
+        if place is None or not self.atlas.allows(target, fault.kind):
+            return False
+        self.atlas.damage(target, fault.kind)
+        start = place - place % self._stage.profile.segment
+        machine.rots(place, place + 1)
+        self._world.nodes[target].disk.flip(machine.segment_path(start), place - start, fault.pick % 8)
+        if fault.pick % 3:
+            self._restarted(fault, target)
+        return True
+
+    def _rot_index(self, fault: Fault) -> bool:
+        """A bit of an index unit is another; every second time the node is restarted."""
+        target = self._target(fault)
+        if target is None:
+            return False
+        machine = self._stage.machines[target]
+        index = machine.durable_entry(fault.pick)
+        if index is None or not self.atlas.allows(target, fault.kind):
+            return False
+        self.atlas.damage(target, fault.kind)
+        place = index * INDEX_UNIT_SIZE + fault.amount % INDEX_UNIT_SIZE
+        machine.units_rot(place, place + 1)
+        file, begin = machine.index_file(place)
+        self._world.nodes[target].disk.flip(file, place - begin, fault.pick % 8)
+        if fault.pick % 2:
+            self._restarted(fault, target)
+        return True
+
+    def _rot_votes(self, fault: Fault) -> bool:
+        """A bit of the file with term and vote, or a whole copy, or all of it; the node is restarted."""
+        target = self._damages(fault)
+        if target is None:
+            return False
+        machine = self._stage.machines[target]
+        disk = self._world.nodes[target].disk
+        file = f"{machine.node_dir}/{HARD_STATE_FILE}"
+        if machine.disk_store.hard_state() is None:
+            return False
+        begin, end = COPIES[fault.pick % 2]
+        self._world.kill(target)
+        if fault.amount % LOSES_VOTES == 0:
+            disk.zero(file, 0, HARD_STATE_SIZE)
+            machine.forgets_votes()
+            self._stage.marks.reach("term and vote lost")
+        elif fault.amount % LOSES_VOTES == 1:
+            disk.zero(file, begin, end - begin)
+        else:
+            disk.flip(file, begin + fault.amount % SLOTS, fault.pick % 8)
+        self._later(fault.lasting_ms, partial(self._stage.start, target))
+        return True
+
+    def _misdirect(self, fault: Fault) -> bool:
+        """The next write to the log, its index, or term and vote lands elsewhere in the same file."""
+        target = self._damages(fault)
+        if target is None:
+            return False
+        machine = self._stage.machines[target]
+        disk = self._world.nodes[target].disk
+        machine.armed = True
+
+        def landed(path: str, wanted: int, size: int, found: int) -> None:
+            machine.armed = False
+            self.atlas.damage(target, fault.kind)
+            self._landed(machine, path, size, wanted, found)
+
+        def disarm() -> None:
+            machine.armed = False
+            disk.mend()
+
+        disk.on_misdirect = landed
+        disk.misdirect(f"{machine.node_dir}/{PLACES[fault.pick % len(PLACES)]}")
+        self._later(fault.lasting_ms, disarm)
+        return True
+
+    def _landed(self, machine: Machine, path: str, size: int, *places: int) -> None:
+        """Where the bytes should be, and where they are, is rot."""
+        *_, folder, name = path.split("/")
+        start = parse_segment_name(name)
+        if start is not None:
+            rots = machine.units_rot if folder == INDEX_DIR else machine.rots
+            for place in places:
+                rots(start + place, start + place + size)
+        self._stage.marks.reach(f"misdirected write in {name if start is None else folder}")
+
+    def _lose_segment(self, fault: Fault) -> bool:
+        """A segment file that is not the newest is gone; the node is restarted."""
+        target = self._target(fault)
+        if target is None:
+            return False
+        machine = self._stage.machines[target]
+        start = machine.old_segment(fault.pick)
+        if start is None or not self.atlas.allows(target, fault.kind):
+            return False
+        self.atlas.damage(target, fault.kind)
+        self._world.kill(target)
+        machine.rots(start, start + self._stage.profile.segment)
+        self._world.nodes[target].disk.lose(machine.segment_path(start))
+        self._later(fault.lasting_ms, partial(self._stage.start, target))
+        return True
