@@ -18,6 +18,7 @@ digests; only blocks that differ are read again, entry by entry.
 * `coverage`   which indexes a replica holds; continuity between its segments
 * `compare`    rows of all replicas -> report
 * `report`     the report as JSON and as text
+* `replicas`   a replica as engines see it, wherever it lies
 * `local`      `verify` and `compare` without Spark
 * `shell`      exit code of a crash
 """

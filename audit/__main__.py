@@ -5,14 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
 
 from audit.local import audit_stores
 from audit.report import Report
-from audit.shell import COULD_NOT_RUN, add_audit_arguments, exit_4_on_crash
+from audit.report_files import write_report
+from audit.shell import (
+    COULD_NOT_RUN,
+    add_audit_arguments,
+    add_json,
+    add_report_arguments,
+    exit_4_on_crash,
+    process_code,
+)
 from runtime import Env
 from runtime.env import production_env
+from runtime.remote_files import absolute
 
 EPILOG = """exit codes: 0 clean (information only), 1 warnings, 2 errors, 3 critical, 4 could not run.
 STORE is the storePathRootDir of a node; a running node may be audited."""
@@ -34,7 +42,11 @@ def parser() -> argparse.ArgumentParser:
             epilog=EPILOG,
             formatter_class=formatter,
         )
-        command.add_argument("stores", metavar="STORE", nargs=count, help="storePathRootDir of a node")
+        command.add_argument(
+            "stores", metavar="STORE", nargs=count, type=absolute, help="storePathRootDir of a node"
+        )
+        add_json(command)
+        add_report_arguments(command)
         add_audit_arguments(command)
     return top
 
@@ -61,17 +73,25 @@ def run(argv: list[str] | None = None) -> int:
     if arguments.command == "compare" and len(arguments.stores) < 2:
         print("python -m audit compare: at least two stores are needed", file=sys.stderr)
         return COULD_NOT_RUN
-    arguments.stores = [os.path.abspath(store) for store in arguments.stores]
     env = production_env("audit")
     try:
         report = asyncio.run(main(env, arguments))
+        if arguments.json:
+            print(json.dumps(report.as_json()), flush=True)
+        else:
+            print("\n".join(report.lines()), flush=True)
+        asyncio.run(_write_files(env, arguments, report))
+    except OSError as error:
+        print(f"python -m audit: {error}", file=sys.stderr)
+        return COULD_NOT_RUN
     finally:
         env.workers.close()
-    if arguments.json:
-        print(json.dumps(report.as_json()))
-    else:
-        print("\n".join(report.lines()))
-    return report.exit_code
+    return process_code(report.exit_code, arguments.fail_on)
+
+
+async def _write_files(env: Env, arguments: argparse.Namespace, report: Report) -> None:
+    for path in arguments.report:
+        await write_report(env, path, report)
 
 
 if __name__ == "__main__":

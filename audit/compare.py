@@ -5,7 +5,8 @@ Raft may still truncate it, so it counts as a copy where it equals the claimed c
 it does not. C is the highest committed index that any replica claims, Q the majority of the group.
 
 * Two claimed copies with good CRCs differ: DIVERGENT_COMMITTED.
-* At or below C, fewer than Q good copies: BELOW_QUORUM, whether by rot, by missing segments or by both.
+* At or below C, fewer than Q good copies: BELOW_QUORUM, whether by rot, by missing segments or by both. A
+  copy that could not be read is not lost: it is UNREADABLE, and BELOW_QUORUM only what is lost even with it.
 * A tentative copy differs: DIVERGENT_UNCOMMITTED.
 
 Absence is taken from coverage, never from digests; content from digests, and where they differ, entry by
@@ -14,7 +15,8 @@ entry. A replica whose head was retired by retention is excused for what it no l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,7 +25,7 @@ from audit.digests import BLOCK_ENTRIES
 from audit.findings import BlockRow, Finding, Row, Severity, SnapshotRow, finding
 from audit.report import Report
 from audit.scan import EntryRow
-from audit.walk import BODY_DAMAGED, CHAIN_BROKEN, UNREADABLE
+from audit.walk import BODY_DAMAGED, CHAIN_BROKEN, CHAIN_UNKNOWN, UNREADABLE
 
 LAG_WARNING_ENTRIES = 100_000
 """A replica that is further behind than this is a warning, not just information."""
@@ -44,6 +46,9 @@ class Group:
     quorum: int
     absent: int
     """Members whose stores were not given: they may hold anything."""
+    same_time: bool = True
+    """All replicas were scanned after the last of them said what is committed. If not, one that just ends
+    earlier may have been looked at earlier: what it lacks says nothing."""
 
 
 def analyse(
@@ -53,6 +58,7 @@ def analyse(
     *,
     block_entries: int = BLOCK_ENTRIES,
     lag_warning: int = LAG_WARNING_ENTRIES,
+    same_time: bool = True,
 ) -> Report:
     """The report. `rows`: all but block rows; `differing`: blocks on which two holders' digests disagree."""
     everything = list(rows)
@@ -69,7 +75,7 @@ def analyse(
         if stranger is not None:
             findings.append(stranger)
         else:
-            group = _group(holdings)
+            group = _group(holdings, same_time)
             findings.extend(_positions(group, lag_warning))
             findings.extend(_snapshots([row for row in everything if isinstance(row, SnapshotRow)]))
             findings.extend(_below_quorum_by_coverage(group))
@@ -96,13 +102,14 @@ def _strangers(holdings: list[Holding]) -> Finding | None:
     return None
 
 
-def _group(holdings: list[Holding]) -> Group:
+def _group(holdings: list[Holding], same_time: bool) -> Group:
     members = max(len(holdings), *(holding.row.members for holding in holdings))
     return Group(
         holdings,
         commit=max(holding.committed for holding in holdings),
         quorum=members // 2 + 1,
         absent=members - len(holdings),
+        same_time=same_time,
     )
 
 
@@ -111,12 +118,13 @@ def _positions(group: Group, lag_warning: int) -> Iterator[Finding]:
     for holding in group.holdings:
         behind = group.commit - holding.end
         if holding.end < group.commit and holding.committed <= holding.end:
-            severity = Severity.WARNING if behind > lag_warning else Severity.INFO
+            far = behind > lag_warning and group.same_time
+            severity = Severity.WARNING if far else Severity.INFO
             text = f"{behind} committed entries behind"
             yield finding(
                 "LAGGING", holding.name, text, first=holding.end + 1, last=group.commit, severity=severity
             )
-        if holding.held and holding.first > min(firsts) and not holding.head_missing:
+        if holding.held and holding.first > min(firsts) and not holding.head_missing and holding.head_read:
             text = f"the log begins at index {holding.first}, another replica's at {min(firsts)}"
             yield finding("RETENTION", holding.name, text, first=min(firsts), last=holding.first - 1)
 
@@ -139,8 +147,10 @@ def _snapshots(rows: list[SnapshotRow]) -> Iterator[Finding]:
         yield finding("SNAPSHOT_DIFFERS", deviating, text, first=index, segment=place)
 
 
-def _excused(holding: Holding, index: int) -> bool:
-    """Whether retention took the entry from this replica: it had a copy."""
+def _excused(group: Group, holding: Holding, index: int) -> bool:
+    """Whether this replica had a copy that retention took, or was looked at before it got one."""
+    if not group.same_time and index > holding.end >= holding.committed:
+        return True
     return bool(holding.held) and index < holding.first and not holding.head_missing
 
 
@@ -148,14 +158,15 @@ def _below_quorum_by_coverage(group: Group) -> Iterator[Finding]:
     """Committed ranges that too few replicas hold."""
     edges = [0, group.commit + 1]
     for holding in group.holdings:
-        for first, last in holding.held:
+        for first, last in (*holding.held, *holding.unread):
             edges += [first, last + 1]
     cuts = sorted(edge for edge in dict.fromkeys(edges) if 0 <= edge <= group.commit + 1)
     run: tuple[int, int, str] | None = None
     for first, after in pairwise(cuts):
         holders = [holding.name for holding in group.holdings if _holds(holding, first)]
-        excused = sum(_excused(holding, first) for holding in group.holdings)
-        enough = len(holders) + excused + group.absent >= group.quorum
+        excused = sum(_excused(group, holding, first) for holding in group.holdings)
+        unread = sum(_may_hold(holding, first) for holding in group.holdings)
+        enough = len(holders) + excused + unread + group.absent >= group.quorum
         text = f"copies on {', '.join(holders) or 'no replica'} only, {group.quorum} needed"
         if run is not None and (enough or run[2] != text):
             yield finding("BELOW_QUORUM", "", run[2], first=run[0], last=run[1])
@@ -168,6 +179,11 @@ def _below_quorum_by_coverage(group: Group) -> Iterator[Finding]:
 
 def _holds(holding: Holding, index: int) -> bool:
     return any(first <= index <= last for first, last in holding.held)
+
+
+def _may_hold(holding: Holding, index: int) -> bool:
+    """Whether it could not be read there."""
+    return any(first <= index <= last for first, last in holding.unread) and not _holds(holding, index)
 
 
 def _blocks_to_drill(differing: Iterable[int], findings: list[Finding], block_entries: int) -> list[int]:
@@ -184,13 +200,15 @@ def _drill(group: Group, blocks: list[int], drill: Drill, block_entries: int) ->
     for at in range(0, len(blocks), DRILL_BLOCKS):
         ranges = _ranges(blocks[at : at + DRILL_BLOCKS], block_entries)
         copies: dict[int, list[EntryRow]] = {}
+        unread: set[str] = set()
         for row in drill(ranges):
             if row.damage & UNREADABLE:
+                unread.add(row.replica)
                 runs.add("UNREADABLE", row.replica, -1, "a segment could not be read again")
             else:
                 copies.setdefault(row.index, []).append(row)
         for index in sorted(copies):
-            for code, replica, detail in classify(group, index, sorted(copies[index])):
+            for code, replica, detail in classify(group, index, sorted(copies[index]), unread):
                 runs.add(code, replica, index, detail)
     yield from runs.findings()
 
@@ -210,10 +228,13 @@ def _ranges(blocks: list[int], block_entries: int) -> list[tuple[int, int]]:
 _Content = tuple[int, int, int, int]
 
 
-def classify(group: Group, index: int, copies: list[EntryRow]) -> Iterator[tuple[str, str, str]]:
+def classify(
+    group: Group, index: int, copies: list[EntryRow], unread: Set[str] = frozenset()
+) -> Iterator[tuple[str, str, str]]:
     """(code, replica, detail) of what is wrong with one index across the replicas that hold it.
 
-    Damage that a scan of one replica sees is not repeated.
+    Damage that a scan of one replica sees is not repeated. `unread`: replicas of which not every segment
+    could be read again.
     """
     by_content: dict[_Content, list[EntryRow]] = {}
     for copy in copies:
@@ -237,14 +258,21 @@ def classify(group: Group, index: int, copies: list[EntryRow]) -> Iterator[tuple
         for copy in (copy for rows in groups[1:] for copy in rows):
             yield "DIVERGENT_UNCOMMITTED", copy.replica, detail
     if index <= group.commit:
-        yield from _quorum_of(group, index, copies, groups[0] if groups else [])
+        yield from _quorum_of(group, index, copies, groups[0] if groups else [], unread)
 
 
 def _quorum_of(
-    group: Group, index: int, copies: list[EntryRow], good: list[EntryRow]
+    group: Group, index: int, copies: list[EntryRow], good: list[EntryRow], unread: Set[str]
 ) -> Iterator[tuple[str, str, str]]:
     """BELOW_QUORUM where coverage alone would do, but damage takes copies away."""
-    excused = sum(_excused(holding, index) for holding in group.holdings) + group.absent
+    seen = {copy.replica for copy in copies}
+    lacking = [holding for holding in group.holdings if holding.name not in seen]
+    excused = sum(_excused(group, holding, index) for holding in lacking) + group.absent
+    excused += sum(
+        _may_hold(holding, index) or (holding.name in unread and _holds(holding, index))
+        for holding in lacking
+        if not _excused(group, holding, index)
+    )
     if len(copies) + excused >= group.quorum > len(good) + excused:
         names = ", ".join(copy.replica for copy in good) or "no replica"
         yield "BELOW_QUORUM", "", f"good copies on {names} only, {group.quorum} needed"
@@ -253,8 +281,8 @@ def _quorum_of(
 def _flawed_headers(by_content: dict[_Content, list[EntryRow]]) -> list[EntryRow]:
     """Copies whose body equals another's and whose header is provably the damaged one.
 
-    A term that does not fit the chain is damage. `channel` is in no CRC: there the majority tells, and
-    without a majority all are flawed.
+    A term that does not fit the chain is damage. `channel` is in no CRC, nor is the term where there is no
+    chain (Apache's stores): there the majority tells, and without a majority all are flawed.
     """
     flawed: list[EntryRow] = []
     bodies: dict[tuple[int, int], list[EntryRow]] = {}
@@ -266,6 +294,11 @@ def _flawed_headers(by_content: dict[_Content, list[EntryRow]]) -> list[EntryRow
         if sound and len({copy.term for copy in rows}) > 1:
             terms = {copy.term for copy in sound}
             flawed += [copy for copy in rows if copy.damage & CHAIN_BROKEN and copy.term not in terms]
+        if all(copy.damage & CHAIN_UNKNOWN for copy in rows):
+            terms_said = Counter(copy.term for copy in rows)
+            (most, count), *others = terms_said.most_common()
+            tie = any(other == count for _, other in others)
+            flawed += [copy for copy in rows if others and (tie or copy.term != most)]
         counts: dict[tuple[int, int], int] = {}
         for copy in rows:
             counts[copy.term, copy.channel] = counts.get((copy.term, copy.channel), 0) + 1

@@ -10,6 +10,8 @@ from audit.findings import Finding, QueueFilesRow, QueueRow, ReplicaRow, Row, Se
 from formats.entry import chain_crc
 from formats.store_files import segment_name
 
+_NO_END = 1 << 62
+
 
 @dataclass
 class Holding:
@@ -21,6 +23,8 @@ class Holding:
     queue_files: list[QueueFilesRow]
     head_missing: bool = False
     held: list[tuple[int, int]] = field(default_factory=list)
+    unread: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of indexes (inclusive) that segments which could not be read may hold: neither kept nor lost."""
 
     @property
     def name(self) -> str:
@@ -36,6 +40,11 @@ class Holding:
     def end(self) -> int:
         """Highest index held, -1 when empty."""
         return self.held[-1][1] if self.held else -1
+
+    @property
+    def head_read(self) -> bool:
+        """False when the first segment could not be read, so that it is not known where the log begins."""
+        return not self.segments or self.segments[0].stop != "unreadable"
 
     @property
     def committed(self) -> int:
@@ -77,7 +86,18 @@ def gather(rows: list[Row]) -> list[Holding]:
         holding.segments.sort(key=lambda row: row.segment)
         holding.queues.sort(key=lambda row: (row.topic, row.queue_id, row.segment))
         holding.held = _held(holding.segments)
+        holding.unread = _unread(holding.segments)
     return result
+
+
+def _unread(segments: list[SegmentRow]) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for number, segment in enumerate(segments):
+        if segment.stop == "unreadable":
+            before = max((other.last_index for other in segments[: number + 1]), default=-1)
+            after = [other.first_index for other in segments[number + 1 :] if other.entries]
+            spans.append((before + 1, after[0] - 1 if after else _NO_END))
+    return spans
 
 
 def _held(segments: list[SegmentRow]) -> list[tuple[int, int]]:

@@ -75,6 +75,10 @@ CODES = {
     "QUEUE_OFFSET": Code(Severity.ERROR, "queue offsets of committed messages are not dense: report it"),
     "HARD_STATE": Code(Severity.ERROR, "term and vote cannot be read: " + _RECOPY),
     "IDENTITY": Code(Severity.ERROR, "the identity file cannot be believed: " + _RECOPY),
+    "MISPLACED": Code(
+        Severity.ERROR,
+        "the directory holds another node's store, on which this node does not start: give each node its own",
+    ),
     "SNAPSHOT_DIFFERS": Code(Severity.CRITICAL, _RAFT),
     "SNAPSHOT_DAMAGED": Code(
         Severity.WARNING,
@@ -84,6 +88,14 @@ CODES = {
     "QUEUE_MISMATCH": Code(Severity.WARNING, _REBUILD),
     "QUEUE_MISSING": Code(Severity.WARNING, _REBUILD),
     "QUEUE_DANGLING": Code(Severity.WARNING, _REBUILD),
+    "STATE_DIFFERS": Code(Severity.CRITICAL, _RAFT),
+    "STATE_DAMAGED": Code(
+        Severity.WARNING, "derived data: nothing to do, the node replays the log instead at its next start"
+    ),
+    "KEY_INDEX": Code(Severity.WARNING, _REBUILD),
+    "KEY_MISMATCH": Code(Severity.WARNING, _REBUILD),
+    "KEY_MISSING": Code(Severity.WARNING, _REBUILD),
+    "KEY_DANGLING": Code(Severity.WARNING, _REBUILD),
     "BLANK_TAIL": Code(Severity.WARNING, "the filler of a segment is damaged; no entry is lost"),
     "TORN_TAIL": Code(Severity.WARNING, "an unfinished write above the commit index: a restart cuts it"),
     "POISONED": Code(Severity.WARNING, "a write or fsync failed here: replace the disk before restarting"),
@@ -93,7 +105,19 @@ CODES = {
     "RETIRED": Code(Severity.INFO, "nothing to do: the segment was retired while it was read"),
     "INDEX_LAG": Code(Severity.INFO, "nothing to do: index units follow the log, a start completes them"),
     "QUEUE_LAG": Code(Severity.INFO, "nothing to do: the ConsumeQueue follows the log, a start completes it"),
+    "KEY_LAG": Code(Severity.INFO, "nothing to do: the IndexFiles follow the log, a start completes them"),
     "UNREADABLE": Code(Severity.UNKNOWN, "check path, permissions and disk, then run the audit again"),
+    "UNREACHABLE": Code(
+        Severity.UNKNOWN,
+        "start this broker, or give its store directory in its place, and run the audit again",
+    ),
+    "STALE_DIGESTS": Code(
+        Severity.UNKNOWN, "this broker is down or cannot ship: see its log, or audit it by --namesrv"
+    ),
+    "NOT_DRILLED": Code(
+        Severity.UNKNOWN,
+        "digests differ or something is damaged here: give --namesrv or store directories too",
+    ),
     "NO_COMMITTED_INDEX": Code(
         Severity.UNKNOWN, "nothing is known to be committed here: was the node ever part of a running group?"
     ),
@@ -185,8 +209,9 @@ class SegmentRow(NamedTuple):
     """What a scan of one segment covered. `segment`: log offset of its first byte; indexes -1 when empty.
 
     `stop`: why the walk ended (see `walk`). `first_crc`, `first_chain`, `last_chain`: stored values, to check
-    the chain between segments. `opaque`: entries whose record cannot be
-    believed. `holes`: ranges of indexes that are no longer readable as entries.
+    the chain between segments. `opaque`: entries whose record cannot be believed. `holes`: ranges of indexes
+    that are no longer readable as entries. `lacking`: units of derived files that were not written yet, so
+    that nothing could be compared with them.
     """
 
     replica: str
@@ -204,11 +229,17 @@ class SegmentRow(NamedTuple):
     last_chain: int
     opaque: int
     holes: tuple[tuple[int, int], ...]
+    lacking: int = 0
 
     @property
     def bad_head(self) -> bool:
         """Whether the first entries cannot be read (a hole that begins with -1)."""
         return any(first < 0 for first, _ in self.holes)
+
+
+def unread_segment(replica: str, segment: int, stop: str = "unreadable") -> SegmentRow:
+    """The row of a segment of which nothing could be read."""
+    return SegmentRow(replica, segment, -1, -1, -1, -1, 0, 0, segment, stop, 0, 0, 0, 0, ())
 
 
 class BlockRow(NamedTuple):
@@ -252,7 +283,32 @@ class SnapshotRow(NamedTuple):
     digest: str
 
 
-Row = Finding | ReplicaRow | SegmentRow | BlockRow | QueueRow | QueueFilesRow | SnapshotRow
+class BoundRow(NamedTuple):
+    """How far the rows beside it hold (see `parquet`): of one segment, or with `segment` -1 of the side scan.
+
+    `origin`: incarnation of the store, or its path where it has no identity; `committed`, `size` (bytes of
+    the file), `first_index`, `next_first` (of the segment behind it): what was known before the scan, -1 for
+    unknown; `scanned_ms`: wall clock; `final`: 1 when nothing in these rows can change any more; `segments`:
+    for the side scan, the segments that the replica had then; `version`, `block_entries`: rows with other
+    ones cannot be compared with these.
+    """
+
+    replica: str
+    segment: int
+    group: str
+    origin: str
+    committed: int
+    size: int
+    first_index: int
+    next_first: int
+    scanned_ms: int
+    final: int
+    version: int
+    block_entries: int
+    segments: tuple[int, ...] = ()
+
+
+Row = Finding | ReplicaRow | SegmentRow | BlockRow | QueueRow | QueueFilesRow | SnapshotRow | BoundRow
 
 ROW_KINDS: dict[str, type[Row]] = {
     "finding": Finding,
@@ -262,6 +318,7 @@ ROW_KINDS: dict[str, type[Row]] = {
     "queue": QueueRow,
     "queue_files": QueueFilesRow,
     "snapshot": SnapshotRow,
+    "bound": BoundRow,
 }
 
 
@@ -284,6 +341,9 @@ class FlatRow(NamedTuple):
     data: str
 
 
+_HOLES = SegmentRow._fields.index("holes")
+
+
 def flatten(row: Row) -> FlatRow:
     """The one shape."""
     if isinstance(row, BlockRow):
@@ -293,7 +353,9 @@ def flatten(row: Row) -> FlatRow:
     return flat._replace(data=json.dumps(list(row)))
 
 
-def _flat(row: Finding | SegmentRow | ReplicaRow | QueueRow | QueueFilesRow | SnapshotRow) -> FlatRow:
+def _flat(
+    row: Finding | SegmentRow | ReplicaRow | QueueRow | QueueFilesRow | SnapshotRow | BoundRow,
+) -> FlatRow:
     base = FlatRow("", row.replica, -1, -1, -1, 0, 0, 0, "", 0, "")
     match row:
         case Finding():
@@ -322,6 +384,8 @@ def _flat(row: Finding | SegmentRow | ReplicaRow | QueueRow | QueueFilesRow | Sn
             return base._replace(kind="queue_files")
         case SnapshotRow():
             return base._replace(kind="snapshot", segment=row.segment, last_index=row.index)
+        case BoundRow():
+            return base._replace(kind="bound", segment=row.segment, last_index=row.committed)
 
 
 def unflatten(flat: FlatRow) -> Row:
@@ -330,5 +394,7 @@ def unflatten(flat: FlatRow) -> Row:
         return BlockRow(flat.replica, flat.first_index, flat.entries, flat.mix_a, flat.mix_b)
     fields = json.loads(flat.data)
     if flat.kind == "segment":
-        fields[-1] = tuple((first, last) for first, last in fields[-1])
+        fields[_HOLES] = tuple((first, last) for first, last in fields[_HOLES])
+    elif flat.kind == "bound":
+        fields[-1] = tuple(fields[-1])
     return ROW_KINDS[flat.kind](*fields)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import NamedTuple
 
 from audit.findings import Finding, ReplicaRow, finding
 from audit.unit_files import UnitFiles
-from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, unpack_header
+from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, known_magic, unpack_header
+from formats.index_file import NAME_DIGITS
 from formats.snapshot import MANIFEST_FILE, Manifest, decode_manifest
+from formats.state_file import SNAPSHOT_FILE, CorruptSnapshot, unpack_snapshot
 from formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
@@ -34,6 +37,8 @@ from runtime.publish import read_file
 
 NODE_PREFIX = "dledger-"
 QUEUES_DIR = "consumequeue"
+COMMITLOG_DIR = "commitlog"
+STATE_DIR = "state"
 
 
 class StoreError(Exception):
@@ -54,7 +59,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class Replica:
-    """One node's log directory. `queue_root` is empty when the ConsumeQueues cannot be told to be its own."""
+    """One node's log directory. `data`: where its segments are. `queue_root`, `key_root` (IndexFiles) are
+    empty when they are not there or cannot be told to be its own; `applied`: the entry after which the
+    broker's state file was taken, -1 without one."""
 
     name: str
     store: str
@@ -67,6 +74,10 @@ class Replica:
     index_end: int
     head_unit: bool
     problems: tuple[Finding, ...]
+    data: str = ""
+    key_root: str = ""
+    state_file: str = ""
+    applied: int = -1
     snapshots: tuple[Manifest, ...] = ()
     """Boundary snapshots whose manifest can be believed, by pos."""
 
@@ -85,13 +96,18 @@ class Replica:
         """Highest index that this replica knew to be committed; -1 when it knew of none."""
         return self.checkpoint.committed_index if self.checkpoint else -1
 
+    @property
+    def group(self) -> str:
+        """Name of its group; empty for a store without identity."""
+        return self.identity.group if self.identity else ""
+
     def row(self) -> ReplicaRow:
         """The same as a row."""
         identity = self.identity
         return ReplicaRow(
             replica=self.name,
             store=self.store,
-            group=identity.group if identity else "",
+            group=self.group,
             cluster=identity.cluster if identity else "",
             incarnation=identity.incarnation if identity else "",
             members=len(identity.members) if identity else 0,
@@ -109,7 +125,10 @@ class Replica:
 
 @dataclass(frozen=True)
 class SegmentTask:
-    """All that a scan of one segment needs. `next_first`: first index of the segment behind it, if any."""
+    """All that a scan of one segment needs. `next_first`: first index of the segment behind it, if any.
+
+    `first_index`: index in its first header, -1 when no entry of it begins there.
+    """
 
     replica: str
     directory: str
@@ -120,16 +139,24 @@ class SegmentTask:
     committed: int
     next_first: int | None
     index_end: int
+    first_index: int = -1
+    data: str = ""
+    key_root: str = ""
+    state_file: str = ""
 
     @property
     def path(self) -> str:
         """File of the segment."""
-        return segment_path(self.directory, self.start)
+        return self.path_of(self.start)
+
+    def path_of(self, start: int) -> str:
+        """File of another segment of the same log."""
+        return segment_path(self.data or f"{self.directory}/{DATA_DIR}", start)
 
 
-def segment_path(directory: str, start: int) -> str:
-    """File of a segment of the log directory `dledger-<id>`."""
-    return f"{directory}/{DATA_DIR}/{segment_name(start)}"
+def segment_path(data: str, start: int) -> str:
+    """File of a segment in the directory that holds them."""
+    return f"{data}/{segment_name(start)}"
 
 
 def open_stores(files: Files, paths: list[str]) -> list[Replica]:
@@ -143,12 +170,13 @@ def open_stores(files: Files, paths: list[str]) -> list[Replica]:
     names = [replica.name for replica in replicas]
     if len(set(names)) == len(names):
         return replicas
-    renamed = []
-    for replica in replicas:
-        name = f"{replica.name}@{replica.store}"
-        problems = tuple(problem._replace(replica=name) for problem in replica.problems)
-        renamed.append(Replica(**{**vars(replica), "name": name, "problems": problems}))
-    return renamed
+    return [renamed(replica, f"{replica.name}@{replica.store}") for replica in replicas]
+
+
+def renamed(replica: Replica, name: str) -> Replica:
+    """The same replica under another name."""
+    problems = tuple(problem._replace(replica=name) for problem in replica.problems)
+    return replace(replica, name=name, problems=problems)
 
 
 def open_store(files: Files, path: str) -> list[Replica]:
@@ -159,17 +187,61 @@ def open_store(files: Files, path: str) -> list[Replica]:
             raise StoreError(f"{path}: no such directory")
         names = files.listdir(path)
         if DATA_DIR in names and INDEX_DIR in names:
-            return [_open_replica(files, path, path, "")]
+            return [_open_replica(files, _Place(path, path))]
+        parent, _, name = path.rpartition("/")
+        if name.startswith(NODE_PREFIX) and INDEX_DIR in names:
+            return [_open_replica(files, _place(files, parent, path))]
         nodes = [name for name in names if name.startswith(NODE_PREFIX) and files.is_dir(f"{path}/{name}")]
         if not nodes:
             raise StoreError(f"{path}: no store (storePathRootDir): it holds no directory {NODE_PREFIX}<id>")
-        queue_root = f"{path}/{QUEUES_DIR}" if len(nodes) == 1 else ""
-        return [_open_replica(files, path, f"{path}/{name}", queue_root) for name in nodes]
+        if len(nodes) == 1:
+            return [_open_replica(files, _place(files, path, f"{path}/{nodes[0]}"))]
+        return [_open_replica(files, _Place(path, f"{path}/{name}")) for name in nodes]
     except OSError as error:
         raise StoreError(f"{path}: {error}") from error
 
 
-def _open_replica(files: Files, store: str, directory: str, queue_root: str) -> Replica:
+class _Place(NamedTuple):
+    """Directories of one replica (see `Replica`)."""
+
+    store: str
+    directory: str
+    data: str = ""
+    queue_root: str = ""
+    key_root: str = ""
+    state_file: str = ""
+
+
+def _place(files: Files, store: str, directory: str) -> _Place:
+    """Of the only node under a `storePathRootDir`. Apache's brokers may keep the segments beside the node's
+    directory (storePathCommitLog) instead of in it."""
+    data = f"{directory}/{DATA_DIR}"
+    beside = f"{store}/{COMMITLOG_DIR}"
+    if not files.is_dir(data) and _holds_entries(files, beside):
+        data = beside
+    keys = f"{store}/{INDEX_DIR}"
+    has_keys = any(len(name) == NAME_DIGITS and name.isdigit() for name in files.listdir(keys))
+    state_file = f"{store}/{STATE_DIR}/{SNAPSHOT_FILE}"
+    return _Place(
+        store,
+        directory,
+        data,
+        f"{store}/{QUEUES_DIR}",
+        keys if has_keys else "",
+        state_file if files.exists(state_file) else "",
+    )
+
+
+def _holds_entries(files: Files, directory: str) -> bool:
+    """Whether the files of a directory are segments, and not those of a CommitLog without DLedger."""
+    starts = [start for name in files.listdir(directory) if (start := parse_segment_name(name)) is not None]
+    return any(
+        peek_first_index(files, f"{directory}/{segment_name(start)}", start) is not None for start in starts
+    )
+
+
+def _open_replica(files: Files, place: _Place) -> Replica:
+    directory = place.directory
     name = directory.rpartition("/")[2].removeprefix(NODE_PREFIX)
     problems: list[Finding] = []
     checkpoint_data = read_file(files, f"{directory}/{CHECKPOINT_FILE}")  # before anything else (live stores)
@@ -181,31 +253,29 @@ def _open_replica(files: Files, store: str, directory: str, queue_root: str) -> 
             said = "is not there" if checkpoint_data is None else "is damaged"
         problems.append(finding("NO_COMMITTED_INDEX", name, f"the checkpoint file {said}"))
     identity = _read_identity(files, directory, name, problems)
-    segments = list(_list_segments(files, directory, name, problems))
+    data = place.data or f"{directory}/{DATA_DIR}"
+    # Before the segments are listed: of a live log, they must hold whatever has a unit.
+    index_end = _index_end(files, directory, name, problems)
+    segments = list(_list_segments(files, data, name, problems))
     sizes = [segment.size for segment in segments]
     segment_size = identity.segment_size if identity else max(sizes, default=0)
     snapshots = tuple(_list_snapshots(files, directory, name, problems))
-    index = UnitFiles(files, f"{directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
-    try:
-        index_end = index.end()
-        first = segments[0].first_index if segments else None
-        head_unit = first is not None and first > 0 and _has_unit(index, first - 1)
-    except OSError as error:
-        problems.append(finding("UNREADABLE", name, f"index file: {error}"))
-        index_end, head_unit = 0, False
-    finally:
-        index.close()
+    first = segments[0].first_index if segments else None
     return Replica(
         name=name,
-        store=store,
+        store=place.store,
         directory=directory,
-        queue_root=queue_root,
+        queue_root=place.queue_root,
+        data=data,
+        key_root=place.key_root,
+        state_file=place.state_file,
+        applied=_read_applied(files, place.state_file, name, problems),
         identity=identity,
         checkpoint=checkpoint,
         segment_size=segment_size,
         segments=tuple(segments),
         index_end=index_end,
-        head_unit=head_unit,
+        head_unit=first is not None and first > 0 and _has_unit(files, directory, first - 1),
         problems=tuple(problems),
         snapshots=snapshots,
     )
@@ -231,9 +301,39 @@ def _list_snapshots(files: Files, directory: str, name: str, problems: list[Find
             yield manifest
 
 
-def _has_unit(index: UnitFiles, number: int) -> bool:
-    magic, _, _, said, _ = INDEX_UNIT.unpack(index.read(number, 1))
+def _index_end(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
+    """First index without a unit; 0, and a problem, when the index files cannot be read."""
+    index = UnitFiles(files, f"{directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
+    try:
+        return index.end()
+    except OSError as error:
+        problems.append(finding("UNREADABLE", name, f"index file: {error}"))
+        return 0
+    finally:
+        index.close()
+
+
+def _has_unit(files: Files, directory: str, number: int) -> bool:
+    """Whether the index files hold this unit; False when they cannot be read, which `_index_end` said."""
+    index = UnitFiles(files, f"{directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
+    try:
+        magic, _, _, said, _ = INDEX_UNIT.unpack(index.read(number, 1))
+    except OSError:
+        return False
+    finally:
+        index.close()
     return bool(magic == MAGIC and said == number)
+
+
+def _read_applied(files: Files, path: str, name: str, problems: list[Finding]) -> int:
+    data = read_file(files, path) if path else None
+    if data is None:
+        return -1
+    try:
+        return unpack_snapshot(data).applied
+    except CorruptSnapshot as error:
+        problems.append(finding("STATE_DAMAGED", name, f"{path}: {error}"))
+        return -1
 
 
 def _read_identity(files: Files, directory: str, name: str, problems: list[Finding]) -> Identity | None:
@@ -241,18 +341,23 @@ def _read_identity(files: Files, directory: str, name: str, problems: list[Findi
     if data is None:
         return None  # a store of Apache's
     try:
-        return decode_identity(data)
+        identity = decode_identity(data)
     except (CorruptFile, ValueError) as error:
         problems.append(finding("IDENTITY", name, f"identity file: {error}"))
         return None
+    named = directory.rpartition("/")[2]
+    if named.startswith(NODE_PREFIX) and named != f"{NODE_PREFIX}{identity.node}":
+        text = f"{directory} says that it is the store of node {identity.node}"
+        problems.append(finding("MISPLACED", name, text))
+    return identity
 
 
-def _list_segments(files: Files, directory: str, name: str, problems: list[Finding]) -> Iterator[Segment]:
-    for file_name in files.listdir(f"{directory}/{DATA_DIR}"):
+def _list_segments(files: Files, data: str, name: str, problems: list[Finding]) -> Iterator[Segment]:
+    for file_name in files.listdir(data):
         start = parse_segment_name(file_name)
         if start is None:
             continue
-        path = segment_path(directory, start)
+        path = f"{data}/{file_name}"
         try:
             yield Segment(start, files.size(path), peek_first_index(files, path, start))
         except FileNotFoundError:
@@ -275,10 +380,14 @@ def peek_first_index(files: Files, path: str, start: int) -> int | None:
         header = unpack_header(data)
     except struct.error:
         return None
-    believable = (
-        header.magic == MAGIC and header.pos == start and header.size == HEADER_SIZE + header.body_size
-    )
+    believable = known_magic(header) and header.pos == start and header.size == HEADER_SIZE + header.body_size
     return header.index if believable and header.index >= 0 else None
+
+
+def _holds(segment: Segment, following: Segment | None, index: int) -> bool:
+    if segment.first_index is None or index < segment.first_index:
+        return False
+    return following is None or following.first_index is None or index < following.first_index
 
 
 def segment_tasks(replica: Replica) -> list[SegmentTask]:
@@ -297,6 +406,10 @@ def segment_tasks(replica: Replica) -> list[SegmentTask]:
                 committed=replica.committed,
                 next_first=following.first_index if following is not None and adjacent else None,
                 index_end=replica.index_end,
+                first_index=-1 if segment.first_index is None else segment.first_index,
+                data=replica.data,
+                key_root=replica.key_root,
+                state_file=replica.state_file if _holds(segment, following, replica.applied) else "",
             )
         )
     return tasks

@@ -1,19 +1,19 @@
-"""The audit on one machine, without Spark: `verify` one store, `compare` the replicas of a group."""
+"""The audit in this process, without Spark: `verify` one replica, `compare` the replicas of a group."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from audit.compare import LAG_WARNING_ENTRIES, analyse, split_blocks
 from audit.digests import differing, merge
-from audit.findings import Row, SegmentRow
-from audit.layout import Replica, SegmentTask, StoreError, open_stores, segment_tasks
+from audit.drilling import Drilling
+from audit.findings import Row
+from audit.layout import SegmentTask, StoreError
+from audit.replicas import ReplicaSource, ReplicaView, StoreSource, drill, look_at
 from audit.report import Report, failed
-from audit.scan import EntryRow, drill_segment, scan_segment, scan_side
-from runtime import Env, Files, Lane
-
-T = TypeVar("T")
+from runtime import Env, Lane
 
 Progress = Callable[[int, int], None]
 """Called with (segments done, segments in all)."""
@@ -26,46 +26,68 @@ async def audit_stores(
     progress: Progress = lambda done, total: None,
     lag_warning: int = LAG_WARNING_ENTRIES,
 ) -> Report:
-    """Verify each store, and compare them when there are several. What cannot be read is a finding."""
-    run = env.workers.run
+    """`audit_sources` over store directories, by paths or URLs."""
     try:
-        replicas = await run(Lane.DISK, open_stores, env.files, paths)
+        sources = [StoreSource.at(path, env.files) for path in paths]
     except StoreError as error:
         return failed(str(error))
-    tasks = [task for replica in replicas for task in segment_tasks(replica)]
-    rows: list[Row] = []
-    progress(0, len(tasks))
-    for number, task in enumerate(tasks, 1):
-        rows += await run(Lane.DISK, _all_of, scan_segment, env.files, task)
-        progress(number, len(tasks))
-    for replica in replicas:
-        rows += await run(Lane.DISK, _all_of, scan_side, env.files, replica)
-    others, blocks = split_blocks(rows)
-    drill = LocalDrill(env, replicas, others)
-    return await run(
-        Lane.DISK, lambda: analyse(others, differing(merge(blocks)), drill, lag_warning=lag_warning)
-    )
+    return await audit_sources(env, sources, progress=progress, lag_warning=lag_warning)
 
 
-def _all_of(scan: Callable[[Files, T], Iterator[Row]], files: Files, what: T) -> list[Row]:
-    return list(scan(files, what))
+async def audit_sources(
+    env: Env,
+    sources: Sequence[ReplicaSource],
+    *,
+    drill_sources: Sequence[ReplicaSource] | None = None,
+    progress: Progress = lambda done, total: None,
+    lag_warning: int = LAG_WARNING_ENTRIES,
+) -> Report:
+    """Verify each replica, and compare them when there are several. What cannot be read is a finding.
 
+    Replicas are scanned side by side. `drill_sources`: where entries are read when `sources` have none, and
+    were scanned at different times.
+    """
+    try:
+        look = await env.workers.run(Lane.DISK, look_at, sources)
+    except StoreError as error:
+        return failed(str(error))
+    drilling = None if drill_sources is None else Drilling(drill_sources)
+    work = [(replica, replica.tasks()) for replica in look.replicas]
+    total = sum(len(tasks) for _, tasks in work)
+    done = 0
 
-class LocalDrill:
-    """Reads entries again where they lie (`compare.Drill`). Blocking."""
+    async def scan(replica: ReplicaView, tasks: Sequence[SegmentTask]) -> list[Row]:
+        nonlocal done
+        rows: list[Row] = []
+        for task in tasks:
+            rows += await env.workers.run(Lane.DISK, _scan, replica, task)
+            done += 1
+            progress(done, total)
+        return rows + await env.workers.run(Lane.DISK, _side, replica)
 
-    def __init__(self, env: Env, replicas: list[Replica], rows: list[Row]) -> None:
-        self._files = env.files
-        segments = {(row.replica, row.segment): row for row in rows if isinstance(row, SegmentRow)}
-        self._tasks: list[tuple[SegmentTask, SegmentRow]] = [
-            (task, segments[task.replica, task.start])
-            for replica in replicas
-            for task in segment_tasks(replica)
-            if (task.replica, task.start) in segments
+    progress(0, total)
+    async with asyncio.TaskGroup() as group:
+        scans = [
+            group.create_task(scan(replica, tasks), name=f"scan {replica.name}") for replica, tasks in work
         ]
+    others, blocks = split_blocks(row for each in scans for row in each.result())
 
-    def __call__(self, ranges: list[tuple[int, int]]) -> Iterator[EntryRow]:
-        for task, row in self._tasks:
-            wanted = [span for span in ranges if span[0] <= row.last_index and span[1] >= row.first_index]
-            if row.entries and wanted:
-                yield from drill_segment(self._files, task, row.first_index, wanted)
+    report = await env.workers.run(
+        Lane.DISK,
+        lambda: analyse(
+            [*look.findings, *others],
+            differing(merge(blocks)),
+            drilling or partial(drill, look.replicas),
+            lag_warning=lag_warning,
+            same_time=drilling is None,
+        ),
+    )
+    return drilling.completed(report) if drilling else report
+
+
+def _scan(replica: ReplicaView, task: SegmentTask) -> list[Row]:
+    return list(replica.reader.scan(task))
+
+
+def _side(replica: ReplicaView) -> list[Row]:
+    return list(replica.side())

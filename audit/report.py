@@ -1,14 +1,36 @@
-"""What an audit hands out: one JSON object for programs, a table for people, one line at the end for both."""
+"""What an audit hands out: one JSON object for programs, a table for people, one line at the end for both.
+
+As a file also a page (`audit_page`) and rows for Parquet (`report_files`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from audit.advice import caution
+from audit.audit_page import audit_page
 from audit.findings import CODES, EXIT_CODES, VERDICTS, Finding, Severity, finding, worst
+from audit.report_files import Records
+from audit.strips import pictures, terminal_lines
+from audit.text_table import text_table
 
 MAX_TEXT_FINDINGS = 100
 """Findings printed one by one; `--json` has all."""
+COLUMNS = (
+    ("kind", "string"),
+    ("severity", "string"),
+    ("code", "string"),
+    ("replica", "string"),
+    ("group", "string"),
+    ("first_index", "bigint"),
+    ("last_index", "bigint"),
+    ("segment", "bigint"),
+    ("entries", "bigint"),
+    ("bytes", "bigint"),
+    ("detail", "string"),
+)
+"""Rows of a report as Parquet, `kind` first: `run` (`severity`: the verdict), `replica`, `finding`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +80,29 @@ class Report:
             "seconds": self.seconds,
         }
 
+    def page(self, when: str) -> str:
+        """One self-contained HTML page."""
+        return audit_page(self, when)
+
+    def records(self) -> Records:
+        """One row for the run, one for each replica and finding: a history over many runs needs all three."""
+        groups = {str(replica["replica"]): str(replica["group"]) for replica in self.replicas}
+        verdict, log_bytes = VERDICTS[self.severity], sum(int(str(r["bytes"])) for r in self.replicas)
+        rows: list[tuple[object, ...]] = [
+            ("run", verdict, "", "", "", -1, self.compared_up_to, -1, self.entries, log_bytes, "")
+        ]
+        for replica in self.replicas:
+            name, first, end = replica["replica"], replica["first_index"], replica["end_index"]
+            counts = (replica["entries"], replica["bytes"])
+            rows.append(
+                ("replica", "", "", name, replica["group"], first, end, -1, *counts, replica["store"])
+            )
+        for found in self.ordered():
+            severity = Severity(found.severity).name.lower()
+            where = (found.replica, groups.get(found.replica, ""), found.first_index, found.last_index)
+            rows.append(("finding", severity, found.code, *where, found.segment, 0, 0, found.detail))
+        return Records(COLUMNS, rows)
+
     def last_line(self) -> str:
         """Machine-readable summary."""
         return (
@@ -70,20 +115,27 @@ class Report:
         columns = ("replica", "first", "end", "committed", "term", "segments", "entries", "bytes")
         keys = ("replica", "first_index", "end_index", "committed_index", "last_term", *columns[5:])
         if self.replicas:
-            yield from _table([columns, *([str(replica[key]) for key in keys] for replica in self.replicas)])
+            yield from text_table(
+                [columns, *([str(replica[key]) for key in keys] for replica in self.replicas)]
+            )
             yield ""
+            for drawn in pictures(self):
+                yield from terminal_lines(drawn)
+                yield ""
         ordered = self.ordered()
         rows = [("severity", "code", "replica", "index", "detail")]
         for found in ordered[:MAX_TEXT_FINDINGS]:
             severity = Severity(found.severity).name.lower()
             rows.append((severity, found.code, found.replica or "-", _span(found), _where(found)))
         if ordered:
-            yield from _table(rows)
+            yield from text_table(rows)
             if len(ordered) > MAX_TEXT_FINDINGS:
                 yield f"... and {len(ordered) - MAX_TEXT_FINDINGS} more (--json has all)"
             yield ""
             for code in dict.fromkeys(found.code for found in ordered):
                 yield f"{code}: {CODES[code].advice}"
+            if first := caution(ordered):
+                yield first
             yield ""
         yield self.last_line()
 
@@ -103,9 +155,3 @@ def _span(found: Finding) -> str:
 
 def _where(found: Finding) -> str:
     return f"{found.detail} [segment {found.segment:020d}]" if found.segment >= 0 else found.detail
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -6,17 +6,27 @@ This is what any engine runs: in a loop (`local`), in Spark tasks, in a broker's
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from audit.derived import IndexCheck, QueueCheck, RecordCheck
+import numpy as np
+
 from audit.digests import BLOCK_ENTRIES, BlockDigests
+from audit.entries import BODY_DAMAGED, UNREADABLE, Columns, Entry
 from audit.findings import Finding, QueueFilesRow, Row, SegmentRow, SnapshotRow, finding
-from audit.layout import Replica, SegmentTask, peek_first_index, segment_path
+from audit.index_units import IndexCheck, IndexUnits
+from audit.key_index import KeyCheck, check_file, open_key_files
+from audit.layout import Replica, SegmentTask, peek_first_index
+from audit.queue_check import QueueCheck
+from audit.record_check import RecordCheck, is_sound
+from audit.records import has_record
+from audit.state_check import StateCheck
 from audit.unit_files import UnitFiles
-from audit.walk import UNREADABLE, Entry, Fault, SegmentWalker, Stop, collapse
+from audit.walk import Fault, SegmentWalker, Stop, collapse
 from formats.consume_queue import UNIT_SIZE, unpack_unit
-from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, unpack_header
+from formats.entry import APACHE_MAGICS, HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, unpack_header
 from formats.snapshot import Manifest, check_parts
 from formats.store_files import (
     HARD_STATE_FILE,
@@ -30,18 +40,24 @@ from formats.store_files import (
 from runtime import File, Files
 from runtime.publish import read_file
 
-WINDOW = 1024 * 1024
+WINDOW = 4 * 1024 * 1024
 """Bytes read at a time; doubled while one entry does not fit."""
 _HOLE_UNITS = 4096
 _MANY = 1 << 40
 
 
-class Window(NamedTuple):
+@dataclass(frozen=True)
+class Window:
     """Some whole entries and the bytes that hold them. `base`: log offset of `data[0]`."""
 
     data: bytes
     base: int
-    entries: list[Entry]
+    columns: Columns
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """The entries one by one."""
+        return self.columns.entries()
 
 
 class EntryRow(NamedTuple):
@@ -70,7 +86,7 @@ def make_walker(files: Files, task: SegmentTask, offset: int = 0, index: int | N
             return task.committed
         following = task.start + task.segment_size
         try:
-            first = peek_first_index(files, segment_path(task.directory, following), following)
+            first = peek_first_index(files, task.path_of(following), following)
         except FileNotFoundError:
             first = None
         return task.committed if first != task.next_first else task.next_first - 1
@@ -112,9 +128,9 @@ def _windows(file: File, walker: SegmentWalker) -> Iterator[Window]:
         offset = walker.offset
         data = file.pread(min(window, size - offset), offset)
         last = offset + len(data) >= size or len(data) < min(window, size - offset)
-        entries = walker.feed(data, last)
-        if entries:
-            yield Window(data, walker.start + offset, entries)
+        columns = walker.feed(data, last)
+        if len(columns):
+            yield Window(data, walker.start + offset, columns)
         if walker.stop is Stop.TORN and retried != walker.offset:
             retried = walker.offset
             walker.retry()
@@ -126,12 +142,18 @@ def _windows(file: File, walker: SegmentWalker) -> Iterator[Window]:
             window *= 2
 
 
-def scan_segment(files: Files, task: SegmentTask, block_entries: int = BLOCK_ENTRIES) -> Iterator[Row]:
-    """Findings, block digests, queue ranges and, last, the coverage of one segment. Never raises OSError."""
+def scan_segment(
+    files: Files, task: SegmentTask, block_entries: int = BLOCK_ENTRIES, *, deep: bool = False
+) -> Iterator[Row]:
+    """Findings, block digests, queue ranges and, last, the coverage of one segment. Never raises OSError.
+
+    `deep`: see `record_check.DEEP_EVERY`; costs about a third more time.
+    """
     digests = BlockDigests(task.replica, block_entries)
-    index_check = IndexCheck(files, task.directory, task.committed, task.index_end)
+    units = IndexUnits(files, task.directory, task.index_end)
+    index_check = IndexCheck(units, task.committed, task.index_end)
     queues = QueueCheck(files, task.queue_root, task.replica, task.start)
-    records = RecordCheck(task.committed, queues)
+    records = RecordCheck(task.committed, queues, deep=deep)
     first: Entry | None = None
     last: Entry | None = None
     committed_end = task.start
@@ -139,29 +161,54 @@ def scan_segment(files: Files, task: SegmentTask, block_entries: int = BLOCK_ENT
     walker: SegmentWalker | None = None
     error: OSError | None = None
     queue_rows: list[Row] = []
+    keys: KeyCheck | None = None
+    state: StateCheck | None = None
     try:
+        keys = KeyCheck(files, task.key_root, task.committed)
+        state = StateCheck(
+            files,
+            task.directory,
+            task.start,
+            task.start + task.segment_size,
+            task.first_index,
+            task.state_file,
+            task.committed,
+        )
         walker = make_walker(files, task)
+        walker.told = units.positions
         for window in windows(files, task.path, walker):
-            entries = window.entries
-            digests.add(entries)
-            index_check.add(entries)
-            queues.opaque += _lost(walker.holes[holes:])
+            columns = window.columns
+            digests.add(columns)
+            index_check.add(columns)
+            queues.add_opaque(_lost(walker.holes[holes:]))
             holes = len(walker.holes)
-            records.add(window.data, window.base, entries)
-            first = first or entries[0]
-            last = entries[-1]
-            count += len(entries)
-            committed_end = _committed_end(entries, task.committed, committed_end)
+            found = records.add(window.data, window.base, columns)
+            keys.whole = not queues.opaque
+            keys.add(window.data, window.base, columns, found.records if found else None)
+            if found is None or queues.opaque:
+                state.give_up()
+            else:
+                state.add(window.data, columns, records.names, *found)
+            first = first or columns.entry(0)
+            last = columns.entry(-1)
+            count += len(columns)
+            settled = columns[columns.index <= task.committed]
+            if len(settled):
+                committed_end = int((settled.pos + settled.size).max())
         if not walker.holes:
             queue_rows = list(queues.finish(task.start, committed_end))
+            if last is not None and walker.stop in (Stop.BLANK, Stop.FULL):
+                state.finish(last.index)
+        keys.finish(committed_end)
     except FileNotFoundError:
         pass  # below: retired since it was listed
     except OSError as caught:
         error = caught
     finally:
-        index_check.close()
+        units.close()
         queues.close()
     faults = [*(walker.faults if walker else []), *records.faults, *index_check.faults, *queues.faults]
+    faults += [*(keys.faults if keys else []), *(state.faults if state else [])]
     yield from (_as_finding(task, fault) for fault in collapse_each(faults))
     stop = str(walker.stop) if walker else Stop.RETIRED
     if error is not None:
@@ -192,19 +239,13 @@ def scan_segment(files: Files, task: SegmentTask, block_entries: int = BLOCK_ENT
         last_chain=last.chain if last else 0,
         opaque=queues.opaque,
         holes=tuple(walker.holes) if walker else (),
+        lacking=index_check.lacking + queues.lacking + (keys.lacking if keys else 0),
     )
 
 
 def _lost(holes: list[tuple[int, int]]) -> int:
     """How many entries they may have held; the size of a hole at a segment's start is not known."""
     return sum(last - first + 1 if first >= 0 else _MANY for first, last in holes)
-
-
-def _committed_end(entries: list[Entry], committed: int, before: int) -> int:
-    last = entries[-1]
-    if last.index <= committed:
-        return last.pos + last.size
-    return max([before, *(entry.pos + entry.size for entry in entries if entry.index <= committed)])
 
 
 def collapse_each(faults: list[Fault]) -> list[Fault]:
@@ -230,6 +271,8 @@ def scan_side(files: Files, replica: Replica) -> Iterator[Row]:
         yield from _index_of_holes(files, replica)
         if replica.queue_root:
             yield from _queue_extents(files, replica)
+        if replica.key_root:
+            yield from _key_files(files, replica)
     except OSError as error:
         yield finding("UNREADABLE", replica.name, f"{replica.directory}: {error}")
 
@@ -279,7 +322,8 @@ def _walk_units_down(
         for magic, pos, size, said, _ in reversed(units):
             number -= 1
             rolled = next_pos % replica.segment_size == 0 and pos + size <= next_pos
-            if magic == MAGIC and said == number and (pos + size == next_pos or rolled):
+            known = magic == MAGIC if replica.identity else magic in APACHE_MAGICS
+            if known and said == number and (pos + size == next_pos or rolled):
                 if pos < hole:
                     return
                 next_pos = pos
@@ -304,6 +348,14 @@ def _queue_extents(files: Files, replica: Replica) -> Iterator[Row]:
             yield QueueFilesRow(replica.name, topic, int(queue_id), units.first, end, position)
 
 
+def _key_files(files: Files, replica: Replica) -> Iterator[Row]:
+    key_files, problems = open_key_files(files, replica.key_root)
+    for problem in problems:
+        yield finding("KEY_INDEX", replica.name, problem)
+    for key_file in key_files:
+        yield from check_file(files, replica.name, key_file)
+
+
 def read_entries(
     files: Files, task: SegmentTask, segment_first: int, ranges: Iterable[tuple[int, int]]
 ) -> Iterator[Window]:
@@ -317,10 +369,11 @@ def read_entries(
         try:
             walker = make_walker(files, task, offset, at)
             for window in windows(files, task.path, walker):
-                chosen = [entry for entry in window.entries if low <= entry.index <= high]
-                if chosen:
+                index = window.columns.index
+                chosen = window.columns[(low <= index) & (index <= high)]
+                if len(chosen):
                     yield Window(window.data, window.base, chosen)
-                if window.entries[-1].index >= high:
+                if index[-1] >= high:
                     break
         except FileNotFoundError:
             return
@@ -354,9 +407,20 @@ def drill_segment(
     """`read_entries` as rows; a segment that cannot be read gives a row that says so, never an OSError."""
     try:
         for window in read_entries(files, task, segment_first, ranges):
-            yield from entry_rows(task.replica, window)
+            yield from entry_rows(task.replica, Window(window.data, window.base, doubt(window)))
     except OSError:
         yield EntryRow(task.replica, -1, -1, 0, 0, 0, UNREADABLE)
+
+
+def doubt(window: Window) -> Columns:
+    """The window's entries, with damage that only the CRC of a message can tell (Apache's have no other)."""
+    columns = window.columns
+    doubtful = np.flatnonzero((columns.stored_crc == 0) & (columns.chain == 0) & has_record(columns))
+    damage = columns.damage.copy()
+    for number in doubtful.tolist():
+        if not is_sound(window.data, window.base, columns.entry(number)):
+            damage[number] |= BODY_DAMAGED
+    return replace(columns, damage=damage)
 
 
 def entry_rows(replica: str, window: Window) -> Iterator[EntryRow]:

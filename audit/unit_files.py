@@ -10,7 +10,7 @@ from formats.store_files import parse_segment_name, segment_name
 from runtime import File, Files
 
 _CHUNK = 64 * 1024
-_PAGE = 4096
+_PROBE = 256
 
 
 class UnitFiles:
@@ -80,13 +80,13 @@ class UnitFiles:
     def _written(self, start: int) -> int:
         """Bytes of a file up to the last that is not zero.
 
-        Files may be made in full size (160 MB of holes) and are written from the front: one page of each
+        Files may be made in full size (160 MB of holes) and are written from the front: the head of each
         chunk is looked at, from the back, until one holds something.
         """
         size = self._sizes[start]
         file = self._file(start)
         for at in range((size - 1) // _CHUNK * _CHUNK if size else -1, -1, -_CHUNK):
-            if at == 0 or any(file.pread(_PAGE, at)):
+            if at == 0 or file.pread(_PROBE, at).strip(b"\0"):
                 written = len(file.pread(_CHUNK, at).rstrip(b"\0"))
                 if written:
                     return at + written

@@ -9,6 +9,9 @@ A segment is walked front to back, window by window. Three kinds of places need 
   That is normal: behind the end lie zeros or, in a recycled segment, old bytes.
 * A segment may be **retired or cut while it is read** (safety.md S6): before damage is declared, `recheck`
   is asked what the file is now.
+
+Almost everywhere nothing needs judgement: those runs are walked in columns (`entries.plain_run`), the rest
+entry by entry.
 """
 
 from __future__ import annotations
@@ -18,7 +21,21 @@ from enum import Enum, StrEnum
 from typing import NamedTuple
 from zlib import crc32
 
+from audit.entries import (
+    BODY_DAMAGED,
+    CHAIN_BROKEN,
+    CHAIN_UNKNOWN,
+    UNREADABLE,
+    Array,
+    Before,
+    Columns,
+    Entry,
+    columns_of,
+    join,
+    plain_run,
+)
 from formats.entry import (
+    APACHE_MAGICS,
     BLANK,
     BLANK_MAGIC,
     CHAIN,
@@ -27,33 +44,28 @@ from formats.entry import (
     MAGIC,
     MAX_ENTRY_SIZE,
     MIN_BLANK_SIZE,
+    known_magic,
+    unpack_header,
 )
 
-BODY_DAMAGED = 1
-"""The body's CRC is not the stored one."""
-CHAIN_BROKEN = 2
-"""The stored chain value does not continue that of the entry before."""
-CHAIN_UNKNOWN = 4
-"""The entry before is not known (start of a segment, or after damage)."""
-UNREADABLE = 8
-"""No entry: a segment that could not be read (index -1)."""
+__all__ = [
+    "BODY_DAMAGED",
+    "CHAIN_BROKEN",
+    "CHAIN_UNKNOWN",
+    "UNREADABLE",
+    "Columns",
+    "Entry",
+    "Fault",
+    "SegmentWalker",
+    "Stop",
+    "collapse",
+]
 
 _MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 _REMAINING = 0xFFFFFF
-
-
-class Entry(NamedTuple):
-    """An entry as found. `crc` is computed from the body; `stored_crc`, `chain`: the header's."""
-
-    index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
-    term: int
-    pos: int
-    size: int
-    channel: int
-    crc: int
-    stored_crc: int
-    chain: int
-    damage: int
+_ALL = 1 << 62
+_FEW = 16
+"""Entries judged one by one before columns are tried again."""
 
 
 class Fault(NamedTuple):
@@ -118,11 +130,15 @@ class SegmentWalker:
         self.holes: list[tuple[int, int]] = []
         """Ranges of indexes lost to damage; the first is -1 when they begin the segment."""
         self.bytes = 0
+        self.told: Callable[[int, int], Array] | None = None
+        """Where entries lie, as an index says: from (first index, below this pos). Only a hint."""
         self._must_reach = must_reach
         self._has_next = has_next
         self._recheck = recheck
         self._expect = index
         self._term = -1
+        self._term_before = -1
+        """Of the entry before the last one."""
         self._chain: int | None = None
         self._batch = 0
         self._own_crcs = False
@@ -133,33 +149,86 @@ class SegmentWalker:
         """Index of the entry that should come next; None at a start whose header is not known yet."""
         return self._expect
 
-    def feed(self, data: bytes, last: bool) -> list[Entry]:
+    def feed(self, data: bytes, last: bool) -> Columns:
         """Entries in `data`, the file's bytes from `offset`; `last`: they reach the end of the file.
 
         `offset` moves behind what was used. No entry, no stop and no movement: feed more bytes at once.
         """
-        out: list[Entry] = []
+        parts: list[Columns] = []
         at = 0
         while not self.stop:
-            if self._searching:
-                at, found = self._search(data, at, last)
-                if not found:
-                    break
-            at, more = self._run(data, at, last, out)
+            if not self._searching and self._expect is not None:
+                at = self._plain_runs(data, at, parts)
+            at, more = self._judged(data, at, last, parts, _FEW)
             if more:
                 break
-            if self._searching:
-                at += 1  # not the place that was just refused
         self.offset += at
-        return out
+        return join(parts)
+
+    def feed_slowly(self, data: bytes, last: bool) -> Columns:
+        """The same, with every entry judged by itself: what `feed` must be equal to."""
+        parts: list[Columns] = []
+        at = 0
+        while not self.stop:
+            at, more = self._judged(data, at, last, parts, _ALL)
+            if more:
+                break
+        self.offset += at
+        return join(parts)
+
+    def _plain_runs(self, data: bytes, at: int, parts: list[Columns]) -> int:
+        """Runs of entries that need no judgement; the offset behind them."""
+        while self._is_whole(data, at):
+            end = self._plain_run(data, at, parts, told=True) if self.told is not None else at
+            if end == at:
+                end = self._plain_run(data, at, parts, told=False)
+            if end == at:
+                return at
+            at = end
+        return at
+
+    @staticmethod
+    def _is_whole(data: bytes, at: int) -> bool:
+        """Whether an entry at this place, if it is one, ends in `data`."""
+        rest = len(data) - at
+        return rest >= HEADER_SIZE and unpack_header(data, at).size <= rest
+
+    def _plain_run(self, data: bytes, at: int, parts: list[Columns], *, told: bool) -> int:
+        base, expect = self.start + self.offset, self._expect or 0
+        before = Before(expect, self._term, self._chain, self._batch, self._own_crcs)
+        places = self.told(expect, base + len(data)) - base if told and self.told is not None else None
+        columns, end = plain_run(data, at, base, before, places)
+        if not len(columns):
+            return at
+        final = columns.entry(-1)
+        self._own_crcs = self._own_crcs or bool(columns.stored_crc.any() or columns.chain.any())
+        self._batch = final.channel & _REMAINING
+        self._term_before = int(columns.term[-2]) if len(columns) > 1 else self._term
+        self._term, self._chain, self._expect = final.term, final.chain, final.index + 1
+        self.bytes += end - at
+        parts.append(columns)
+        return end
+
+    def _judged(self, data: bytes, at: int, last: bool, parts: list[Columns], limit: int) -> tuple[int, bool]:
+        """Up to `limit` entries, and what to do at the first odd place. Where it stands; needs more bytes."""
+        if self._searching:
+            at, found = self._search(data, at, last)
+            if not found:
+                return at, True
+        out: list[Entry] = []
+        at, more = self._run(data, at, last, out, limit)
+        parts.append(columns_of(out))
+        if not more and self._searching:
+            at += 1  # not the place that was just refused
+        return at, more
 
     def retry(self) -> None:
         """Look again at a torn tail, which a live writer may have completed."""
         if self.stop is Stop.TORN:
             self.stop = Stop.RUNNING
 
-    def _run(self, data: bytes, at: int, last: bool, out: list[Entry]) -> tuple[int, bool]:
-        """The hot loop. Gives where it stands, and whether it needs more bytes."""
+    def _run(self, data: bytes, at: int, last: bool, out: list[Entry], most: int) -> tuple[int, bool]:
+        """Entry by entry, at most so many. Gives where it stands, and whether it needs more bytes."""
         view = memoryview(data)
         limit = len(data)
         base = self.start + self.offset
@@ -167,10 +236,12 @@ class SegmentWalker:
         pack_chain = CHAIN.pack
         new = Entry._make
         while limit - at >= HEADER_SIZE:
+            if len(out) >= most:
+                return at, False
             magic, size, index, term, pos, channel, chain, stored, body_size = unpack(data, at)
             end = at + size
             if (
-                magic != MAGIC
+                (magic != MAGIC and not self._is_apaches(magic, stored, chain))
                 or index != self._expect
                 or pos != base + at
                 or size != body_size + HEADER_SIZE
@@ -202,9 +273,8 @@ class SegmentWalker:
             self._batch = remaining
             if not damage & CHAIN_BROKEN:
                 if term < self._term:
-                    text = f"term {term} after term {self._term}"
-                    self.faults.append(Fault("TERM_REGRESSION", index, index, text))
-                self._term = term
+                    self.faults.append(self._fallen_term(index, term))
+                self._term_before, self._term = self._term, term
             self._chain = chain
             self._expect = index + 1
             self.bytes += size
@@ -213,6 +283,16 @@ class SegmentWalker:
         if last:
             return at, self._judge(data, at, last) is _Next.MORE
         return at, True
+
+    def _fallen_term(self, index: int, term: int) -> Fault:
+        """Without a chain, one entry whose term stands out between its neighbours' is the damaged one."""
+        if not self._own_crcs and self._term_before <= term:
+            text = f"the header is damaged; it says term {self._term} between {self._term_before} and {term}"
+            return Fault("BIT_ROT", index - 1, index - 1, text)
+        return Fault("TERM_REGRESSION", index, index, f"term {term} after term {self._term}")
+
+    def _is_apaches(self, magic: int, stored: int, chain: int) -> bool:
+        return magic in APACHE_MAGICS and not (stored or chain or self._own_crcs)
 
     def _damaged(self, index: int, damage: int) -> bool:
         """Note the damage of a committed entry; False (and stop) where the log may as well end here."""
@@ -259,13 +339,13 @@ class SegmentWalker:
 
     def _header_fits(self, data: bytes, at: int) -> bool:
         """Whether the header belongs here and only the rest of its body is not in the window."""
-        magic, size, _, _, pos, _, _, _, body_size = HEADER.unpack_from(data, at)
+        header = unpack_header(data, at)
         return bool(
-            magic == MAGIC
-            and pos == self.start + self.offset + at
-            and size == body_size + HEADER_SIZE <= MAX_ENTRY_SIZE
-            and body_size >= 0
-            and len(data) - at < size
+            known_magic(header)
+            and header.pos == self.start + self.offset + at
+            and header.size == header.body_size + HEADER_SIZE <= MAX_ENTRY_SIZE
+            and header.body_size >= 0
+            and len(data) - at < header.size
         )
 
     def _at_blank(self, data: bytes, at: int) -> _Next:
@@ -280,11 +360,13 @@ class SegmentWalker:
     def _at_start(self, data: bytes, at: int) -> _Next:
         """The first header of a segment tells which index begins it."""
         if len(data) - at >= HEADER_SIZE:
-            magic, size, index, _, pos, _, _, _, body_size = HEADER.unpack_from(data, at)
-            whole = size == body_size + HEADER_SIZE and 0 <= body_size <= len(data) - at - HEADER_SIZE
-            if magic == MAGIC and pos == self.start + self.offset + at and whole and index >= 0:
-                self._expect = index
-                self._chain = 0 if index == 0 else None
+            header = unpack_header(data, at)
+            whole = header.size == header.body_size + HEADER_SIZE
+            whole = whole and 0 <= header.body_size <= len(data) - at - HEADER_SIZE
+            placed = header.pos == self.start + self.offset + at and header.index >= 0
+            if known_magic(header) and whole and placed:
+                self._expect = header.index
+                self._chain = 0 if header.index == 0 else None
                 return _Next.ACCEPT
         self._searching = True
         return _Next.DONE
@@ -294,8 +376,9 @@ class SegmentWalker:
             return _Next.DONE
         self.stop = Stop.END
         if len(data) - at >= HEADER_SIZE:
-            magic, _, index, _, pos, *_ = HEADER.unpack_from(data, at)
-            if magic == MAGIC and index == self._expect and pos == self.start + self.offset + at:
+            header = unpack_header(data, at)
+            placed = header.index == self._expect and header.pos == self.start + self.offset + at
+            if known_magic(header) and placed:
                 self.stop = Stop.TORN
         if self._has_next and self._expect == self._must_reach + 1:
             self.stop = Stop.FULL
@@ -307,10 +390,11 @@ class SegmentWalker:
 
         A damaged header looks alike; the chain value tells, and where there is none, the next header.
         """
-        magic, size, index, term, pos, _, chain, stored, body_size = HEADER.unpack_from(data, at)
+        header = unpack_header(data, at)
+        _, size, index, term, pos, _, chain, stored, body_size = header
         end = at + size
         fits = size == body_size + HEADER_SIZE and HEADER_SIZE <= size <= MAX_ENTRY_SIZE and end <= len(data)
-        if magic != MAGIC or pos != self.start + self.offset + at or not fits:
+        if not known_magic(header) or pos != self.start + self.offset + at or not fits:
             return False
         if index == self._expect:
             return True  # only the term falls; the caller compares it with the chain

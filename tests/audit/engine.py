@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from audit.compare import LAG_WARNING_ENTRIES
@@ -11,7 +12,7 @@ from audit.report import Report
 from runtime.env import production_env
 
 
-def audit(stores: list[Path], lag_warning: int = LAG_WARNING_ENTRIES) -> Report:
+def audit(stores: Sequence[Path | str], lag_warning: int = LAG_WARNING_ENTRIES) -> Report:
     """Verify and compare."""
     env = production_env("test")
     try:

@@ -323,6 +323,51 @@ def _unreadable(stores: list[Path], log: Log) -> None:
     path.mkdir()
 
 
+def _unreadable_on_two(stores: list[Path], log: Log) -> None:
+    """Both may be whole: nothing is proven to be lost."""
+    _unreadable(stores[:1], log)
+    _unreadable(stores[1:], log)
+
+
+def _unreadable_last(stores: list[Path], log: Log) -> None:
+    for store in stores[:2]:
+        path = segment_path(store, max(log.segments))
+        path.unlink()
+        path.mkdir()
+
+
+def _unreadable_and_rot(stores: list[Path], log: Log) -> None:
+    _unreadable(stores, log)
+    flip(stores[1], next(entry for entry in log.entries if entry.pos > 2 * SEGMENT_SIZE + 9000), 70)
+
+
+def _unreadable_and_lost(stores: list[Path], log: Log) -> None:
+    """Even if what could not be read is whole, one copy is too few."""
+    _unreadable(stores, log)
+    for store in stores[1:]:
+        segment_path(store, 2 * SEGMENT_SIZE).unlink()
+
+
+def _exchanged(stores: list[Path], log: Log) -> None:
+    first, second = node_dir(stores[0]), node_dir(stores[1])
+    first.rename(stores[0] / "aside")
+    second.rename(stores[0] / second.name)
+    (stores[0] / "aside").rename(stores[1] / first.name)
+
+
+def _exchanged_names(stores: list[Path], log: Log) -> None:
+    first, second = node_dir(stores[0]), node_dir(stores[1])
+    first.rename(stores[0] / second.name)
+    second.rename(stores[1] / first.name)
+
+
+def _copy_of_one(stores: list[Path], log: Log) -> None:
+    import shutil
+
+    shutil.rmtree(stores[2])
+    shutil.copytree(stores[0], stores[2])
+
+
 def _other_group(stores: list[Path], log: Log) -> None:
     import shutil
 
@@ -380,8 +425,21 @@ FAULTS = [
     Fault("damaged identity", _identity, ("IDENTITY",), 2),
     Fault("no checkpoint", _no_checkpoint, ("NO_COMMITTED_INDEX",), 4),
     Fault("unreadable segment", _unreadable, ("UNREADABLE",), 4),
+    Fault("unreadable segment on two", _unreadable_on_two, ("UNREADABLE",), 4),
+    Fault("unreadable last segment on two", _unreadable_last, ("UNREADABLE",), 4),
+    Fault("unreadable segment and rot", _unreadable_and_rot, ("BIT_ROT", "UNREADABLE"), 4),
+    Fault("unreadable segment, lost elsewhere", _unreadable_and_lost,
+          ("BELOW_QUORUM", "MISSING_SEGMENT", "UNREADABLE"), 3),
     Fault("another group's store", _other_group, ("NOT_REPLICAS",), 4),
 ]  # fmt: skip
+
+
+SWAPS = [
+    Fault("exchanged log directories", _exchanged, (), 0),
+    Fault("exchanged names", _exchanged_names, ("MISPLACED",), 2),
+    Fault("one store twice", _copy_of_one, ("NOT_REPLICAS",), 4),
+]
+"""No node starts on most of these, so that nothing but a look at the directories can find them."""
 
 
 def by_names(*names: str) -> Iterator[Fault]:

@@ -92,11 +92,11 @@ class Log:
         self.pos += len(data)
         return index
 
-    def system(self, value: object, kind: Kind = Kind.SYSTEM) -> int:
+    def system(self, value: object, kind: Kind = Kind.SYSTEM, at_ms: int = 1_700_000_000_000) -> int:
         """A system entry."""
         body = msgpack.packb(value, use_bin_type=True)
         self._reserve(HEADER_SIZE + system_record_size(len(body)))
-        return self.add(system_record(body, self.pos + HEADER_SIZE, 1_700_000_000_000), kind)
+        return self.add(system_record(body, self.pos + HEADER_SIZE, at_ms), kind)
 
     def open_term(self, term: int) -> int:
         """The first entry of a leadership."""
@@ -120,13 +120,14 @@ class Log:
             key = (str(message["topic"]), int(str(message.get("queue_id", 0))))
             prepared = message.get("sys_flag") == TRANSACTION_PREPARED
             units = self.queues.setdefault(key, [])
-            record = encode_record(
-                physical_offset=self.pos + HEADER_SIZE,
-                queue_offset=len(units),
-                store_timestamp=1_700_000_000_000 + len(self.entries),
-                born_timestamp=1_700_000_000_000 + len(self.entries) - 5,
-                **message,  # type: ignore[arg-type]
-            )
+            fields: dict[str, object] = {
+                "physical_offset": self.pos + HEADER_SIZE,
+                "queue_offset": len(units),
+                "store_timestamp": 1_700_000_000_000 + len(self.entries),
+                "born_timestamp": 1_700_000_000_000 + len(self.entries) - 5,
+                **message,
+            }
+            record = encode_record(**fields)  # type: ignore[arg-type]
             if not prepared:
                 _, _, tags = str(message.get("properties", "")).partition("TAGS\x01")
                 code = tags_code(tags.split("\x02")[0])

@@ -9,7 +9,7 @@ import pytest
 from audit.findings import Severity
 from audit.report import Report
 from tests.audit.engine import audit
-from tests.audit.faults import FAULTS, Fault, message_index
+from tests.audit.faults import FAULTS, SWAPS, Fault, message_index
 from tests.audit.store_builder import (
     SEGMENT_SIZE,
     Log,
@@ -32,7 +32,7 @@ def codes(report: Report, *, info: bool) -> tuple[str, ...]:
     return tuple(sorted({f.code for f in report.findings if (f.severity == Severity.INFO) == info}))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.parametrize("fault", [*FAULTS, *SWAPS], ids=str)
 def test_fault_is_found_and_nothing_else(fault: Fault, log: Log, tmp_path: Path) -> None:
     stores = write_group(log, tmp_path)
     fault.inject(stores, log)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 from audit.digests import BlockDigests, differing, merge
+from audit.entries import Entry, columns_of
 from audit.findings import (
     CODES,
     EXIT_CODES,
     BlockRow,
+    BoundRow,
     FlatRow,
     QueueFilesRow,
     QueueRow,
@@ -22,7 +24,6 @@ from audit.findings import (
     unflatten,
     worst,
 )
-from audit.walk import Entry
 
 
 def entry(index: int, crc: int, term: int = 1) -> Entry:
@@ -31,7 +32,7 @@ def entry(index: int, crc: int, term: int = 1) -> Entry:
 
 def digest(replica: str, entries: list[Entry]) -> list[BlockRow]:
     blocks = BlockDigests(replica)
-    blocks.add(entries)
+    blocks.add(columns_of(entries))
     return list(blocks.rows())
 
 
@@ -44,6 +45,7 @@ def test_every_row_survives_the_flat_shape() -> None:
         QueueRow("n0", 0, "topic", 1, 5, 9),
         QueueFilesRow("n0", "topic", 1, 0, 10, 900),
         SnapshotRow("n0", 65536, 20, "abc"),
+        BoundRow("n0", -1, "g", "i", 9, 0, -1, -1, 1_700_000_000_000, 0, 1, 1024, (0, 65536)),
     ]
     for row in rows:
         assert unflatten(FlatRow(*json.loads(json.dumps(flatten(row))))) == row

@@ -26,7 +26,7 @@ def walk(data: bytes, window: int, must_reach: int, **more: object) -> tuple[Seg
     while not walker.stop:
         before = walker.offset
         piece = data[before : before + size]
-        entries += walker.feed(piece, before + size >= len(data))
+        entries += walker.feed(piece, before + size >= len(data)).entries()
         size = window if walker.offset > before else size * 2
     return walker, entries
 
@@ -69,7 +69,7 @@ def test_a_torn_tail_is_looked_at_again(log: Log) -> None:
     walker.feed(data[: at + 60] + bytes(len(data) - at - 60), True)
     assert (walker.stop, walker.next_index) == (Stop.TORN, 50)
     walker.retry()
-    assert walker.feed(data[walker.offset :], True)[0].index == 50
+    assert walker.feed(data[walker.offset :], True).entry(0).index == 50
 
 
 def test_old_bytes_of_a_recycled_segment_are_not_believed(log: Log) -> None:

@@ -1,0 +1,31 @@
+"""What an operator must know before following the advice of single findings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from audit.findings import CODES, Finding, Severity
+
+_DELETES = "delete its store"
+
+
+def caution(findings: Iterable[Finding]) -> str:
+    """One sentence, or nothing: two repairs that are right each by itself may lose data together."""
+    every = list(findings)
+    refilled = {
+        name
+        for found in every
+        if _DELETES in CODES[found.code].advice
+        for name in found.replica.split(",")
+        if name
+    }
+    if refilled and any(found.severity in (Severity.CRITICAL, Severity.UNKNOWN) for found in every):
+        return (
+            "Delete no store before what is critical or could not be looked at is settled: "
+            "a damaged store may hold the only good copy of something."
+        )
+    if len(refilled) > 1:
+        return (
+            "One node at a time: go on only when the one before has caught up and the audit finds it clean."
+        )
+    return ""

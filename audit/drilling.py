@@ -1,0 +1,87 @@
+"""Entries for a comparison whose rows came from elsewhere, read through other sources of its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from audit.digests import BLOCK_ENTRIES
+from audit.findings import Finding, Severity, finding
+from audit.layout import StoreError
+from audit.replicas import Look, ReplicaSource, drill, look_at
+from audit.report import Report
+from audit.scan import EntryRow
+
+Ranges = list[tuple[int, int]]
+
+
+class Drilling:
+    """A drill (`audit.compare.Drill`) through other sources than those that were scanned.
+
+    They are looked at when the first entry is wanted: replicas whose digests agree need not be reached.
+    `read`: how an engine reads entries of these sources; by default in this process.
+    """
+
+    def __init__(
+        self, sources: Sequence[ReplicaSource], read: Callable[[Ranges], Iterable[EntryRow]] | None = None
+    ) -> None:
+        self._sources = sources
+        self._read = read
+        self._look: Look | None = None
+        self._problem = ""
+        self._asked: Ranges = []
+
+    def __call__(self, ranges: Ranges) -> Iterable[EntryRow]:
+        self._asked += ranges
+        if self._look is None:
+            try:
+                self._look = look_at(self._sources, first_of_name=True)
+            except StoreError as error:
+                self._look, self._problem = Look(()), str(error)
+        if not self._look.replicas:
+            return ()
+        return self._read(ranges) if self._read else drill(self._look.replicas, ranges)
+
+    def completed(self, report: Report) -> Report:
+        """The report, with what could not be read in it.
+
+        Where a replica holds only a part of a block, digests differ without a fault: at the end of a log that
+        is written to, and at its head. That is information, unless there is damage beside it.
+        """
+        names = {str(replica["replica"]) for replica in report.replicas}
+        lacking = sorted(names - {replica.name for replica in self._look.replicas} if self._look else [])
+        if not lacking:
+            return report
+        text = f"the entries of {', '.join(lacking)} cannot be read here: {self._problem or 'not given'}"
+        damage = [found for found in report.findings if found.code in ("BIT_ROT", "CHAIN_BREAK")]
+        said = []
+        for first, last in self._asked:
+            for part, severity in _parts(report, damage, first, last):
+                said.append(finding("NOT_DRILLED", "", text, first=part[0], last=part[1], severity=severity))
+        return replace(report, findings=[*report.findings, *said])
+
+
+def _parts(
+    report: Report, damage: Sequence[Finding], first: int, last: int
+) -> Iterator[tuple[tuple[int, int], Severity]]:
+    """Blocks of a range, neighbours of one severity together."""
+    run: tuple[tuple[int, int], Severity] | None = None
+    for start in range(first, last + 1, BLOCK_ENTRIES):
+        end = start + BLOCK_ENTRIES - 1
+        whole = all(_holds_all_or_nothing(replica, start, end) for replica in report.replicas)
+        damaged = any(found.first_index <= end and found.last_index >= start for found in damage)
+        severity = Severity.UNKNOWN if whole or damaged else Severity.INFO
+        if run is not None and run[1] is severity:
+            run = ((run[0][0], end), severity)
+            continue
+        if run is not None:
+            yield run
+        run = ((start, end), severity)
+    if run is not None:
+        yield run
+
+
+def _holds_all_or_nothing(replica: dict[str, object], first: int, last: int) -> bool:
+    held = replica["held"]
+    spans = [span for span in held if span[0] <= last and span[1] >= first] if isinstance(held, list) else []
+    return not spans or (spans[0][0] <= first and spans[0][1] >= last)

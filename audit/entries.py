@@ -1,0 +1,245 @@
+"""Entries of a window as columns (numpy), and the fast part of a walk: runs in which nothing is odd. Pure.
+
+Python meets each entry only for its length and for the CRC of its body; all other checks are made on whole
+columns. Whatever is not plainly right ends a run, and `walk` judges it entry by entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from struct import Struct
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from formats.entry import APACHE_MAGICS, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE
+
+BODY_DAMAGED = 1
+"""The body's CRC is not the stored one."""
+CHAIN_BROKEN = 2
+"""The stored chain value does not continue that of the entry before."""
+CHAIN_UNKNOWN = 4
+"""The entry before is not known (start of a segment, or after damage)."""
+UNREADABLE = 8
+"""No entry: a segment that could not be read (index -1)."""
+
+Bytes = npt.NDArray[np.uint8]
+Array = npt.NDArray[Any]
+
+_HEADERS = np.dtype(
+    [
+        ("magic", ">i4"),
+        ("size", ">i4"),
+        ("index", ">i8"),
+        ("term", ">i8"),
+        ("pos", ">i8"),
+        ("channel", ">u4"),
+        ("chain", ">u4"),
+        ("stored", ">u4"),
+        ("body", ">i4"),
+    ]
+)
+_SIZE = Struct(">i")
+_REMAINING = 0xFFFFFF
+
+
+class Entry(NamedTuple):
+    """An entry as found. `crc` is computed from the body; `stored_crc`, `chain`: the header's."""
+
+    index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
+    term: int
+    pos: int
+    size: int
+    channel: int
+    crc: int
+    stored_crc: int
+    chain: int
+    damage: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Entries, one array per field of `Entry`, in order of the log: 64-bit signed integers."""
+
+    index: Array
+    term: Array
+    pos: Array
+    size: Array
+    channel: Array
+    crc: Array
+    stored_crc: Array
+    chain: Array
+    damage: Array
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, chosen: slice | Array) -> Columns:
+        """Some of the entries: a slice, a mask or numbers."""
+        return Columns(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def entry(self, number: int) -> Entry:
+        """One of them."""
+        return Entry(*(int(getattr(self, field.name)[number]) for field in fields(self)))
+
+    def entries(self) -> list[Entry]:
+        """All of them, one by one."""
+        lists = [getattr(self, field.name).tolist() for field in fields(self)]
+        return list(map(Entry._make, zip(*lists, strict=True)))
+
+
+def columns_of(entries: Sequence[Entry]) -> Columns:
+    """From single entries."""
+    if not entries:
+        return Columns(*(np.empty(0, np.int64) for _ in Entry._fields))
+    return Columns(*np.array(entries, np.int64).T.copy())
+
+
+def join(parts: Sequence[Columns]) -> Columns:
+    """One after another."""
+    filled = [part for part in parts if len(part)]
+    if len(filled) == 1:
+        return filled[0]
+    if not filled:
+        return columns_of(())
+    return Columns(
+        *(np.concatenate([getattr(part, field.name) for part in filled]) for field in fields(Columns))
+    )
+
+
+def rows_at(data: Bytes, offsets: Array, kind: np.dtype[Any]) -> Array:
+    """Structures of one kind at these offsets of `data`, copied. All must fit."""
+    windows = np.lib.stride_tricks.sliding_window_view(data, kind.itemsize)
+    found: Array = windows[offsets].view(kind).reshape(-1)
+    return found
+
+
+def slice_crcs(data: bytes, starts: Array, ends: Array) -> Array:
+    """CRC-32 of each range of `data`."""
+    view = memoryview(data)
+    ranges = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
+    return np.fromiter(map(crc32, ranges), np.int64, len(starts))
+
+
+class Before(NamedTuple):
+    """What a walk knows of the entry before: index after it, its term, its chain value (None: unknown), how
+    many entries of its batch are still to come, and whether entries of ours (with CRCs) came already."""
+
+    expect: int
+    term: int
+    chain: int | None
+    batch: int
+    own_crcs: bool
+
+
+def plain_run(
+    data: bytes, at: int, base: int, before: Before, told: Array | None = None
+) -> tuple[Columns, int]:
+    """The longest run of entries from offset `at` of `data` (log offset `base`) of which everything is as it
+    should be, and the offset behind it.
+
+    `told`: offsets of entries as an index says; whatever it says is checked. Without it their sizes are
+    followed one by one.
+    """
+    offsets = _follow_sizes(data, at) if told is None else told[told <= len(data) - HEADER_SIZE]
+    if not len(offsets) or offsets[0] != at or (offsets < at).any():
+        return columns_of(()), at
+    headers = rows_at(np.frombuffer(data, np.uint8), offsets, _HEADERS)
+    index, term, pos, size, channel, chain, stored = (
+        headers[name].astype(np.int64)
+        for name in ("index", "term", "pos", "size", "channel", "chain", "stored")
+    )
+    ours = bool(stored[0] or chain[0] or before.own_crcs)
+    ends = offsets + size
+    fits = (
+        (index == before.expect + np.arange(len(offsets)))
+        & (pos == base + offsets)
+        & (size == headers["body"].astype(np.int64) + HEADER_SIZE)
+        & (size >= HEADER_SIZE)
+        & (size <= MAX_ENTRY_SIZE)
+        & (ends <= len(data))
+        & (offsets == _behind(at, ends))
+        & (term >= _behind(before.term, term))
+    )
+    batch_before = _behind(before.batch, channel & _REMAINING)
+    fits &= (batch_before == 0) | (channel & _REMAINING == batch_before - 1)
+    if ours:
+        if before.chain is None:
+            return columns_of(()), at
+        fits &= headers["magic"] == MAGIC
+        fits &= _chain_crcs(headers, _behind(before.chain, chain)) == chain
+    else:
+        fits &= (stored == 0) & (chain == 0)
+        fits &= (headers["magic"] >= APACHE_MAGICS[0]) & (headers["magic"] <= APACHE_MAGICS[-1])
+    count = _leading(fits)
+    crc = slice_crcs(data, offsets[:count] + HEADER_SIZE, ends[:count])
+    if ours:
+        count = _leading(crc == stored[:count])
+    damage = np.full(count, 0 if ours else CHAIN_UNKNOWN, np.int64)
+    found = (index, term, pos, size, channel, crc, stored, chain)
+    cut = [*(column[:count] for column in found), damage]
+    return Columns(*cut), int(ends[count - 1]) if count else at
+
+
+def _follow_sizes(data: bytes, at: int) -> Array:
+    """Where entries begin, as far as their sizes tell."""
+    unpack = _SIZE.unpack_from
+    last = len(data) - HEADER_SIZE
+    found = []
+    while at <= last:
+        found.append(at)
+        (size,) = unpack(data, at + 4)
+        if size < HEADER_SIZE:
+            break
+        at += size
+    return np.array(found, np.int64)
+
+
+def _behind(first: int, values: Array) -> Array:
+    """Each value moved to the one after it."""
+    return np.concatenate(([first], values[:-1]))
+
+
+def _leading(fits: Array) -> int:
+    """How many are true before the first that is not."""
+    return len(fits) if fits.all() else int(fits.argmin())
+
+
+# --- the chain, for all entries at once -------------------------------------------------------------
+#
+# CRC-32 without its two inversions is linear: the value of a text is the XOR of a value for each byte and its
+# place. `chain_crc` runs over 20 bytes, so 20 tables tell it; the value before goes into the first 4 bytes.
+
+_CHAIN_BYTES = (*range(8, 24), *range(40, 44))
+"""Where index, term and body CRC lie in the header."""
+_ALL = 0xFFFFFFFF
+
+
+def _tables(length: int) -> npt.NDArray[np.uint32]:
+    """[place, byte] -> contribution to the CRC of a text of this length, without inversions."""
+    single = np.array([crc32(bytes([value])) ^ crc32(b"\0") for value in range(256)], np.uint32)
+    tables = np.empty((length, 256), np.uint32)
+    tables[length - 1] = single
+    for place in range(length - 2, -1, -1):
+        behind = tables[place + 1]
+        tables[place] = (behind >> np.uint32(8)) ^ single[behind & np.uint32(255)]
+    return tables
+
+
+_CHAIN_TABLES = _tables(len(_CHAIN_BYTES))
+
+
+def _chain_crcs(headers: Array, before: Array) -> Array:
+    """What `formats.entry.chain_crc` gives for each header, continuing the values `before`."""
+    raw = headers.view(np.uint8).reshape(len(headers), HEADER_SIZE)
+    state = before ^ _ALL
+    result = np.full(len(headers), _ALL, np.uint32)
+    for number, place in enumerate(_CHAIN_BYTES):
+        byte = raw[:, place]
+        if number < 4:
+            byte = byte ^ (state >> (8 * number) & 255).astype(np.uint8)
+        result ^= _CHAIN_TABLES[number][byte]
+    return result.astype(np.int64)

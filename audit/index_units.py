@@ -1,0 +1,103 @@
+"""Index units (32 bytes per entry) of one replica: compared with the entries that a scan meets, and before
+that used as a hint of where those lie.
+
+Units follow the log and may lag behind it: a unit above the last one written is no fault. Below it, every
+unit must say what the log says. Only committed entries are compared.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from audit.entries import CHAIN_BROKEN, Array, Columns
+from audit.unit_files import UnitFiles
+from audit.walk import Fault
+from formats.entry import APACHE_MAGICS, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
+from formats.store_files import INDEX_DIR
+from runtime import Files
+
+_UNITS = np.dtype([("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")])
+_BLOCK = 32 * 1024
+"""Units read at a time: 1 MiB."""
+
+
+class IndexUnits:
+    """Units of the index files below number `end`, read in blocks. OSError."""
+
+    def __init__(self, files: Files, directory: str, end: int) -> None:
+        self._files = files
+        self._directory = f"{directory}/{INDEX_DIR}"
+        self._opened: UnitFiles | None = None
+        self._end = end
+        self._first = 0
+        self._block: Array = np.empty(0, _UNITS)
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def read(self, first: int, count: int) -> Array:
+        """Exactly so many units from number `first`; zeros where no file has bytes."""
+        at = first - self._first
+        if not 0 <= at <= len(self._block) - count:
+            if self._opened is None:
+                self._opened = UnitFiles(self._files, self._directory, INDEX_UNIT_SIZE)
+            size = max(count, min(_BLOCK, self._end - first))
+            self._block = np.frombuffer(self._opened.read(first, size), _UNITS)
+            self._first, at = first, 0
+        return self._block[at : at + count]
+
+    def positions(self, first: int, below: int) -> Array:
+        """Where entries from `first` on lie, as far as units tell without another read; below `below`."""
+        if first >= self._end:
+            return np.empty(0, np.int64)
+        self.read(first, 1)
+        told = self._block["pos"][first - self._first :]
+        return told[: int(np.searchsorted(told, below))].astype(np.int64)
+
+
+class IndexCheck:
+    """Units of committed entries against the log."""
+
+    def __init__(self, units: IndexUnits, committed: int, end: int) -> None:
+        self._units = units
+        self._committed = committed
+        self._last = min(committed, end - 1)
+        self.lacking = 0
+        """Committed entries that had no unit yet."""
+        self.faults: list[Fault] = []
+
+    def add(self, columns: Columns) -> None:
+        """Compare one window of entries (ascending, mostly contiguous)."""
+        due = columns.index <= self._last
+        self.lacking += int(((columns.index <= self._committed) & ~due).sum())
+        believed = columns[due & (columns.damage & CHAIN_BROKEN == 0)]  # else its term is not to be believed
+        if not len(believed):
+            return
+        edges = np.flatnonzero(np.diff(believed.index) != 1) + 1
+        for run in np.split(np.arange(len(believed)), edges):
+            self._compare(believed[int(run[0]) : int(run[-1]) + 1])
+
+    def _compare(self, run: Columns) -> None:
+        """Contiguous entries."""
+        first = int(run.index[0])
+        units = self._units.read(first, len(run))
+        foreign = (run.stored_crc == 0) & (run.chain == 0) & (units["magic"] <= APACHE_MAGICS[-1])
+        same = (
+            ((units["magic"] == MAGIC) | (foreign & (units["magic"] >= APACHE_MAGICS[0])))
+            & (units["pos"] == run.pos)
+            & (units["size"] == run.size)
+            & (units["index"] == run.index)
+            & (units["term"] == run.term)
+        )
+        for number in np.flatnonzero(~same).tolist():
+            text = _says(units[number].tobytes())
+            self.faults.append(Fault("INDEX_FILE", first + number, first + number, text))
+
+
+def _says(unit: bytes) -> str:
+    if not any(unit):
+        return "the index unit is missing"
+    _, pos, size, index, term = INDEX_UNIT.unpack(unit)
+    return f"the index unit says index {index}, term {term}, pos {pos}, size {size}"

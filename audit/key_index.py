@@ -1,0 +1,460 @@
+"""IndexFiles (messages by key) against the log, both ways, and each file against itself.
+
+* `KeyCheck`: every key of every committed message of a segment has a unit that names its hash, place and
+  time, and every unit that points into the segment is one of those. Messages above the last unit are lag.
+* `check_file`: links, slots and header of one file fit together. Memory: 8 bytes per slot (40 MB with
+  Apache's defaults) and one chunk of units.
+
+Files of a live broker grow while they are read: what counts is the header as it was at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from audit.entries import BODY_DAMAGED, Array, Columns
+from audit.findings import Finding, finding
+from audit.records import Records, has_record, java_hashes, property_texts
+from audit.walk import Fault
+from formats.entry import HEADER_SIZE as ENTRY_HEADER
+from formats.index_file import (
+    HEADER_SIZE,
+    MAX_SECONDS,
+    NAME_DIGITS,
+    SLOT_SIZE,
+    SLOTS,
+    UNIT_SIZE,
+    IndexHeader,
+    file_size,
+    is_indexed,
+    key_hash,
+    message_keys,
+    unit_offset,
+    unpack_index_header,
+)
+from formats.properties import KEYS, UNIQ_KEY
+from formats.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, CorruptRecord, decode_record
+from runtime import File, Files
+
+_UNITS = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
+_SLOTS = np.dtype(">i4")
+_CHUNK_UNITS = 1 << 18
+_FLUSH_UNITS = 1 << 18
+"""Units expected by the log that are compared at a time: bounds the memory of a scan to some 30 MB."""
+_SAMPLE = 64
+_BLANK = ord(" ")
+_HASH_SIGN = ord("#")
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """One file as it was when it was opened."""
+
+    path: str
+    header: IndexHeader
+    slots: int
+
+    @property
+    def units(self) -> int:
+        """How many it holds."""
+        return self.header.count - 1
+
+
+class DamagedKeyFile(Exception):
+    """A file whose head cannot be believed."""
+
+
+def open_key_files(files: Files, root: str) -> tuple[list[KeyFile], list[str]]:
+    """Files with units, in order of the log; and what is wrong with the others. OSError."""
+    found: list[KeyFile] = []
+    problems: list[str] = []
+    for name in files.listdir(root) if root else ():
+        if len(name) != NAME_DIGITS or not name.isdigit():
+            continue
+        path = f"{root}/{name}"
+        try:
+            key_file = _open(files, path)
+        except FileNotFoundError:
+            continue  # a live broker has removed it meanwhile
+        except DamagedKeyFile as error:
+            problems.append(str(error))
+            continue
+        if key_file.units > 0:
+            found.append(key_file)
+    return sorted(found, key=lambda file: (file.header.begin_position, file.path)), problems
+
+
+def _open(files: Files, path: str) -> KeyFile:
+    file = files.open_read(path)
+    try:
+        size = file.size()
+        head = file.pread(HEADER_SIZE, 0)
+        if len(head) < HEADER_SIZE:
+            raise DamagedKeyFile(f"{path}: {size} bytes are too few for a header")
+        header = unpack_index_header(head)
+        slots = _slots(file, size, header)
+        if slots is None:
+            raise DamagedKeyFile(f"{path}: the header does not fit the file: {header}")
+        return KeyFile(path, header, slots)
+    finally:
+        file.close()
+
+
+def _slots(file: File, size: int, header: IndexHeader) -> int | None:
+    """How many slots it has, which no field says: Apache's default, its proportion, or where the first and
+    the last unit are found."""
+    if header.count <= 1:
+        return 0 if header.count >= 0 else None
+    for slots in (SLOTS, (size - HEADER_SIZE) // (SLOT_SIZE + 4 * UNIT_SIZE)):
+        if (slots != SLOTS or size == file_size()) and slots > 0 and _fits(file, size, header, slots):
+            return slots
+    first = header.begin_position.to_bytes(8, "big", signed=True)
+    at = 0
+    while at < size:
+        data = file.pread(1 << 20, at)
+        found = data.find(first)
+        while found >= 0:
+            slots, odd = divmod(at + found - 4 - UNIT_SIZE - HEADER_SIZE, SLOT_SIZE)
+            if not odd and slots > 0 and _fits(file, size, header, slots):
+                return slots
+            found = data.find(first, found + 1)
+        at += max(len(data) - 7, 1)
+    return None
+
+
+def _fits(file: File, size: int, header: IndexHeader, slots: int) -> bool:
+    """Whether one of the ends that the header names is where it should be: the other may be damaged."""
+    if unit_offset(slots, header.count) > size:
+        return False
+    ends = ((1, header.begin_position), (header.count - 1, header.end_position))
+    return any(_position(file, slots, number) == position for number, position in ends)
+
+
+def _position(file: File, slots: int, number: int) -> int:
+    data = file.pread(8, unit_offset(slots, number) + 4)
+    return int.from_bytes(data, "big", signed=True)
+
+
+# --- one file by itself -----------------------------------------------------------------------------
+
+
+def check_file(files: Files, replica: str, key_file: KeyFile) -> Iterator[Finding]:
+    """Links and slots of one file. OSError."""
+    file = files.open_read(key_file.path)
+    try:
+        problems = list(_check_links(file, key_file))
+    except FileNotFoundError:
+        return
+    finally:
+        file.close()
+    for problem in problems[:1]:
+        more = f" (and {len(problems) - 1} more in this file)" if len(problems) > 1 else ""
+        yield finding("KEY_INDEX", replica, f"{key_file.path}: {problem}{more}")
+
+
+def _check_links(file: File, key_file: KeyFile) -> Iterator[str]:
+    header, slots = key_file.header, key_file.slots
+    heads = np.zeros(slots, np.int32)
+    position = header.begin_position
+    for first in range(1, header.count, _CHUNK_UNITS):
+        count = min(_CHUNK_UNITS, header.count - first)
+        units = _read_units(file, slots, first, count)
+        slot = units["hash"].astype(np.int64) % slots
+        order = np.argsort(slot, kind="stable")
+        numbers = first + order
+        same_slot = np.concatenate(([False], np.diff(slot[order]) == 0))
+        before = np.where(same_slot, np.concatenate(([0], numbers[:-1])), heads[slot[order]])
+        links = units["before"][order]
+        for number in np.flatnonzero(links != before).tolist():
+            yield f"unit {numbers[number]} is linked to {links[number]}, not {before[number]}"
+        last = np.append(~same_slot[1:], True)
+        heads[slot[order][last]] = numbers[last]
+        positions = np.concatenate(([position], units["position"].astype(np.int64)))
+        for number in np.flatnonzero(np.diff(positions) < 0).tolist():
+            yield f"unit {first + number} points at {positions[number + 1]}, before the one in front of it"
+        position = int(positions[-1])
+    stored = np.frombuffer(file.pread(slots * SLOT_SIZE, HEADER_SIZE), _SLOTS).astype(np.int32)
+    wrong = (stored != heads[: len(stored)]) & (stored < header.count)  # the others are newer than the header
+    for slot_number in np.flatnonzero(wrong).tolist():
+        yield f"slot {slot_number} leads to unit {stored[slot_number]}, not {heads[slot_number]}"
+    if position != header.end_position:
+        yield f"the last unit points at {position}, the header says {header.end_position}"
+    if _position(file, slots, 1) != header.begin_position:
+        yield f"the first unit does not point at {header.begin_position}, as the header says"
+
+
+def _read_units(file: File, slots: int, first: int, count: int) -> Array:
+    data = file.pread(count * UNIT_SIZE, unit_offset(slots, first))
+    return np.frombuffer(data.ljust(count * UNIT_SIZE, b"\0"), _UNITS)
+
+
+# --- the log against the files ----------------------------------------------------------------------
+
+
+class KeyCheck:
+    """Keys of one segment's committed messages. `root` empty: there are no files and nothing is checked."""
+
+    def __init__(self, files: Files, root: str, committed: int) -> None:
+        self._files = files
+        self._committed = committed
+        self._key_files = open_key_files(files, root)[0]
+        self._end = max((file.header.end_position for file in self._key_files), default=-1)
+        self._expected: list[tuple[Array, Array, Array, Array]] = []
+        """Position, hash, store time, index of each key."""
+        self._pending = 0
+        self._from = -1
+        self._sums: dict[str, list[int | str]] = {}
+        self.whole = True
+        """Whether every entry so far could be read: else a unit that points elsewhere may be right."""
+        self.lacking = 0
+        """Keys that had no unit yet."""
+        self.faults: list[Fault] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to compare with."""
+        return bool(self._key_files)
+
+    def add(self, data: bytes, base: int, columns: Columns, records: Records | None) -> None:
+        """One window; `records` are its records when none of them is odd."""
+        if not self.active:
+            return
+        if self._from < 0:
+            self._from = int(columns.pos[0])
+        keys = _keys(data, records) if records is not None else _single_keys(data, base, columns)
+        position, hashed, store_ms, index = keys
+        chosen = index <= self._committed
+        self._expected.append((position[chosen], hashed[chosen], store_ms[chosen], index[chosen]))
+        self._pending += int(chosen.sum())
+        if self._pending >= _FLUSH_UNITS:
+            self._compare(int(columns.pos[-1]) + 1)
+
+    def finish(self, end_pos: int) -> None:
+        """The rest, and one fault for each code; `end_pos`: end of the committed log in this segment."""
+        if self.active and self._from >= 0:
+            self._compare(end_pos)
+        self.faults = [
+            Fault(code, int(first), int(last), f"{count} units{text}")
+            for code, (count, first, last, text) in sorted(self._sums.items())
+        ]
+
+    def _compare(self, end_pos: int) -> None:
+        """Up to the entry that begins below `end_pos`."""
+        columns = [np.concatenate(column) for column in zip(*self._expected, strict=True)]
+        self._expected, self._pending = [], 0
+        first_position, end_position = self._from + ENTRY_HEADER, end_pos + ENTRY_HEADER
+        self._from = end_pos
+        if not columns:
+            return
+        position, hashed, store_ms, index = columns
+        theirs = self._units(first_position, end_position)
+        ours = _pair(position, hashed, first_position)
+        found = _pair(theirs.position, theirs.hashed, first_position)
+        absent = ~np.isin(ours, found)
+        late = np.flatnonzero(absent & (position >= self._end))  # a message's keys come one by one
+        if len(late):
+            self.lacking += len(late)
+            text = ": keys of messages that are not in the files yet"
+            self._count("KEY_LAG", len(late), int(index[late[0]]), int(index[late[-1]]), text)
+        missing = np.flatnonzero(absent & (position < self._end))
+        if len(missing):
+            one = int(missing[0])
+            text = f" are missing, the first of the message at {position[one]} with key hash {hashed[one]}"
+            self._count("KEY_MISSING", len(missing), int(index[missing[0]]), int(index[missing[-1]]), text)
+        self._check_dangling(theirs, found, ours, position, index)
+        self._check_times(theirs, found, ours, store_ms, index)
+
+    def _check_dangling(
+        self, theirs: _Units, found: Array, ours: Array, position: Array, index: Array
+    ) -> None:
+        dangling = ~np.isin(found, ours)
+        if not self.whole:
+            dangling &= np.isin(theirs.position, position)
+        wrong = np.flatnonzero(dangling)
+        if len(wrong):
+            one = int(wrong[0])
+            what = f"hash {theirs.hashed[one]}, position {theirs.position[one]}"
+            near = np.searchsorted(position, theirs.position[wrong])
+            first, last = (index[min(int(at), len(index) - 1)] if len(index) else -1 for at in near[[0, -1]])
+            text = f" name a key that no message has, the first: {what}"
+            self._count("KEY_DANGLING", len(wrong), int(first), int(last), text)
+
+    def _check_times(self, theirs: _Units, found: Array, ours: Array, store_ms: Array, index: Array) -> None:
+        order = np.argsort(ours, kind="stable")
+        if not len(ours):
+            return
+        at = np.minimum(np.searchsorted(ours[order], found), len(ours) - 1)
+        matched = ours[order][at] == found
+        stored = store_ms[order][at]
+        expected = np.clip((stored - theirs.begin_ms) // 1000, 0, MAX_SECONDS)
+        # The first unit's time counts from the end of the file before; the file's own begin is its message's.
+        fits = np.where(theirs.first, stored == theirs.begin_ms, theirs.seconds == expected)
+        wrong = np.flatnonzero(matched & ~fits)
+        if len(wrong):
+            one = int(wrong[0])
+            text = f" have a wrong time, the first: {theirs.seconds[one]} s instead of {expected[one]} s"
+            lines = index[order][at][wrong]
+            self._count("KEY_MISMATCH", len(wrong), int(lines.min()), int(lines.max()), text)
+
+    def _count(self, code: str, count: int, first: int, last: int, text: str) -> None:
+        known = self._sums.get(code)
+        if known is None:
+            self._sums[code] = [count, first, last, text]
+        else:
+            known[0], known[2] = int(known[0]) + count, last
+
+    def _units(self, first: int, end: int) -> _Units:
+        """Units that point at [first, end), of all files."""
+        parts = [_no_units()]
+        for key_file in self._key_files:
+            header = key_file.header
+            if header.begin_position < end and header.end_position >= first:
+                parts.append(_units_between(self._files, key_file, first, end))
+        return _join(parts)
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Units of several files, in order. `first`: the first unit of its file."""
+
+    position: Array
+    hashed: Array
+    seconds: Array
+    begin_ms: Array
+    first: Array
+
+
+def _no_units() -> _Units:
+    none = np.empty(0, np.int64)
+    return _Units(none, none, none, none, np.empty(0, bool))
+
+
+def _join(parts: list[_Units]) -> _Units:
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return _Units(*(np.concatenate(column) for column in columns))
+
+
+def _units_between(files: Files, key_file: KeyFile, first: int, end: int) -> _Units:
+    """Units of one file that point at [first, end). Positions ascend: found by halving, and believed if the
+    units around say the same; else all of the file is read."""
+    try:
+        file = files.open_read(key_file.path)
+    except FileNotFoundError:
+        return _no_units()
+    try:
+        edges = [_find(file, key_file, position) for position in (first, end)]
+        if None in edges or edges[0] > edges[1]:  # type: ignore[operator]
+            edges = [1, key_file.header.count]
+        parts = [_no_units()]
+        low, high = edges[0] or 1, edges[1] or 1
+        for start in range(low, high, _CHUNK_UNITS):
+            units = _read_units(file, key_file.slots, start, min(_CHUNK_UNITS, high - start))
+            inside = (units["position"] >= first) & (units["position"] < end)
+            numbers = start + np.flatnonzero(inside)
+            chosen = units[inside]
+            position, hashed, seconds = (
+                chosen[name].astype(np.int64) for name in ("position", "hash", "seconds")
+            )
+            begin_ms = np.full(len(chosen), key_file.header.begin_ms)
+            parts.append(_Units(position, hashed, seconds, begin_ms, numbers == 1))
+    finally:
+        file.close()
+    return _join(parts)
+
+
+def _find(file: File, key_file: KeyFile, position: int) -> int | None:
+    """Number of the first unit that points at or behind `position`; None when units around it disagree."""
+    low, high = 1, key_file.header.count
+    while low < high:
+        middle = (low + high) // 2
+        if _position(file, key_file.slots, middle) < position:
+            low = middle + 1
+        else:
+            high = middle
+    start = max(low - _SAMPLE, 1)
+    around = _read_units(file, key_file.slots, start, min(low + _SAMPLE, key_file.header.count) - start)
+    smaller = around["position"] < position
+    return low if smaller[: low - start].all() and not smaller[low - start :].any() else None
+
+
+def _pair(position: Array, hashed: Array, origin: int) -> Array:
+    """Place and hash as one number."""
+    return (position - origin) << 32 | hashed
+
+
+# --- keys of messages -------------------------------------------------------------------------------
+
+_Keys = tuple[Array, Array, Array, Array]
+"""Position, hash, store time and index of each key."""
+
+
+def _keys(data: bytes, records: Records) -> _Keys:
+    chosen = records[records.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK]
+    if not len(chosen):
+        return (np.empty(0, np.int64),) * 4
+    octets = np.frombuffer(data, np.uint8)
+    topics = java_hashes(octets, chosen.topic_at, chosen.topic_at + chosen.topic_size) * 31 + _HASH_SIGN
+    texts = property_texts(data, chosen)
+    owners, hashes = [], []
+    for name in (UNIQ_KEY, KEYS):
+        owner, begin, end = texts.find(name)
+        if name == KEYS:
+            owner, begin, end = _split(texts.text, owner, begin, end)
+        units = _utf16_lengths(texts.text, begin, end)
+        powers = np.array([pow(31, int(length), 1 << 32) for length in range(int(units.max(initial=0)) + 1)])
+        whole = topics[owner] * powers[units] + java_hashes(texts.text, begin, end)
+        signed = whole.astype(np.uint32).view(np.int32).astype(np.int64)
+        owners.append(owner)
+        hashes.append(np.where(signed == -(1 << 31), 0, np.abs(signed)))
+    owner = np.concatenate(owners)
+    order = np.argsort(owner, kind="stable")
+    owner, hashed = owner[order], np.concatenate(hashes)[order]
+    return chosen.physical[owner], hashed, chosen.store_ms[owner], chosen.index[owner]
+
+
+def _split(text: Array, owner: Array, begin: Array, end: Array) -> tuple[Array, Array, Array]:
+    """Ranges between blanks, without empty ones."""
+    blanks = np.flatnonzero(text == _BLANK)
+    first, last = np.searchsorted(blanks, begin), np.searchsorted(blanks, end)
+    single = first == last
+    parts = [(owner[single], begin[single], end[single])]
+    for number in np.flatnonzero(~single).tolist():
+        cuts = blanks[first[number] : last[number]]
+        starts, ends = np.append(begin[number], cuts + 1), np.append(cuts, end[number])
+        parts.append((np.full(len(starts), owner[number]), starts, ends))
+    owner, begin, end = (np.concatenate(column) for column in zip(*parts, strict=True))
+    filled = end > begin
+    return owner[filled], begin[filled], end[filled]
+
+
+def _utf16_lengths(text: Array, begin: Array, end: Array) -> Array:
+    """Java's String.length of UTF-8 ranges."""
+    lengths = end - begin
+    high = np.concatenate(([0], np.cumsum(text >= 128)))
+    for number in np.flatnonzero(high[end] > high[begin]).tolist():
+        value = text[begin[number] : end[number]].tobytes().decode("utf-8", "replace")
+        lengths[number] = len(value.encode("utf-16-be", "surrogatepass")) // 2
+    return lengths
+
+
+def _single_keys(data: bytes, base: int, columns: Columns) -> _Keys:
+    """The same where a record is odd, one by one; what is no record has no keys."""
+    rows: list[tuple[int, int, int, int]] = []
+    view = memoryview(data)
+    chosen = columns[has_record(columns) & (columns.damage & BODY_DAMAGED == 0)]
+    for entry in chosen.entries():
+        at = entry.pos - base + ENTRY_HEADER
+        try:
+            record = decode_record(view[at : at + entry.size - ENTRY_HEADER], with_body=False)
+        except CorruptRecord:
+            continue  # RecordCheck tells
+        if is_indexed(record.sys_flag):
+            rows += (
+                (record.physical_offset, key_hash(record.topic, key), record.store_timestamp, entry.index)
+                for key in message_keys(record.properties.encode())
+            )
+    position, hashed, store_ms, index = np.array(rows, np.int64).reshape(-1, 4).T
+    return position, hashed, store_ms, index

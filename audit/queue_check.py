@@ -1,0 +1,216 @@
+"""ConsumeQueue units against the messages of one segment, both ways.
+
+Units follow the log and may lag behind it: what is not written yet is no fault (the side scan says how far
+the files are). Below it, every unit must say what the log says. Only committed messages are compared.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from audit.entries import Array
+from audit.findings import QueueRow
+from audit.records import SCHEDULE_TOPIC, QueueKey, Records, differing_units
+from audit.unit_files import UnitFiles
+from audit.walk import Fault
+from formats.consume_queue import UNIT_SIZE, unpack_unit
+from runtime import Files
+
+_QUEUE_FLUSH_UNITS = 64 * 1024
+"""Messages that wait to be compared: some 4 MB."""
+_MAX_QUEUE_HANDLES = 128
+
+
+class QueueCheck:
+    """ConsumeQueue units of one segment's messages.
+
+    Forward: the unit at a message's queue offset points at it. Reverse: the units beside the range that this
+    segment's messages cover must not point into the segment. `root` empty: only offsets are checked.
+    """
+
+    def __init__(self, files: Files, root: str, replica: str, segment: int) -> None:
+        self._files = files
+        self._root = root
+        self._replica = replica
+        self._segment = segment
+        self._queues: dict[QueueKey, _Queue] = {}
+        self._handles: dict[QueueKey, UnitFiles] = {}
+        self._keys: list[QueueKey] = []
+        self._waiting: list[tuple[Array, Array, Array, Array]] = []
+        """Number of the queue, queue offset, index, unit."""
+        self._pending = 0
+        self.opaque = 0
+        """Entries that may have been messages of any queue: as many offsets may be left out."""
+        self.lacking = 0
+        """Messages that had no unit yet."""
+        self.faults: list[Fault] = []
+
+    def add_opaque(self, count: int) -> None:
+        """So many entries come next that may be messages of any queue."""
+        if count:
+            self._sort_in()
+            self.opaque += count
+
+    def expect(self, index: int, unit: tuple[bytes, int, int, bytes]) -> None:
+        """A message that is dispatched, in order of the log: topic, queue id, queue offset, packed unit."""
+        topic, queue_id, offset, packed_unit = unit
+        self._sort_in()
+        self._expect_run((topic, queue_id), offset, packed_unit, np.array([index]))
+
+    def expect_all(self, keys: list[QueueKey], which: Array, records: Records, units: Array) -> None:
+        """Messages of one window that are dispatched, in order of the log. `which`: their queue's number in
+        `keys`, a list that only grows."""
+        self._keys = keys
+        self._waiting.append((which, records.queue_offset, records.index, units))
+        self._pending += len(records)
+        if self._pending >= _QUEUE_FLUSH_UNITS:
+            self.flush()
+
+    def _sort_in(self) -> None:
+        """Bring what waits to its queues."""
+        if not self._waiting:
+            return
+        which, offsets, indexes, units = map(np.concatenate, zip(*self._waiting, strict=True))
+        self._waiting.clear()
+        keys = self._keys
+        order = np.argsort(which, kind="stable")
+        which, offsets, indexes, units = which[order], offsets[order], indexes[order], units[order]
+        edges = np.flatnonzero((np.diff(which) != 0) | (np.diff(offsets) != 1)) + 1
+        bounds = [0, *edges.tolist(), len(order)]
+        for first, end in pairwise(bounds):
+            self._expect_run(
+                keys[which[first]], int(offsets[first]), units[first:end].tobytes(), indexes[first:end]
+            )
+
+    def _expect_run(self, key: QueueKey, offset: int, units: bytes, indexes: Array) -> None:
+        """Messages with offsets one after another."""
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(offset)
+        elif offset != queue.next:
+            if not 0 < offset - queue.next <= self.opaque:
+                text = f"{_name(key)}: queue offset {offset} after {queue.next - 1}"
+                index = int(indexes[0])
+                self.faults.append(Fault("QUEUE_OFFSET", index, index, text))
+            self._compare(key, queue)
+            queue.pending_first = offset
+            queue.dense = False
+        queue.next = offset + len(indexes)
+        queue.pending.append(units)
+        queue.indexes.append(indexes)
+
+    def flush(self) -> None:
+        """Compare what was gathered with the files. OSError when they cannot be read."""
+        self._sort_in()
+        for key, queue in self._queues.items():
+            if queue.pending:
+                self._compare(key, queue)
+        self._pending = 0
+
+    def finish(self, from_pos: int, end_pos: int) -> Iterator[QueueRow]:
+        """The reverse check over log range [from_pos, end_pos), and one row per queue."""
+        self.flush()
+        for key in sorted(self._queues):
+            queue = self._queues[key]
+            if queue.dense and not self.opaque:
+                self._check_beside(key, queue.first - 1, queue.indexes_first, from_pos, end_pos)
+                self._check_beside(key, queue.next, queue.index_last, from_pos, end_pos)
+            topic = key[0].decode("utf-8", "replace")
+            yield QueueRow(self._replica, self._segment, topic, key[1], queue.first, queue.next - 1)
+
+    def close(self) -> None:
+        """Close the files."""
+        for files in self._handles.values():
+            files.close()
+        self._handles.clear()
+
+    def _unit_files(self, key: QueueKey) -> UnitFiles | None:
+        if not self._root:
+            return None
+        handle = self._handles.get(key)
+        if handle is None:
+            if len(self._handles) >= _MAX_QUEUE_HANDLES:
+                self.close()
+            topic = key[0].decode("utf-8", "replace")
+            handle = self._handles[key] = UnitFiles(self._files, f"{self._root}/{topic}/{key[1]}", UNIT_SIZE)
+        return handle
+
+    def _compare(self, key: QueueKey, queue: _Queue) -> None:
+        if not queue.pending:
+            return
+        units, indexes, first = b"".join(queue.pending), np.concatenate(queue.indexes), queue.pending_first
+        queue.pending, queue.indexes, queue.pending_first = [], [], first + len(indexes)
+        if queue.indexes_first < 0:
+            queue.indexes_first = int(indexes[0])
+        queue.index_last = int(indexes[-1])
+        files = self._unit_files(key)
+        if files is None:
+            return
+        count = min(len(indexes), max(files.end() - first, 0))  # what lies above is lag
+        self.lacking += len(indexes) - count
+        expected = units[: count * UNIT_SIZE]
+        stored = files.read(first, count) if count else b""
+        if stored == expected:
+            return
+        for number in differing_units(stored, expected, without_code=key[0] == SCHEDULE_TOPIC):
+            index = int(indexes[number])
+            where = f"{_name(key)} offset {first + number}"
+            theirs, ours = (
+                text[number * UNIT_SIZE : (number + 1) * UNIT_SIZE] for text in (stored, expected)
+            )
+            if any(theirs):
+                text = f"{where}: {_says_queue(theirs)} instead of {_says_queue(ours)}"
+                self.faults.append(Fault("QUEUE_MISMATCH", index, index, text))
+            else:
+                self.faults.append(Fault("QUEUE_MISSING", index, index, f"{where}: the unit is missing"))
+
+    def _check_beside(self, key: QueueKey, offset: int, index: int, from_pos: int, end_pos: int) -> None:
+        files = self._unit_files(key)
+        if files is None or not files.first <= offset < files.end():
+            return
+        unit = unpack_unit(files.read(offset, 1))
+        if unit.size > 0 and from_pos <= unit.physical_offset < end_pos:
+            where = f"{_name(key)} offset {offset}"
+            text = f"{where}: it points at {unit.physical_offset}, where no message of it is"
+            self.faults.append(Fault("QUEUE_DANGLING", index, index, text))
+
+
+class _Queue:
+    """Messages of one queue seen so far; `pending` units are not yet compared."""
+
+    __slots__ = (
+        "dense",
+        "first",
+        "index_last",
+        "indexes",
+        "indexes_first",
+        "next",
+        "pending",
+        "pending_first",
+    )
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.next = first
+        self.pending: list[bytes] = []
+        self.indexes: list[Array] = []
+        self.pending_first = first
+        self.indexes_first = -1
+        self.index_last = -1
+        self.dense = True
+
+
+def _name(key: QueueKey) -> str:
+    return f"{key[0].decode('utf-8', 'replace')}/{key[1]}"
+
+
+def _says_queue(unit: bytes) -> str:
+    try:
+        position, size, code = unpack_unit(unit)
+    except struct.error:
+        return "nothing"
+    return f"pos {position} size {size} tags {code}"

@@ -1,0 +1,352 @@
+"""Message records of a window as columns: their fields, their queue units, which queue they belong to. Pure.
+
+`read_records` answers only where every record of the window is well-formed and of the common kind; `derived`
+looks at the others one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pyarrow as pa
+
+from audit.entries import BODY_DAMAGED, CHAIN_UNKNOWN, Array, Bytes, Columns, rows_at, slice_crcs
+from formats.consume_queue import UNIT_SIZE
+from formats.entry import HEADER_SIZE, Kind
+from formats.message_ids import java_hash
+from formats.properties import TAGS
+from formats.record import (
+    BORN_HOST_V6,
+    CRC_MASK,
+    FIXED_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_SIZE,
+    STORE_HOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+)
+
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+"""Its tag codes are delivery times, which the log does not say."""
+
+_FIXED = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">i4"),
+        ("crc", ">u4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born", ">i8"),
+        ("born_host", "V8"),
+        ("stored", ">i8"),
+        ("store_host", "V8"),
+        ("reconsumed", ">i4"),
+        ("prepared", ">i8"),
+        ("body_size", ">i4"),
+    ]
+)
+_UNITS = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_SEPARATOR = 2
+_WEIGHTS = np.cumprod(np.full(1 << 16, 0x9E3779B97F4A7C15, np.uint64))
+"""Of the bytes of a topic: powers of an odd number, modulo 2^64."""
+_MAX_HASHED = 256
+"""Bytes of the longest text whose hash is computed in columns."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Records of one window, one array per field, in order of the log. `*_at`: offsets in the window's data.
+
+    `number`: which of the window's entries; `index`: its index; `store_ms`: store time.
+    """
+
+    number: Array
+    index: Array
+    kind: Array
+    physical: Array
+    size: Array
+    queue_id: Array
+    queue_offset: Array
+    sys_flag: Array
+    store_ms: Array
+    body_at: Array
+    body_size: Array
+    topic_at: Array
+    topic_size: Array
+    properties_at: Array
+    properties_size: Array
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def __getitem__(self, chosen: Array) -> Records:
+        """Some of them: a mask or numbers."""
+        return Records(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    @property
+    def dispatched(self) -> Array:
+        """Mask of those that take a place in a queue: no half messages, no rollbacks."""
+        transaction = self.sys_flag & TRANSACTION_MASK
+        found: Array = (transaction == 0) | (transaction == TRANSACTION_COMMIT)
+        return found
+
+
+def has_record(columns: Columns) -> Array:
+    """Mask of the entries whose body is a record: not the user's own, not Apache's empty ones."""
+    empty = (columns.size == HEADER_SIZE) & (columns.stored_crc == 0) & (columns.chain == 0)
+    found: Array = (columns.channel >> 24 != Kind.RAW) & ~empty
+    return found
+
+
+def read_records(data: bytes, base: int, columns: Columns, *, deep: bool = True) -> Records | None:
+    """All records of a window (`base`: log offset of `data[0]`), checked; None when one of them needs a
+    closer look: rotten, malformed, of a newer kind, or with IPv6 hosts.
+
+    Without `deep`, the CRC that a record has of its own is taken as fitting where that of its entry fits.
+    """
+    number = np.flatnonzero(has_record(columns))
+    chosen = columns[number]
+    kind = chosen.channel >> 24
+    size = chosen.size - HEADER_SIZE
+    if (kind > Kind.RAW).any() or (chosen.damage & BODY_DAMAGED).any() or (size < MIN_SIZE).any():
+        return None
+    if not len(number):
+        return _no_records()
+    octets = np.frombuffer(data, np.uint8)
+    at = chosen.pos - base + HEADER_SIZE
+    end = at + size
+    head = rows_at(octets, at, _FIXED)
+    magic, sys_flag = head["magic"], head["sys_flag"].astype(np.int64)
+    body_at, body_size = at + FIXED_SIZE, head["body_size"].astype(np.int64)
+    wide = magic == MAGIC_V2
+    topic_at = body_at + body_size + 1 + wide
+    fits = (
+        (wide | (magic == MAGIC_V1))
+        & (head["size"] == size)
+        & (head["physical"] == chosen.pos + HEADER_SIZE)
+        & (sys_flag & (BORN_HOST_V6 | STORE_HOST_V6) == 0)
+        & (body_size >= 0)
+        & (topic_at + 2 <= end)
+    )
+    if not fits.all():
+        return None
+    topic_size = octets[topic_at - 1].astype(np.int64)
+    topic_size[wide] += octets[topic_at[wide] - 2].astype(np.int64) << 8
+    properties_at = topic_at + topic_size + 2
+    if (properties_at > end).any():
+        return None
+    said = (octets[properties_at - 2].astype(np.int64) << 8) + octets[properties_at - 1]
+    if (said != end - properties_at).any():
+        return None
+    doubted = slice(None) if deep else np.flatnonzero(chosen.damage & CHAIN_UNKNOWN)
+    starts, ends = body_at[doubted], (body_at + body_size)[doubted]
+    if (slice_crcs(data, starts, ends) & CRC_MASK != head["crc"][doubted]).any():
+        return None
+    records = Records(
+        number,
+        chosen.index,
+        kind,
+        chosen.pos + HEADER_SIZE,
+        size,
+        head["queue_id"].astype(np.int64),
+        head["queue_offset"].astype(np.int64),
+        sys_flag,
+        head["stored"].astype(np.int64),
+        body_at,
+        body_size,
+        topic_at,
+        topic_size,
+        properties_at,
+        end - properties_at,
+    )
+    if (records.dispatched & (kind != Kind.MESSAGE)).any():
+        return None
+    return records
+
+
+def _no_records() -> Records:
+    return Records(*(np.empty(0, np.int64) for _ in fields(Records)))
+
+
+QueueKey = tuple[bytes, int]
+"""Topic and queue id."""
+
+
+class QueueNames:
+    """Numbers of the queues met so far, in order of their first record."""
+
+    def __init__(self) -> None:
+        self.keys: list[QueueKey] = []
+        self._numbers: dict[QueueKey, int] = {}
+        self._hashes = np.empty(0, np.uint64)
+        """Ascending; hash values that two queues share are left out."""
+        self._of_hash = np.empty(0, np.int64)
+
+    def number(self, key: QueueKey) -> int:
+        """Of one queue."""
+        known = self._numbers.get(key)
+        if known is None:
+            known = self._numbers[key] = len(self.keys)
+            self.keys.append(key)
+        return known
+
+    def numbers(self, data: bytes, records: Records) -> Array:
+        """Of the queue of each record."""
+        if not len(records):
+            return np.empty(0, np.int64)
+        names = _topic_rows(np.frombuffer(data, np.uint8), records)
+        hashed = _hashes(names, records.queue_id, records.topic_size)
+        at = np.minimum(np.searchsorted(self._hashes, hashed), max(len(self._hashes) - 1, 0))
+        if not len(self._hashes) or not (self._hashes[at] == hashed).all():
+            return self._learn(data, records, hashed)
+        found = self._of_hash[at]
+        return found if self._are(found, names, records) else self._singly(data, records)
+
+    def _are(self, found: Array, names: Bytes, records: Records) -> bool:
+        """Whether the records are of these queues, by their whole names."""
+        kinds, which = np.unique(found, return_inverse=True)
+        width = names.shape[1]
+        topics = [self.keys[number][0] for number in kinds.tolist()]
+        texts = np.frombuffer(b"".join(topic[:width].ljust(width, b"\0") for topic in topics), np.uint8)
+        sizes = np.array([len(topic) for topic in topics])
+        queue_ids = np.array([self.keys[number][1] for number in kinds.tolist()])
+        return bool(
+            (names == texts.reshape(len(kinds), width)[which]).all()
+            and (records.topic_size == sizes[which]).all()
+            and (records.queue_id == queue_ids[which]).all()
+        )
+
+    def _learn(self, data: bytes, records: Records, hashed: Array) -> Array:
+        found = self._singly(data, records)
+        pairs = dict(zip(self._hashes.tolist(), self._of_hash.tolist(), strict=True))
+        pairs.update(zip(hashed.tolist(), found.tolist(), strict=True))
+        self._hashes = np.array(sorted(pairs), np.uint64)
+        self._of_hash = np.array([pairs[value] for value in sorted(pairs)])
+        return found
+
+    def _singly(self, data: bytes, records: Records) -> Array:
+        starts, sizes = records.topic_at.tolist(), records.topic_size.tolist()
+        topics = (data[start : start + size] for start, size in zip(starts, sizes, strict=True))
+        return np.array([self.number(key) for key in zip(topics, records.queue_id.tolist(), strict=True)])
+
+
+def _topic_rows(octets: Bytes, records: Records) -> Bytes:
+    """Topics as rows of bytes, filled up with zeros."""
+    width = int(records.topic_size.max())
+    places = np.arange(width)
+    if int(records.topic_at[-1]) + width <= len(octets):
+        names = np.lib.stride_tricks.sliding_window_view(octets, width)[records.topic_at]
+    else:
+        names = octets[np.minimum(records.topic_at[:, None] + places, len(octets) - 1)]
+    names[places >= records.topic_size[:, None]] = 0
+    return names
+
+
+def _hashes(names: Bytes, queue_ids: Array, sizes: Array) -> Array:
+    """A 64-bit value that hardly ever is the same for two queues; zeros behind a name do not count."""
+    state = (queue_ids.astype(np.uint64) << np.uint64(32)) + sizes.astype(np.uint64)
+    for place in range(names.shape[1]):
+        state += names[:, place] * _WEIGHTS[place]
+    state ^= state >> np.uint64(29)
+    mixed: Array = state * _WEIGHTS[0]
+    return mixed
+
+
+def queue_units(data: bytes, records: Records) -> Array:
+    """The ConsumeQueue unit of each record: a row of 20 bytes, as they lie in a file."""
+    units = np.empty(len(records), _UNITS)
+    units["physical"], units["size"] = records.physical, records.size
+    units["code"] = tag_codes(data, records)
+    return units.view(np.uint8).reshape(-1, UNIT_SIZE)
+
+
+def differing_units(stored: bytes, expected: bytes, *, without_code: bool) -> list[int]:
+    """Numbers of the units that differ; `without_code`: in position and size alone."""
+    rows = (np.frombuffer(text, np.uint8).reshape(-1, UNIT_SIZE) for text in (stored, expected))
+    ours, theirs = (row[:, :12] if without_code else row for row in rows)
+    return np.flatnonzero((ours != theirs).any(axis=1)).tolist()
+
+
+def tag_codes(data: bytes, records: Records) -> Array:
+    """Tag code of each record: Java's hash of its TAGS property, 0 without."""
+    return property_texts(data, records).hashes(TAGS)
+
+
+class PropertyTexts:
+    """The properties of some records, one text behind the other."""
+
+    def __init__(self, text: Bytes, sizes: Array) -> None:
+        self.text = text
+        self._sizes = sizes
+        self._starts = np.cumsum(sizes) - sizes
+        self._separators = np.append(np.flatnonzero(text == _SEPARATOR), len(text))
+
+    def find(self, name: str) -> tuple[Array, Array, Array]:
+        """Which records have this property, and where in `text` its values begin and end.
+
+        The first one of a record counts, as in `formats.properties.find_property`.
+        """
+        text, starts = self.text, self._starts
+        needle = name.encode() + b"\x01"
+        count = len(text) - len(needle) + 1
+        if count <= 0:
+            return (np.empty(0, np.int64),) * 3
+        found = text[:count] == needle[0]
+        for place in range(1, len(needle)):
+            found &= text[place : place + count] == needle[place]
+        at = np.flatnonzero(found)
+        owner = np.searchsorted(starts, at, side="right") - 1
+        begins_property = (at == starts[owner]) | (text[at - 1] == _SEPARATOR)
+        whole = begins_property & (at + len(needle) <= (starts + self._sizes)[owner])
+        owner, first = np.unique(owner[whole], return_index=True)
+        begin = at[whole][first] + len(needle)
+        end = self._separators[np.searchsorted(self._separators, begin)]
+        return owner, begin, np.minimum(end, (starts + self._sizes)[owner])
+
+    def hashes(self, name: str) -> Array:
+        """Java's hash of this property of each record, 0 without."""
+        hashed = np.zeros(len(self._sizes), np.int64)
+        owner, begin, end = self.find(name)
+        hashed[owner] = java_hashes(self.text, begin, end)
+        return hashed
+
+
+def property_texts(data: bytes, records: Records) -> PropertyTexts:
+    """The properties of these records."""
+    begin, sizes = records.properties_at, records.properties_size
+    edges = np.empty(2 * len(records), np.int32)
+    edges[0::2], edges[1::2] = begin, begin + sizes
+    # Every second value of this array is a text, the others are what lies between them.
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
+    pieces = pa.Array.from_buffers(pa.binary(), max(len(edges) - 1, 0), buffers)
+    every_second = np.arange(0, len(edges), 2)  # not pa.array(...), which imports pandas
+    texts = pieces.take(
+        pa.Array.from_buffers(pa.int64(), len(every_second), [None, pa.py_buffer(every_second)])
+    )
+    return PropertyTexts(np.frombuffer(texts.buffers()[2] or b"", np.uint8)[: int(sizes.sum())], sizes)
+
+
+def java_hashes(text: Bytes, begin: Array, end: Array) -> Array:
+    """String.hashCode of UTF-8 ranges of `text`, as signed 32-bit numbers."""
+    length = end - begin
+    width = int(length.max(initial=0))
+    hashed = np.zeros(len(begin), np.int64)
+    odd = np.ones(len(begin), bool)
+    if width <= _MAX_HASHED:
+        state = np.zeros(len(begin), np.uint32)
+        odd[:] = False
+        for place in range(width):
+            inside = place < length
+            octet = text[np.minimum(begin + place, len(text) - 1)]
+            odd |= inside & (octet >= 128)
+            state = np.where(inside, state * np.uint32(31) + octet, state)
+        hashed = state.view(np.int32).astype(np.int64)
+    for number in np.flatnonzero(odd).tolist():
+        value = text[begin[number] : end[number]].tobytes().decode("utf-8", "replace")
+        hashed[number] = java_hash(value)
+    return hashed

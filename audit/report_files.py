@@ -1,0 +1,91 @@
+"""Results as files: `--report FILE`, what it holds by the ending of its name.
+
+A file is published by one rename: who looks sees the old report or the new one, never a part.
+"""
+
+from __future__ import annotations
+
+import json
+import os.path
+from argparse import ArgumentTypeError
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from importlib import import_module
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from runtime import Env, Lane
+from runtime.publish import publish
+
+FORMATS = {
+    ".html": "a page",
+    ".json": "one object",
+    ".parquet": "rows",
+    ".txt": "as in the terminal",
+}
+
+
+class Records(NamedTuple):
+    """Rows for Parquet. Kinds of columns: string, bigint, double, timestamp (ms since the epoch)."""
+
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[object]]
+
+
+@runtime_checkable
+class Reportable(Protocol):
+    """A result that can be written in every format."""
+
+    def as_json(self) -> dict[str, object]:
+        """One object."""
+
+    def lines(self) -> Iterator[str]:
+        """For a terminal."""
+
+    def page(self, when: str) -> str:
+        """A self-contained HTML page; `when`: time of the run, for people."""
+
+    def records(self) -> Records:
+        """The essence as rows. The file gets a column `run` in front, the time of the run."""
+
+
+def report_path(text: str) -> str:
+    """An argument that names a report; wrong ones are refused before any work is done."""
+    ending = os.path.splitext(text)[1]
+    if ending not in FORMATS:
+        close = get_close_matches(ending, FORMATS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ArgumentTypeError(f"{text!r} does not end in one of {', '.join(FORMATS)}{hint}")
+    directory = os.path.dirname(text)
+    if directory and not os.path.isdir(directory):
+        raise ArgumentTypeError(f"{directory!r}: no such directory")
+    if ending == ".parquet":
+        try:
+            import_module("pyarrow")
+        except ImportError:
+            raise ArgumentTypeError("Parquet needs pyarrow: pip install 'dledger[spark]'") from None
+    return text
+
+
+async def write_report(env: Env, path: str, result: Reportable) -> None:
+    """Write one file. OSError; ValueError for a name that `report_path` refuses."""
+    data = await env.workers.run(Lane.DISK, render, result, path, env.wall.now_ms())
+    await publish(env.files, env.workers, Lane.DISK, path, data)
+
+
+def render(result: Reportable, path: str, now_ms: int) -> bytes:
+    """The bytes of the file. `now_ms`: time of the run, ms since the epoch."""
+    when = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    match os.path.splitext(path)[1]:
+        case ".html":
+            return result.page(when).encode()
+        case ".json":
+            return json.dumps(result.as_json()).encode() + b"\n"
+        case ".parquet":
+            from audit.report_table import parquet_bytes
+
+            return parquet_bytes(result.records(), now_ms)
+        case ".txt":
+            return "\n".join([*result.lines(), when, ""]).encode()
+        case ending:
+            raise ValueError(f"{ending!r} is no format of reports: {', '.join(FORMATS)}")

@@ -1,0 +1,115 @@
+"""Rows as bytes, for the way from a broker to an auditor: pages of MessagePack arrays `[kind, field, ...]`.
+
+A field that the sender does not know yet takes its default at the receiver; a kind that the receiver does not
+know is an error that says so: an audit must not leave out what it cannot read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgpack
+
+from audit.findings import ROW_KINDS, Row
+from audit.layout import SegmentTask
+from audit.scan import EntryRow
+
+PAGE_BYTES = 1024 * 1024
+"""A page ends with the row that reaches this size."""
+
+
+class UnknownRow(Exception):
+    """Bytes that are no rows, or rows of a newer version."""
+
+
+class TaskRow(NamedTuple):
+    """What others may know of a `SegmentTask`; `next_first`: -1 for none."""
+
+    start: int
+    size: int
+    segment_size: int
+    committed: int
+    next_first: int
+    index_end: int
+    first_index: int
+
+
+class MemberRow(NamedTuple):
+    """A member of the group that a replica knows of. `address`: host:port for clients, or empty."""
+
+    node: str
+    address: str
+
+
+AnyRow = Row | EntryRow | TaskRow | MemberRow
+
+KINDS: dict[str, type[Any]] = {**ROW_KINDS, "entry": EntryRow, "task": TaskRow, "member": MemberRow}
+NAMES = {kind: name for name, kind in KINDS.items()}
+
+
+def encode_pages(rows: Iterable[AnyRow], page_bytes: int = PAGE_BYTES) -> Iterator[bytes]:
+    """At least one page, which may be empty."""
+    pack = msgpack.Packer(use_bin_type=True).pack
+    pending: list[bytes] = []
+    size = 0
+    for row in rows:
+        packed: bytes = pack((NAMES[type(row)], *row))
+        pending.append(packed)
+        size += len(packed)
+        if size >= page_bytes:
+            yield b"".join(pending)
+            pending, size = [], 0
+    yield b"".join(pending)
+
+
+def decode_page(page: bytes) -> Iterator[AnyRow]:
+    """The rows of one page; UnknownRow."""
+    unpacker = msgpack.Unpacker(use_list=False, raw=False, max_buffer_size=len(page) or 1)
+    unpacker.feed(page)
+    try:
+        for fields in unpacker:
+            yield _row(fields)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise UnknownRow(f"a page that cannot be read: {error}") from error
+
+
+def _row(fields: object) -> AnyRow:
+    if not isinstance(fields, tuple) or not fields or fields[0] not in KINDS:
+        kind = fields[0] if isinstance(fields, tuple) and fields else fields
+        raise UnknownRow(f"a row of kind {kind!r}: the broker is newer than this auditor")
+    try:
+        row: AnyRow = KINDS[fields[0]](*fields[1:])
+    except TypeError as error:
+        raise UnknownRow(f"a row of kind {fields[0]!r} with {len(fields) - 1} fields: {error}") from error
+    return row
+
+
+def as_task_row(task: SegmentTask) -> TaskRow:
+    """Without what is of use on its own machine only."""
+    next_first = -1 if task.next_first is None else task.next_first
+    return TaskRow(
+        task.start,
+        task.size,
+        task.segment_size,
+        task.committed,
+        next_first,
+        task.index_end,
+        task.first_index,
+    )
+
+
+def as_task(row: TaskRow, replica: str) -> SegmentTask:
+    """For an engine: it cannot be read from files."""
+    return SegmentTask(
+        replica=replica,
+        directory="",
+        queue_root="",
+        start=row.start,
+        size=row.size,
+        segment_size=row.segment_size,
+        committed=row.committed,
+        next_first=None if row.next_first < 0 else row.next_first,
+        index_end=row.index_end,
+        first_index=row.first_index,
+    )

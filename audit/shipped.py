@@ -1,0 +1,139 @@
+"""Replicas as rows that brokers shipped (`audit.parquet`): an audit without their stores.
+
+Digests say where replicas differ, not how: there the entries are read through other sources, brokers or
+directories of the same replicas (`audit.drilling`). Where there is none, that is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from audit.digests import BLOCK_ENTRIES
+from audit.entries import UNREADABLE
+from audit.findings import BoundRow, ReplicaRow, Row, finding, unread_segment
+from audit.layout import SegmentTask, StoreError
+from audit.parquet import SIDE, Place, find_scans, usable_scan
+from audit.replicas import Look
+from audit.scan import EntryRow
+from runtime import Files
+
+
+@dataclass(frozen=True)
+class ShippedReader:
+    """`audit.replicas.SegmentReader` of a replica's rows. `side`: its side scan's bound, without segments."""
+
+    files: Files
+    root: str
+    side: BoundRow
+
+    def scan(self, task: SegmentTask, block_entries: int = BLOCK_ENTRIES) -> Iterator[Row]:
+        place = Place(self.side.group, self.side.replica, task.start)
+        known, problem = usable_scan(self.files, self.root, place, self.side)
+        if known is None:
+            yield finding("UNREADABLE", task.replica, problem, segment=task.start)
+            yield unread_segment(task.replica, task.start)
+        else:
+            yield from (row._replace(replica=task.replica) for row in known.rows)
+
+    def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
+        """There are no entries here."""
+        yield EntryRow(task.replica, -1, -1, 0, 0, 0, UNREADABLE)
+
+
+@dataclass(frozen=True)
+class ShippedReplica:
+    """`audit.replicas.ReplicaView` of what one broker shipped."""
+
+    reader: ShippedReader
+    name: str
+    rows: tuple[Row, ...]
+    sizes: tuple[tuple[int, int], ...]
+    """Start of each segment, and bytes of its rows."""
+
+    def named(self, name: str) -> ShippedReplica:
+        return replace(self, name=name)
+
+    def row(self) -> ReplicaRow:
+        (own,) = (row for row in self.rows if isinstance(row, ReplicaRow))
+        return own._replace(replica=self.name)
+
+    def tasks(self) -> Sequence[SegmentTask]:
+        row = self.row()
+        return [
+            SegmentTask(
+                replica=self.name,
+                directory="",
+                queue_root="",
+                start=start,
+                size=size,
+                segment_size=row.segment_size,
+                committed=row.committed,
+                next_first=None,
+                index_end=row.index_end,
+            )
+            for start, size in self.sizes
+        ]
+
+    def side(self) -> Iterator[Row]:
+        yield self.row()
+        for row in self.rows:
+            if not isinstance(row, ReplicaRow):
+                yield row._replace(replica=self.name)
+
+
+@dataclass(frozen=True)
+class ShippedSource:
+    """What the brokers of one group shipped to a directory (`audit.replicas.ReplicaSource`).
+
+    `not_before_ms`: wall clock; what was shipped last before that is looked at, and said to be old.
+    """
+
+    root: str
+    group: str
+    files: Files = field(compare=False, repr=False)
+    not_before_ms: int = 0
+
+    @property
+    def place(self) -> str:
+        return f"{self.root}, group {self.group}"
+
+    def look(self) -> Look:
+        """StoreError when nothing of the group was shipped there."""
+        places = [place for place in find_scans(self.files, self.root) if place.group == self.group]
+        if not places:
+            raise StoreError(
+                f"{self.place}: nothing was shipped there: is digestShipPath set on the brokers?"
+            )
+        replicas: list[ShippedReplica] = []
+        problems = []
+        for name in dict.fromkeys(place.replica for place in places):
+            place = Place(self.group, name, SIDE)
+            side, problem = usable_scan(self.files, self.root, place, None)
+            if side is None or sum(isinstance(row, ReplicaRow) for row in side.rows) != 1:
+                problems.append(
+                    finding("UNREADABLE", name, problem or f"{place.path(self.root)} is not whole")
+                )
+                continue
+            if side.bound.scanned_ms < self.not_before_ms:
+                age_s = (self.not_before_ms - side.bound.scanned_ms) // 1000
+                problems.append(
+                    finding("STALE_DIGESTS", name, f"shipped {age_s} s before what counts as new")
+                )
+            sizes = tuple((start, self._size(name, start)) for start in side.bound.segments)
+            reader = ShippedReader(self.files, self.root, side.bound._replace(segments=()))
+            replicas.append(ShippedReplica(reader, name, tuple(side.rows), sizes))
+        members = max((replica.row().members for replica in replicas), default=0)
+        if 0 < len(replicas) < members:
+            text = f"{len(replicas)} of {members} members have shipped digests to {self.root}"
+            problems.append(finding("UNREACHABLE", "", text))
+        return Look(tuple(replicas), tuple(problems))
+
+    def _size(self, replica: str, start: int) -> int:
+        path = Place(self.group, replica, start).path(self.root)
+        return self.files.size(path) if self.files.exists(path) else 0
+
+
+def shipped_groups(files: Files, root: str) -> list[str]:
+    """Groups of which something was shipped to a directory."""
+    return sorted({place.group for place in find_scans(files, root)})
