@@ -47,6 +47,8 @@ async def main(
             await broker.server.start(config.bind_address, config.listen_port)
             http = await _start_http(broker)
             tasks.start("background", broker.background.run())
+            tasks.start("audit", broker.audit_jobs.run())
+            tasks.start("ship", broker.shipper.run())
             tasks.start("remoting", broker.server.run())
             tasks.start("client", broker.client.run())
             tasks.start("registration", broker.registrar.run())

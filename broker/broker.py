@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from broker.auditing import AuditJobs
 from broker.background import Background
 from broker.catalog import Catalog
 from broker.clients import Clients
@@ -13,6 +14,7 @@ from broker.config import BrokerConfig
 from broker.gate import LeaderGate
 from broker.offsets import PendingOffsets
 from broker.ports import Node
+from broker.processors.audit import AuditProcessor
 from broker.processors.client_manager import ClientProcessor
 from broker.processors.offsets import OffsetProcessor
 from broker.processors.pull import PullProcessor
@@ -20,6 +22,7 @@ from broker.processors.send import SendProcessor
 from broker.processors.topic_admin import AdminProcessor
 from broker.registration import Registrar
 from broker.sealing import Sealer
+from broker.shipping import Shipper, ShipSettings
 from broker.store.message_store import MessageStore, StoreLimits
 from broker.store.reader import Reader
 from broker.topics import system_topics
@@ -52,6 +55,14 @@ class Broker:
         self.node = make_node(env, config.node_config(), self)
         self.gate = LeaderGate(self.node, config)
         self.background = Background()
+        self.audit_jobs = AuditJobs(env, config.audit_bytes_per_s)
+        ship = ShipSettings(
+            config.digest_ship_path,
+            config.dledger_group or config.broker_name,
+            config.digest_ship_interval_ms,
+            config.digest_rescan_hours,
+        )
+        self.shipper = Shipper(env, ship, config.store_root, config.self_id, self.audit_jobs.pace)
         self.clients = Clients()
         self.client = RemotingClient(
             env, limits=ClientLimits(), on_connection_lost=lambda address: self.registrar.lost(address)
@@ -79,6 +90,7 @@ class Broker:
             **self._client_processor.handlers(),
             **offsets.handlers(),
             **admin.handlers(),
+            **AuditProcessor(config, self.audit_jobs, self.members).handlers(),
         }
         self.server = RemotingServer(
             env,
@@ -193,6 +205,13 @@ class Broker:
         """Messages sealed since start."""
         return self.sealed_before + (0 if self._sealer is None else self._sealer.messages)
 
+    def members(self) -> dict[str, str]:
+        """Members of the group: node id -> where clients reach it, or empty when this node does not know."""
+        status = self.node.status()
+        nodes = [*_texts(status.get("voters")), *_texts(status.get("learners"))] or list(self.config.peers)
+        known = {node: self.node.peer_meta(node).get("client_addr", "") for node in nodes}
+        return {**known, self.config.self_id: self.config.client_addr}
+
     def runtime_info(self) -> dict[str, str]:
         """28 GET_BROKER_RUNTIME_INFO."""
         status = self.node.status()
@@ -218,6 +237,10 @@ class Broker:
     def _ops_applied(self, ops: list[str]) -> None:
         if "topic" in ops:
             self.registrar.changed()
+
+
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def _whole(value: object) -> int:

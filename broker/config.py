@@ -87,6 +87,14 @@ class BrokerConfig:
     clean_forcibly: bool = True
     clean_interval_ms: int = 10_000
 
+    audit_bytes_per_s: int = 32 * 1024 * 1024
+    """What scans of the own store for auditors read at most; 0: no limit."""
+    digest_ship_path: str = ""
+    """A directory where this broker writes digests of its store for auditors; empty: it does not."""
+    digest_ship_interval_ms: int = 600_000
+    digest_rescan_hours: int = 168
+    """After that a segment in which nothing changed is scanned again, as media rot; 0: never."""
+
     max_topics: int = 50_000
     """Topics of the group; one more is refused."""
     max_groups: int = 50_000
@@ -167,6 +175,12 @@ def _any_text(value: str) -> str:
     return value
 
 
+def _directory(value: str) -> str:
+    if "://" in value:
+        raise ValueError(f"{value!r}: expected a directory of this machine (mount what is elsewhere)")
+    return value.rstrip("/") if value != "/" else value
+
+
 def _flag(value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise ValueError(f"{value!r}: expected true or false")
@@ -242,6 +256,10 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "diskSpaceWarningLevelRatio": ("refuse_percent", _number(10, 100)),  # likewise
     "cleanFileForciblyEnable": ("clean_forcibly", _flag),
     "cleanResourceInterval": ("clean_interval_ms", _number(10, 3_600_000)),
+    "auditBytesPerSecond": ("audit_bytes_per_s", _number(0, 1 << 40)),  # ours
+    "digestShipPath": ("digest_ship_path", _directory),  # ours
+    "digestShipIntervalMs": ("digest_ship_interval_ms", _number(100, 7 * 24 * 3_600_000)),  # ours
+    "digestRescanHours": ("digest_rescan_hours", _number(0, 24 * 366)),  # ours
     "autoCreateTopicEnable": ("auto_create_topic", _flag),
     "autoCreateSubscriptionGroup": ("auto_create_group", _flag),
     "defaultTopicQueueNums": ("default_topic_queues", _number(1, 1024)),

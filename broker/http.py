@@ -112,6 +112,15 @@ class BrokerCollector(Collector):
         yield _counter("messages_dispatched", "Messages applied to queues", store.dispatcher.messages)
         yield _counter("entries_malformed", "Entries skipped", store.dispatcher.malformed)
         yield _counter("operations_skipped", "System operations skipped", store.state.skipped)
+        if broker.config.digest_ship_path:
+            ship = broker.shipper.stats
+            yield _gauge(
+                "digests_shipped_ms", "When digests were last shipped, ms since 1970", ship.shipped_ms
+            )
+            yield _counter("digest_segments_scanned", "Segments scanned to ship digests", ship.segments)
+            yield _counter(
+                "digest_rounds_failed", "Rounds in which digests could not be shipped", ship.failures
+            )
         errors = CounterMetricFamily("dledger_errors", "Failed requests and connections", labels=["cause"])
         for cause, count in sorted(stats.errors.items()):
             errors.add_metric([cause], count)

@@ -7,7 +7,7 @@ must not call blocking methods of the same client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -21,8 +21,12 @@ from client.pending import OnSent
 from client.producer import AsyncProducer
 from client.pull_consumer import AsyncPullConsumer
 from client.push_consumer import AsyncPushConsumer, MessageModel
+from client.ranges import RangeOptions, RangeReader
 from client.subscription import ALL
 from runtime.loops import LoopThread, Waiter
+
+PULLED_AHEAD = 8
+"""Queues that a `RangePuller` pulls from at once, and answers that wait for the application at most."""
 
 T = TypeVar("T")
 C = TypeVar("C", bound=AbstractAsyncContextManager)  # type: ignore[type-arg]
@@ -178,6 +182,10 @@ class Producer(_Hosted[AsyncProducer]):
         """Send messages of one topic as one; see AsyncProducer.send_batch."""
         return self._run(lambda producer: producer.send_batch(messages, queue))
 
+    def has_route(self, topic: str) -> bool:
+        """Whether the topic exists, as far as the NameServers' last answer says."""
+        return self._open()[0].has_route(topic)
+
     def create_topic(self, topic: str, queues: int = 8, broker_name: str | None = None) -> None:
         """Create a topic and wait until it can be used."""
         self._run(lambda producer: producer.create_topic(topic, queues, broker_name))
@@ -251,6 +259,83 @@ class PushConsumer(_Hosted[AsyncPushConsumer]):
         """The queues that are ours now."""
         inner, _ = self._open()
         return inner.queues
+
+
+class RangePuller(_Hosted[RangeReader]):
+    """Knows queues and pulls ranges of them, in no group's progress; see client.ranges.
+
+    >>> with RangePuller("127.0.0.1:9876", RangeOptions("reports")) as puller:  # doctest: +SKIP
+    ...     bounds = puller.bounds(puller.queues("orders"))
+    ...     for queue, records in puller.pull([(queue, *ends) for queue, ends in bounds.items()]): ...
+    """
+
+    def __init__(self, namesrv: str | Sequence[str], options: RangeOptions) -> None:
+        super().__init__("range reader")
+        self.options = options
+        self._namesrv = namesrv
+
+    def _make(self) -> RangeReader:
+        return RangeReader(self._namesrv, self.options)
+
+    def topics(self) -> list[str]:
+        """All topics that the NameServer knows."""
+        return self._run(lambda reader: reader.topics())
+
+    def system_topics(self) -> list[str]:
+        """Those that brokers made for themselves."""
+        return self._run(lambda reader: reader.system_topics())
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic."""
+        return self._run(lambda reader: reader.queues(topic))
+
+    def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        """Of each queue the offset of the oldest message, and that which the next one will get."""
+        return self._run(lambda reader: reader.bounds(queues))
+
+    def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Of each queue the offset of the first message stored at or after a time, in ms since the epoch."""
+        return self._run(lambda reader: reader.at_time(queues, timestamp_ms))
+
+    def pull(
+        self, ranges: Iterable[tuple[MessageQueue, int, int]], expression: str = ALL
+    ) -> Iterator[tuple[MessageQueue, bytes]]:
+        """Records of messages [start, end) of all ranges, each in order, pulled side by side."""
+        inner, thread = self._open()
+        arrived: asyncio.Queue[tuple[MessageQueue, bytes] | ClientError | None] = asyncio.Queue(PULLED_AHEAD)
+        pulling = thread.submit(_pull_all(inner, list(ranges), expression, arrived))
+        try:
+            while (item := thread.run(arrived.get())) is not None:
+                if isinstance(item, ClientError):
+                    raise item
+                yield item
+            pulling.result()
+        finally:
+            pulling.cancel()
+
+
+async def _pull_all(
+    reader: RangeReader,
+    ranges: Sequence[tuple[MessageQueue, int, int]],
+    expression: str,
+    arrived: asyncio.Queue[tuple[MessageQueue, bytes] | ClientError | None],
+) -> None:
+    free = asyncio.Semaphore(PULLED_AHEAD)
+
+    async def one(queue: MessageQueue, start: int, end: int) -> None:
+        async with free:
+            try:
+                async for records in reader.pull(queue, start, end, expression):
+                    await arrived.put((queue, records))
+            except ClientError as error:
+                await arrived.put(error)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for queue, start, end in ranges:
+                tasks.create_task(one(queue, start, end), name=f"pull {queue.topic} {queue.queue_id}")
+    finally:
+        await arrived.put(None)
 
 
 class PullConsumer(_Hosted[AsyncPullConsumer]):

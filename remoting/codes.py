@@ -164,6 +164,11 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
+    AUDIT_DESCRIBE = 28001  # ours, as all of 28xxx: see remoting.audit_headers
+    AUDIT_SEGMENT = 28002
+    AUDIT_SIDE = 28003
+    AUDIT_DRILL = 28004
+    AUDIT_PAGE = 28005
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -1,0 +1,168 @@
+"""Scans of the own store that auditors ask for: one after another, in a lane of their own, at a bounded rate.
+
+Each is a job; its rows are kept as encoded pages until others need the room, so that they can be fetched page
+by page, and so that a second auditor may take what the first one had read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING
+
+from remoting.codes import ResponseCode
+from remoting.errors import RemotingError
+from runtime.env import Env
+from runtime.files import Files
+from runtime.paced import Pace, PacedFiles
+from runtime.workers import Lane
+
+if TYPE_CHECKING:
+    from audit.row_codec import AnyRow
+
+HOLD_S = 5.0
+"""A request for rows that are not there yet is answered after this: ask again."""
+WANTED_S = 30.0
+"""A job that nobody asked about for so long is not begun: its auditor is gone."""
+MAX_WAITING = 64
+"""Jobs that wait for their turn; one more is answered SYSTEM_BUSY."""
+MAX_JOB_BYTES = 32 * 1024 * 1024
+"""Rows of one job; more fails it."""
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+"""Rows of all jobs that are done; the oldest are dropped above it."""
+MAX_KEPT_JOBS = 4096
+"""Jobs that are done, likewise."""
+
+Work = Callable[[Files], "Iterable[AnyRow]"]
+"""What a job does, in a thread."""
+
+
+class TooManyRows(Exception):
+    """A scan found so much that its rows are not worth keeping."""
+
+
+class Job:
+    """A scan that was asked for. `pages` when it is `done`, unless there is an `error`."""
+
+    __slots__ = ("asked_at", "began_at", "done", "error", "id", "key", "pages", "waiting", "work")
+
+    def __init__(self, job_id: str, key: Hashable, work: Work, now: float) -> None:
+        self.id = job_id
+        self.key = key
+        self.work = work
+        self.asked_at = self.began_at = now
+        self.done = False
+        self.pages: list[bytes] = []
+        self.error = ""
+        self.waiting: dict[Callable[[], None], asyncio.TimerHandle] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes kept."""
+        return sum(map(len, self.pages))
+
+
+class AuditJobs:
+    """All of one broker. `run` must be running."""
+
+    def __init__(self, env: Env, bytes_per_s: int) -> None:
+        self.pace = Pace(bytes_per_s)
+        self.files = PacedFiles(env.files, self.pace)
+        self._env = env
+        self._log = env.log.child("audit")
+        self._jobs: dict[str, Job] = {}  # oldest first
+        self._queue: deque[Job] = deque()
+        self._wake = asyncio.Event()
+
+    def start(self, key: Hashable, work: Work, max_age_s: float = 0.0) -> Job:
+        """A job for `work`, or one with the same key that began no longer ago than that. SYSTEM_BUSY."""
+        now = asyncio.get_running_loop().time()
+        for job in self._jobs.values():
+            if job.key == key and now - job.began_at < max_age_s and not job.error:
+                return job
+        if len(self._queue) >= MAX_WAITING:
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{MAX_WAITING} audit scans are waiting already")
+        job = Job(f"{self._env.random.getrandbits(64):016x}", key, work, now)
+        self._jobs[job.id] = job
+        self._queue.append(job)
+        self._wake.set()
+        return job
+
+    def find(self, job_id: str) -> Job:
+        """QUERY_NOT_FOUND when it is unknown, or dropped."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise RemotingError(
+                ResponseCode.QUERY_NOT_FOUND, f"audit job {job_id} is not known here any more"
+            )
+        return job
+
+    def wait(self, job: Job, answer: Callable[[], None]) -> None:
+        """Call `answer` when the job is done, or after HOLD_S."""
+        loop = asyncio.get_running_loop()
+        job.asked_at = loop.time()
+        if job.done:
+            answer()
+        else:
+            job.waiting[answer] = loop.call_later(HOLD_S, self._held_long_enough, job, answer)
+
+    def _held_long_enough(self, job: Job, answer: Callable[[], None]) -> None:
+        del job.waiting[answer]
+        answer()
+
+    async def run(self) -> None:
+        """Do the jobs, until cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    job = self._queue.popleft()
+                    if job.waiting or loop.time() - job.asked_at < WANTED_S:
+                        job.began_at = loop.time()
+                        await self._do(job)
+                    else:
+                        del self._jobs[job.id]
+        finally:
+            self.pace.stop()
+
+    async def _do(self, job: Job) -> None:
+        try:
+            job.pages = await self._env.workers.run(Lane.SCAN, _collect, job.work, self.files)
+        except Exception as error:  # the boundary of one request (safety.md S29): told to who asked
+            job.error = f"{type(error).__name__}: {error}"
+            self._log.warning("audit job failed", error=job.error)
+        job.done = True
+        self._drop_old()
+        waiting, job.waiting = job.waiting, {}
+        for answer, timer in waiting.items():
+            timer.cancel()
+            answer()
+
+    def _drop_old(self) -> None:
+        done = [job for job in self._jobs.values() if job.done]
+        size, count = sum(job.size for job in done), len(done)
+        for job in done[:-1]:
+            if size <= MAX_KEPT_BYTES and count <= MAX_KEPT_JOBS:
+                return
+            size -= job.size
+            count -= 1
+            del self._jobs[job.id]
+
+
+def _collect(work: Work, files: Files) -> list[bytes]:
+    # Here, so that numpy is loaded where it is wanted, and in this thread.
+    from audit.row_codec import encode_pages
+
+    pages: list[bytes] = []
+    size = 0
+    for page in encode_pages(work(files)):
+        size += len(page)
+        if size > MAX_JOB_BYTES:
+            raise TooManyRows(
+                f"more than {MAX_JOB_BYTES} bytes of rows: audit this store's directory instead"
+            )
+        pages.append(page)
+    return pages

@@ -1,0 +1,210 @@
+"""Audit of this broker's replica over the network: 28001 to 28005 (`remoting.audit_headers`).
+
+Any node answers, whatever its role: the auditor compares them. Answers say what lies on the disk, by the same
+code that audits a directory, bounded by the checkpoint as it was when the replica described itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from broker.auditing import AuditJobs, Job
+from broker.config import BrokerConfig
+from remoting.audit_headers import (
+    AuditDescribeHeader,
+    AuditDrillHeader,
+    AuditPageHeader,
+    AuditSegmentHeader,
+    AuditSideHeader,
+)
+from remoting.codes import RequestCode, ResponseCode
+from remoting.commands import Request
+from remoting.errors import RemotingError
+from remoting.server import Connection, Handler
+from runtime.files import Files
+
+if TYPE_CHECKING:
+    from audit.layout import Replica, SegmentTask
+    from audit.row_codec import AnyRow
+
+MAX_DESCRIPTIONS = 16
+"""Of the replica, each as it was once; the one not used for longest makes room for another."""
+MAX_DRILLED_ENTRIES = 1 << 20
+"""Entries of one drill request."""
+
+
+class Described:
+    """The replica as it described itself to one auditor. Filled by a thread before its job is done."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.replica: Replica | None = None
+        self.tasks: dict[int, SegmentTask] = {}
+
+
+class AuditProcessor:
+    """Handlers of the audit codes. `members`: node id -> address for clients, or empty."""
+
+    def __init__(
+        self, config: BrokerConfig, jobs: AuditJobs, members: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._config = config
+        self._jobs = jobs
+        self._members = members
+        self._described: dict[str, Described] = {}  # least recently used first
+
+    def handlers(self) -> dict[int, Handler]:
+        """Code -> handler."""
+        return {
+            RequestCode.AUDIT_DESCRIBE: self.describe,
+            RequestCode.AUDIT_SEGMENT: self.segment,
+            RequestCode.AUDIT_SIDE: self.side,
+            RequestCode.AUDIT_DRILL: self.drill,
+            RequestCode.AUDIT_PAGE: self.page,
+        }
+
+    def describe(self, connection: Connection, request: Request) -> None:
+        """28001. Always anew: what it says bounds all that follows."""
+        version = request.header(AuditDescribeHeader).version
+        described = Described(version)
+        root, node, members = self._config.store_root, self._config.self_id, dict(self._members())
+        job = self._jobs.start(None, lambda files: describe(files, root, node, members, described))
+        if len(self._described) >= MAX_DESCRIPTIONS:
+            del self._described[next(iter(self._described))]
+        self._described[job.id] = described
+        self._answer(connection, request, job)
+
+    def segment(self, connection: Connection, request: Request) -> None:
+        """28002."""
+        header = request.header(AuditSegmentHeader)
+        if header.blockEntries < 1:
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, "blockEntries: at least 1")
+        task = settled(self._task(header.description, header.start))
+        key = ("segment", task, header.blockEntries)
+        work = partial(_scan, task, header.blockEntries)
+        self._answer(connection, request, self._jobs.start(key, work, header.maxAgeMs / 1000))
+
+    def side(self, connection: Connection, request: Request) -> None:
+        """28003."""
+        replica = self._known(request.header(AuditSideHeader).description).replica
+        if replica is None:
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, "the replica is still being described")
+        self._answer(connection, request, self._jobs.start(None, partial(_side, replica)))
+
+    def drill(self, connection: Connection, request: Request) -> None:
+        """28004."""
+        header = request.header(AuditDrillHeader)
+        task = self._task(header.description, header.start)
+        work = partial(_drill, task, parse_ranges(request.body))
+        self._answer(connection, request, self._jobs.start(None, work))
+
+    def page(self, connection: Connection, request: Request) -> None:
+        """28005."""
+        header = request.header(AuditPageHeader)
+        self._answer(connection, request, self._jobs.find(header.job), header.page)
+
+    def _answer(self, connection: Connection, request: Request, job: Job, page: int = 0) -> None:
+        self._jobs.wait(job, partial(respond, connection, request, job, page))
+
+    def _known(self, description: str) -> Described:
+        described = self._described.pop(description, None)
+        if described is None:
+            text = "this broker was restarted, or too many audits run: describe the replica again"
+            raise RemotingError(ResponseCode.QUERY_NOT_FOUND, text)
+        self._described[description] = described  # now the most recently used
+        return described
+
+    def _task(self, description: str, start: int) -> SegmentTask:
+        task = self._known(description).tasks.get(start)
+        if task is None:
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, f"no segment was described at {start}")
+        return task
+
+
+def respond(connection: Connection, request: Request, job: Job, page: int) -> None:
+    """The page, or how far the job is."""
+    if job.error:
+        connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=job.error)
+        return
+    ext = {"job": job.id, "pages": str(len(job.pages))}
+    if not job.done:
+        connection.respond(request, ResponseCode.SUCCESS, ext=ext)
+    elif not 0 <= page < len(job.pages):
+        connection.respond(request, ResponseCode.INVALID_PARAMETER, remark=f"page {page} of {ext['pages']}")
+    else:
+        connection.respond(request, ResponseCode.SUCCESS, ext=ext, body=job.pages[page])
+
+
+def parse_ranges(body: bytes) -> list[tuple[int, int]]:
+    """Index ranges of a drill; RemotingError when they are none, overlap or ask for too much."""
+    try:
+        ranges = msgspec.json.decode(body, type=list[tuple[int, int]])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RemotingError(ResponseCode.INVALID_PARAMETER, f"index ranges: {error}") from error
+    before = -1
+    for first, last in ranges:
+        if not before < first <= last:
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, f"index range {first} to {last}")
+        before = last
+    if sum(last - first + 1 for first, last in ranges) > MAX_DRILLED_ENTRIES:
+        raise RemotingError(ResponseCode.INVALID_PARAMETER, f"more than {MAX_DRILLED_ENTRIES} indexes")
+    return ranges
+
+
+def settled(task: SegmentTask) -> SegmentTask:
+    """A task that does not change any more once the segment is full, committed and indexed.
+
+    Its rows are the same then, so that scans for auditors who came at different times are the same job.
+    """
+    if task.next_first is None or task.committed < task.next_first - 1 or task.index_end < task.next_first:
+        return task
+    return replace(task, committed=task.next_first - 1, index_end=task.next_first)
+
+
+# --- in a thread ------------------------------------------------------------------------------------------
+
+
+def describe(
+    files: Files, root: str, node: str, members: Mapping[str, str], described: Described
+) -> Iterator[AnyRow]:
+    """Own words, segments, members. StoreError when there is no such replica, or another version is asked."""
+    from audit.digests import DIGEST_VERSION
+    from audit.layout import StoreError, open_store, segment_tasks
+    from audit.row_codec import MemberRow, as_task_row
+
+    if described.version != DIGEST_VERSION:
+        text = f"digests of version {DIGEST_VERSION} here, {described.version} at the auditor"
+        raise StoreError(f"{text}: use one release for both")
+    replicas = [replica for replica in open_store(files, root) if replica.name == node]
+    if not replicas:
+        raise StoreError(f"{root}: no replica of {node}")
+    described.replica = replicas[0]
+    described.tasks = {task.start: task for task in segment_tasks(replicas[0])}
+    yield replicas[0].row()
+    for task in described.tasks.values():
+        yield as_task_row(task)
+    for member, address in members.items():
+        yield MemberRow(member, address)
+
+
+def _scan(task: SegmentTask, block_entries: int, files: Files) -> Iterator[AnyRow]:
+    from audit.scan import scan_segment
+
+    yield from scan_segment(files, task, block_entries)
+
+
+def _side(replica: Replica, files: Files) -> Iterator[AnyRow]:
+    from audit.scan import scan_side
+
+    yield from scan_side(files, replica)
+
+
+def _drill(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> Iterator[AnyRow]:
+    from audit.scan import drill_segment
+
+    yield from drill_segment(files, task, task.first_index, ranges)

@@ -1,0 +1,174 @@
+"""Digests for audits elsewhere: this broker scans its own store now and then and writes the rows as Parquet.
+
+Where to: `digestShipPath`, a directory that auditors reach as well (`audit.parquet` has its layout). About a
+ten-thousandth of the log is written. A segment in which nothing has changed and nothing is wrong is scanned
+again only after `digestRescanHours`, as media rot; one that is still written to, as a whole every time.
+Scans take turns with those for auditors, at the same bounded rate.
+
+Nothing here ends the broker: what goes wrong is in the log, on /metrics, and tried again at the next round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from runtime.env import Env
+from runtime.paced import Pace, PacedFiles
+from runtime.workers import Lane
+
+if TYPE_CHECKING:
+    from audit.layout import Replica, SegmentTask
+    from audit.parquet import Scan
+
+HOUR_MS = 3_600_000
+
+
+class NoParquet(Exception):
+    """What writes Parquet is not installed."""
+
+
+@dataclass
+class ShipStats:
+    """Counters since the start. `shipped_ms`: wall clock of the last whole round, 0 before it."""
+
+    rounds: int = 0
+    segments: int = 0
+    failures: int = 0
+    shipped_ms: int = 0
+
+
+@dataclass(frozen=True)
+class ShipSettings:
+    """`path` empty: off. `rescan_hours` 0: what is final is never scanned again."""
+
+    path: str
+    group: str
+    interval_ms: int
+    rescan_hours: int
+
+
+def check_installed() -> None:
+    """NoParquet says what to install. Loads it, so that it is not loaded on the event loop later."""
+    try:
+        import_module("audit.parquet")
+    except ImportError as error:
+        text = f"digestShipPath: {error}: pip install 'dledger[spark]', or leave digestShipPath out"
+        raise NoParquet(text) from error
+
+
+class Shipper:
+    """Scans and writes in rounds. `pace`: of reading the store; rows read after its stop are not written."""
+
+    def __init__(self, env: Env, settings: ShipSettings, store_root: str, node: str, pace: Pace) -> None:
+        self.stats = ShipStats()
+        self._env = env
+        self._settings = settings
+        self._store_root = store_root
+        self._node = node
+        self._pace = pace
+        self._store = PacedFiles(env.files, pace)
+        self._log = env.log.child("ship")
+
+    async def run(self) -> None:
+        """A round every `interval_ms`, until cancelled. Returns at once when there is no path."""
+        while self._settings.path:
+            await asyncio.sleep(self._settings.interval_ms / 1000)
+            try:
+                await self.ship()
+            except Exception as error:  # the boundary of one round: the broker's work does not depend on it
+                self.stats.failures += 1
+                self._log.warning("digests not shipped", path=self._settings.path, error=repr(error))
+
+    async def ship(self) -> int:
+        """One round; how many segments were scanned. Whatever the store or the path leads to is raised."""
+        run = self._env.workers.run
+        replica, tasks = await run(Lane.SCAN, self._look)
+        scanned = 0
+        for task in tasks:
+            scanned += await run(Lane.SCAN, self._ship_segment, replica, task)
+        await run(Lane.SCAN, self._ship_side, replica)
+        self.stats.rounds += 1
+        self.stats.segments += scanned
+        self.stats.shipped_ms = self._env.wall.now_ms()
+        return scanned
+
+    # --- in a thread; none of this is part of the store, so a job may make several things durable -----------
+
+    def _look(self) -> tuple[Replica, list[SegmentTask]]:
+        from audit.layout import StoreError, open_store, segment_tasks
+
+        path = self._settings.path
+        if not self._env.files.is_dir(path):  # never made here: it may be a mount that is missing
+            raise StoreError(f"{path}: no such directory; is it mounted?")
+        for replica in open_store(self._store, self._store_root):
+            if replica.name == self._node:
+                return replica, segment_tasks(replica)
+        raise StoreError(f"{self._store_root}: no replica of {self._node}")
+
+    def _ship_segment(self, replica: Replica, task: SegmentTask) -> int:
+        from audit.parquet import Place, ShippedRowsError, read_scan, segment_bound, write_scan
+        from audit.scan import scan_segment
+
+        files, path = self._env.files, self._settings.path
+        now_ms = self._env.wall.now_ms()
+        oldest_ms = now_ms - self._settings.rescan_hours * HOUR_MS if self._settings.rescan_hours else 0
+        try:
+            known = read_scan(files, path, Place(self._settings.group, replica.name, task.start))
+        except ShippedRowsError:
+            known = None  # written anew
+        if known is not None and still_true(known, replica, task, oldest_ms):
+            return 0
+        rows = list(scan_segment(self._store, task))
+        self._pace.check()
+        bound = segment_bound(replica.row(), task, rows, now_ms)._replace(group=self._settings.group)
+        write_scan(files, path, bound, rows)
+        return 1
+
+    def _ship_side(self, replica: Replica) -> None:
+        from audit.layout import segment_tasks
+        from audit.parquet import (
+            SIDE,
+            Place,
+            ShippedRowsError,
+            forget_scans,
+            read_scan,
+            side_bound,
+            write_scan,
+        )
+        from audit.scan import scan_side
+
+        files, path = self._env.files, self._settings.path
+        group = self._settings.group  # the store's own word may be damaged
+        now_ms = self._env.wall.now_ms()
+        bound = side_bound(replica.row(), segment_tasks(replica), now_ms)._replace(group=group)
+        rows = list(scan_side(self._store, replica))
+        self._pace.check()
+        try:
+            before = read_scan(files, path, Place(group, replica.name, SIDE))
+        except ShippedRowsError:
+            before = None
+        write_scan(files, path, bound, rows)
+        # A reader that began with the side rows before these still finds the segments that they name.
+        kept = [*bound.segments, *(before.bound.segments if before is not None else ())]
+        forget_scans(files, path, group, replica.name, kept)
+
+
+def still_true(known: Scan, replica: Replica, task: SegmentTask, oldest_ms: int) -> bool:
+    """Whether a new scan would say the same: the segment is final, or idle with nothing wrong in it."""
+    from audit.findings import Finding, SegmentRow
+    from audit.parquet import reusable, segment_bound
+
+    if reusable(known.bound, replica.row(), task, not_before_ms=oldest_ms):
+        return True
+    fresh = segment_bound(replica.row(), task, known.rows, known.bound.scanned_ms)
+    if fresh._replace(group=known.bound.group) != known.bound or known.bound.scanned_ms < oldest_ms:
+        return False
+    covered = [row for row in known.rows if isinstance(row, SegmentRow)]
+    if len(covered) != 1 or any(isinstance(row, Finding) for row in known.rows):
+        return False
+    # The commit index on disk follows the log: what the index files know must be covered, and no more.
+    end = covered[0].last_index
+    return not covered[0].lacking and end <= task.committed and (task.next_first or task.index_end) == end + 1

@@ -1,0 +1,223 @@
+"""Reading ranges of queues from offset to offset, in no group's progress: for jobs that keep their own place.
+
+Unlike a consumer it knows what there is (`bounds`), takes exactly what it is asked for, hands out records as
+they came (decoding is the caller's), and says when messages are gone instead of going on behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+
+from client.core import ClientCore
+from client.errors import BrokerRefused, ClientError, NoBroker, refused_text
+from client.groups import BrokerGroup
+from client.message import MessageQueue
+from client.offsets import QueueOffsets
+from client.options import ClientOptions
+from client.routes import subscribe_queues
+from client.subscription import ALL
+from remoting.bodies import TopicList, decode_body
+from remoting.codes import RequestCode, ResponseCode
+from remoting.commands import Response
+from remoting.errors import BadBody, BadHeader, RemotingError
+from remoting.headers import PULL_SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
+from runtime import Env
+from runtime.env import production_env
+
+CONCURRENT_ASKS = 64
+"""Offset requests under way at once."""
+_NOT_YET_PAUSE_S = 0.02
+_REMOVED = "MESSAGE_WAS_REMOVING"
+
+
+Ask = Callable[[MessageQueue], Awaitable[int]]
+
+
+class OffsetsGone(ClientError):
+    """The messages asked for are not there any more. `next_offset`: the oldest one behind them."""
+
+    def __init__(self, text: str, next_offset: int) -> None:
+        super().__init__(text)
+        self.next_offset = next_offset
+
+
+@dataclass(frozen=True)
+class RangeOptions:
+    """How ranges are pulled. Times in seconds."""
+
+    consumer_group: str
+    """Whose name the requests bear: brokers want one. Its offsets are neither read nor moved."""
+    batch_size: int = 1024
+    """Messages of one pull; brokers have limits of their own."""
+    timeout_s: float = 30.0
+    """How long one pull may look for a leader, or wait for messages that are said to be there."""
+    skip_removed: bool = False
+    """Go on behind messages that retention took, instead of OffsetsGone."""
+    followers: bool = False
+    """Ask a follower first, and the leader when it does not answer such requests."""
+
+
+class RangeReader:
+    """Knows queues and pulls from them; `async with` starts and ends its connections."""
+
+    def __init__(self, namesrv: str | Sequence[str], options: RangeOptions, env: Env | None = None) -> None:
+        self.options = options
+        self._env = env or production_env("rocketmq")
+        self._own_env = env is None
+        client = ClientOptions(failover_timeout_s=options.timeout_s)
+        self._core = ClientCore(self._env, namesrv, client)
+        self.offsets = QueueOffsets(self._core)
+        self._refusing: dict[str, None] = {}  # followers that answer no pulls
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> RangeReader:
+        await self._stack.enter_async_context(self._core)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._stack.__aexit__(kind, error, trace)
+        finally:
+            if self._own_env:
+                self._env.workers.close()
+
+    async def topics(self) -> list[str]:
+        """All topics that the NameServer knows, sorted. NoNameServer, BrokerRefused."""
+        answer = await self._core.ask_namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)
+        return self._topic_list(answer)
+
+    async def system_topics(self) -> list[str]:
+        """Topics that brokers made for themselves, as the NameServer tells; names of clusters and brokers."""
+        answer = await self._core.ask_namesrv(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, None)
+        return self._topic_list(answer)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic. TopicNotFound, NoNameServer."""
+        return subscribe_queues(topic, await self._core.route(topic))
+
+    async def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        """Of each queue the offset of the oldest message, and that which the next one will get."""
+        lowest = await self._each(queues, self.offsets.lowest)
+        highest = await self._each(queues, self.offsets.highest)
+        return {queue: (low, highest[queue]) for queue, low in lowest.items()}
+
+    async def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Of each queue the offset of the first message stored at or after a time."""
+        return await self._each(queues, lambda queue: self.offsets.at_time(queue, timestamp_ms))
+
+    async def _each(self, queues: Iterable[MessageQueue], ask: Ask) -> dict[MessageQueue, int]:
+        free = asyncio.Semaphore(CONCURRENT_ASKS)
+
+        async def one(queue: MessageQueue) -> int:
+            async with free:
+                return await ask(queue)
+
+        known = list(queues)
+        return dict(zip(known, await asyncio.gather(*map(one, known)), strict=True))
+
+    def _topic_list(self, answer: Response) -> list[str]:
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(f"NameServer: {refused_text(answer.code, answer.remark)}", answer.code)
+        try:
+            return sorted(decode_body(answer.body, TopicList, "list of topics").topicList)
+        except BadBody as error:
+            raise BrokerRefused(f"the NameServer's list of topics is not readable: {error}") from error
+
+    async def pull(
+        self, queue: MessageQueue, start: int, end: int, expression: str = ALL
+    ) -> AsyncIterator[bytes]:
+        """Records of messages [start, end), back to back, as many as one answer holds; of these tags.
+
+        The last piece may hold messages behind `end`. OffsetsGone when retention took some of them; NoBroker,
+        BrokerRefused.
+        """
+        core = self._core
+        group = core.group(queue.broker_name)
+        at = start
+        deadline = core.now() + self.options.timeout_s
+        while at < end:
+            answer, follower = await self._ask(group, queue, at, end, expression)
+            if answer.code not in _PULL_ANSWERS:
+                text = refused_text(answer.code, answer.remark)
+                raise BrokerRefused(f"pull of {queue} at {at}: {text}", answer.code)
+            try:
+                header = answer.header(PullMessageResponseHeader)
+            except BadHeader as error:
+                raise BrokerRefused(f"pull of {queue} at {at}: {error.remark}") from error
+            if follower and answer.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY):
+                self._refusing[follower] = None  # it may be behind: only the leader knows what there is
+                continue
+            removed = answer.remark == _REMOVED or (
+                answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and expression == ALL
+            )
+            if removed or answer.code == ResponseCode.PULL_OFFSET_MOVED:
+                behind = max(header.nextBeginOffset, header.minOffset)
+                if not self.options.skip_removed or behind <= at:
+                    has = f"the broker has {header.minOffset} to {header.maxOffset}"
+                    raise OffsetsGone(f"{queue}: offset {at} is not there, {has}", behind)
+                at = behind
+                continue
+            if answer.code == ResponseCode.PULL_NOT_FOUND:
+                if core.now() > deadline:
+                    raise NoBroker(f"{queue}: no message {at} within {self.options.timeout_s:g} s")
+                await asyncio.sleep(_NOT_YET_PAUSE_S)
+                continue
+            at = header.nextBeginOffset
+            deadline = core.now() + self.options.timeout_s
+            if answer.code == ResponseCode.SUCCESS:
+                yield answer.body
+
+    async def _ask(
+        self, group: BrokerGroup, queue: MessageQueue, at: int, end: int, expression: str
+    ) -> tuple[Response, str | None]:
+        """The answer, and which follower gave it (None: the leader)."""
+        header = PullMessageHeader(
+            consumerGroup=self.options.consumer_group,
+            topic=queue.topic,
+            queueId=queue.queue_id,
+            queueOffset=at,
+            maxMsgNums=min(self.options.batch_size, end - at),
+            sysFlag=PULL_SUBSCRIPTION,
+            commitOffset=0,
+            suspendTimeoutMillis=0,
+            subVersion=0,
+            subscription=expression,
+            expressionType="TAG",
+        )
+        for address in self._followers(group):
+            try:
+                answer = await self._core.remoting.invoke(
+                    address, RequestCode.PULL_MESSAGE, header, b"", self._core.options.request_timeout_s
+                )
+            except RemotingError:
+                self._refusing[address] = None  # away: the others answer
+                continue
+            if answer.code != ResponseCode.SERVICE_NOT_AVAILABLE:
+                return answer, address
+            self._refusing[address] = None
+        code = RequestCode.PULL_MESSAGE
+        return await self._core.invoke_leader(group, queue.topic, code, header), None
+
+    def _followers(self, group: BrokerGroup) -> list[str]:
+        if not self.options.followers:
+            return []
+        leader = group.leader or group.registered_leader
+        return [
+            address
+            for address in group.addresses.values()
+            if address != leader and address not in self._refusing
+        ]
+
+
+_PULL_ANSWERS = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)

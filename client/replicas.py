@@ -1,0 +1,197 @@
+"""Auditing live brokers, the client's part: who belongs to a group, and the rows of scans that brokers do.
+
+What the rows mean is the auditor's affair: here they are pages of bytes. The requests are ours
+(`remoting.audit_headers`); other brokers answer that they do not know them. All calls block, and are not for
+an event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import msgspec
+
+from client.core import ClientCore
+from client.errors import BrokerRefused, ClientError, NoBroker, refused_text
+from client.options import ClientOptions
+from remoting.audit_headers import (
+    AuditAnswerHeader,
+    AuditDescribeHeader,
+    AuditDrillHeader,
+    AuditPageHeader,
+    AuditSegmentHeader,
+    AuditSideHeader,
+)
+from remoting.bodies import BrokerData
+from remoting.client import RemotingClient
+from remoting.codes import RequestCode, ResponseCode
+from remoting.commands import Response
+from remoting.errors import BadHeader, RemotingError
+from remoting.frames import Fields
+from runtime import Env
+from runtime.env import production_env
+from runtime.loops import LoopThread
+
+
+class GroupAddresses(NamedTuple):
+    """A broker group as NameServers know it: `addresses` of those that are registered now, leader first."""
+
+    cluster: str
+    group: str
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """Patience of an auditor. Times in seconds."""
+
+    answer_timeout_s: float = 15.0
+    """One answer; a broker says at least every 5 s that it is still at work."""
+    attempts: int = 3
+    """Connections tried for one answer."""
+    busy_pause_s: float = 0.5
+    """Before a broker that is busy with other audits is asked again."""
+    busy_timeout_s: float = 120.0
+    """After that long, busy is the answer."""
+    max_age_ms: int = 0
+    """Rows that a broker read for somebody else will do when they are no older than this."""
+
+
+def find_groups(
+    namesrv: str | Sequence[str], cluster: str | None = None, group: str | None = None
+) -> list[GroupAddresses]:
+    """The broker groups of a cluster, or one of them, by name.
+
+    NoNameServer; ClientError with a suggestion for a cluster or group that is not there.
+    """
+    thread = LoopThread("find groups")
+    env = production_env("audit")
+    try:
+        known = thread.run(_cluster(env, namesrv))
+    finally:
+        thread.close()
+        env.workers.close()
+    clusters = sorted({data.cluster for data in known.values()})
+    if cluster is not None and cluster not in clusters:
+        raise ClientError(f"no cluster {cluster!r} is registered{_near(cluster, clusters)}")
+    found = {name: data for name, data in known.items() if cluster is None or data.cluster == cluster}
+    if group is not None and group not in found:
+        raise ClientError(f"no broker group {group!r} is registered{_near(group, list(found))}")
+    return [
+        GroupAddresses(data.cluster, name, tuple(data.brokerAddrs[key] for key in sorted(data.brokerAddrs)))
+        for name, data in sorted(found.items())
+        if group is None or name == group
+    ]
+
+
+async def _cluster(env: Env, namesrv: str | Sequence[str]) -> dict[str, BrokerData]:
+    async with ClientCore(env, namesrv, ClientOptions()) as core:
+        return await core.cluster()
+
+
+def _near(word: str, known: list[str]) -> str:
+    close = get_close_matches(word, known, n=1)
+    if close:
+        return f": did you mean {close[0]!r}?"
+    return f"; there are {', '.join(known)}" if known else ": no broker is registered at all"
+
+
+class ReplicaClient:
+    """Asks one broker for rows of its replica. Use it inside its `with` block.
+
+    NoBroker when it does not answer, BrokerRefused when it will not. Pages come while they are asked for.
+    """
+
+    def __init__(self, address: str, options: AuditOptions | None = None) -> None:
+        self.address = address
+        self._options = options or AuditOptions()
+        self._env = production_env("audit")
+        self._remoting = RemotingClient(self._env, limits=ClientOptions().limits)
+        self._thread: LoopThread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = LoopThread(f"audit {self.address}")
+        self._thread.submit(self._remoting.run())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            self._thread.run(self._remoting.close())
+            self._thread.close()
+            self._thread = None
+
+    def describe(self, version: int) -> tuple[str, list[bytes]]:
+        """What the later calls need to name this description, and its rows. `version`: of our digests."""
+        answer = self._first(RequestCode.AUDIT_DESCRIBE, AuditDescribeHeader(version))
+        return self._state(answer)[0], list(self._pages(answer))
+
+    def segment(self, description: str, start: int, block_entries: int) -> Iterator[bytes]:
+        """Scan one segment."""
+        header = AuditSegmentHeader(description, start, block_entries, self._options.max_age_ms)
+        return self._pages(self._first(RequestCode.AUDIT_SEGMENT, header))
+
+    def side(self, description: str) -> Iterator[bytes]:
+        """Scan what belongs to no segment."""
+        return self._pages(self._first(RequestCode.AUDIT_SIDE, AuditSideHeader(description)))
+
+    def drill(self, description: str, start: int, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        """Entries of one segment in index ranges: inclusive, ascending, without overlap."""
+        header = AuditDrillHeader(description, start)
+        return self._pages(self._first(RequestCode.AUDIT_DRILL, header, msgspec.json.encode(ranges)))
+
+    def _pages(self, answer: Response) -> Iterator[bytes]:
+        job, pages = self._state(answer)
+        yield answer.body
+        for number in range(1, pages):
+            yield self._ask(RequestCode.AUDIT_PAGE, AuditPageHeader(job, number)).body
+
+    def _first(self, code: int, header: Fields, body: bytes = b"") -> Response:
+        """The answer with the first page, when the job is done."""
+        answer = self._ask(code, header, body)
+        while not (state := self._state(answer))[1]:
+            answer = self._ask(RequestCode.AUDIT_PAGE, AuditPageHeader(state[0]))
+        return answer
+
+    def _ask(self, code: int, header: Fields, body: bytes = b"") -> Response:
+        if self._thread is None:
+            raise ClientError("not open: use it inside its `with` block")
+        return self._thread.run(self._answer(code, header, body))
+
+    async def _answer(self, code: int, header: Fields, body: bytes) -> Response:
+        options = self._options
+        loop = asyncio.get_running_loop()
+        patience_ends = loop.time() + options.busy_timeout_s
+        failures = 0
+        while True:
+            try:
+                answer = await self._remoting.invoke(
+                    self.address, code, header, body, options.answer_timeout_s
+                )
+            except RemotingError as error:
+                failures += 1
+                if failures >= options.attempts:
+                    raise NoBroker(f"the broker at {self.address} does not answer: {error.remark}") from error
+                await asyncio.sleep(options.busy_pause_s)
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return answer
+            if answer.code != ResponseCode.SYSTEM_BUSY or loop.time() >= patience_ends:
+                raise BrokerRefused(
+                    f"{self.address}: {refused_text(answer.code, answer.remark)}", answer.code
+                )
+            await asyncio.sleep(options.busy_pause_s)
+
+    def _state(self, answer: Response) -> tuple[str, int]:
+        """Job, and its number of pages."""
+        try:
+            header = answer.header(AuditAnswerHeader)
+        except BadHeader as error:
+            raise BrokerRefused(f"{self.address}: its answer cannot be read: {error}") from error
+        return header.job, header.pages

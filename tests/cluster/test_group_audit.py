@@ -1,0 +1,165 @@
+"""Audits of a group of real processes: over the network, while it is written to, from shipped digests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.cluster import LocalCluster, wait_for
+from chaos.workload import Load
+
+ROOT = Path(__file__).parents[2]
+TOPIC = "Load"
+MESSAGES = 20_000
+SEGMENT = 9 * 1024 * 1024
+
+
+def spark_audit(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """`python -m spark audit`, without Spark."""
+    command = [sys.executable, "-m", "spark", "audit", "--engine", "local", "--json", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, result
+
+
+def codes(report: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (found["code"], found.get("replica", ""))
+        for found in report["findings"]
+        if found["severity"] != "info"
+    ]
+
+
+def load_while(group: LocalCluster, work: Callable[[], None]) -> Load:
+    """Do blocking work while messages are sent."""
+    load = Load(group.namesrv_addr, TOPIC)
+
+    async def session() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(load.run(), name="load")
+            try:
+                await load.wait_acked(MESSAGES)
+                await asyncio.to_thread(work)
+            finally:
+                load.stop()
+
+    asyncio.run(session())
+    return load
+
+
+def test_a_group_is_audited_while_it_is_written_to(new_group: Callable[..., LocalCluster]) -> None:
+    group = new_group(segment_size=SEGMENT, broker={"auditBytesPerSecond": "0"})
+    group.create_topic(TOPIC, 4)
+    reports: list[tuple[int, dict[str, Any]]] = []
+
+    def audit_again_and_again() -> None:
+        for _ in range(5):
+            reports.append(spark_audit("--namesrv", group.namesrv_addr, "--group", group.spec.group))
+
+    load = load_while(group, audit_again_and_again)
+    for code, report in reports:
+        assert (code, codes(report)) == (0, []), report["findings"]
+        assert len(report["replicas"]) == 3
+        assert min(replica["segments"] for replica in report["replicas"]) >= 3
+    assert reports[-1][1]["compared_up_to"] > reports[0][1]["compared_up_to"]
+    assert load.acked > MESSAGES
+
+
+def test_a_broker_that_is_down_is_named_and_its_directory_takes_its_place(
+    new_group: Callable[..., LocalCluster],
+) -> None:
+    group = new_group(segment_size=SEGMENT)
+    group.create_topic(TOPIC, 4)
+    load_while(group, lambda: None)
+    group.wait_caught_up()
+    node = group.followers_first()[0]
+    group.kill(node)
+    code, report = spark_audit("--namesrv", group.namesrv_addr)
+    assert (code, codes(report)) == (4, [("UNREACHABLE", node)])
+    code, report = spark_audit("--namesrv", group.namesrv_addr, str(group.store(node)))
+    assert (code, codes(report)) == (0, [])
+    assert sorted(replica["replica"] for replica in report["replicas"]) == ["n0", "n1", "n2"]
+
+
+def test_rot_on_a_live_broker_is_found_over_the_network(new_group: Callable[..., LocalCluster]) -> None:
+    group = new_group(segment_size=SEGMENT)
+    group.create_topic(TOPIC, 4)
+    load_while(group, lambda: None)
+    group.wait_caught_up()
+    node = group.followers_first()[0]
+    path = min((group.store(node) / f"dledger-{node}" / "data").iterdir())
+    with path.open("r+b") as file:
+        file.seek(SEGMENT // 2)
+        file.write(bytes(byte ^ 0xFF for byte in b"\0" * 16))
+    code, report = spark_audit("--namesrv", group.namesrv_addr)
+    assert code == 2, report["findings"]
+    assert {found for found, _ in codes(report)} <= {"BIT_ROT", "CHAIN_BREAK"}
+    assert {replica for _, replica in codes(report)} == {node}
+
+
+def test_brokers_ship_digests(new_group: Callable[..., LocalCluster], tmp_path: Path) -> None:
+    shared = tmp_path / "digests"
+    shared.mkdir()
+    group = new_group(
+        segment_size=SEGMENT, broker={"digestShipPath": str(shared), "digestShipIntervalMs": "500"}
+    )
+    group.create_topic(TOPIC, 4)
+
+    def shipped() -> None:
+        for _ in range(3):
+            reports.append(spark_audit("--digests", str(shared), "--namesrv", group.namesrv_addr))
+
+    reports: list[tuple[int, dict[str, Any]]] = []
+    wait_for(lambda: len(list(shared.glob("*/*/segment=side/rows.parquet"))) == 3 or None, 20, lambda: "")
+    load_while(group, shipped)
+    group.wait_caught_up()
+    committed = group.committed_index(group.wait_leader())
+
+    def all_shipped() -> bool | None:
+        reports.append(spark_audit("--digests", str(shared)))
+        return reports[-1][1]["compared_up_to"] >= committed or None
+
+    wait_for(all_shipped, 30, lambda: str(reports[-1]))
+    for code, report in reports:
+        assert (code, codes(report)) == (0, []), report["findings"]
+    size = sum(path.stat().st_size for path in shared.rglob("*.parquet"))
+    log = sum(replica["bytes"] for replica in reports[-1][1]["replicas"])
+    print(f"\nshipped {size} bytes for {log} bytes of log")
+
+
+def test_wrong_settings_are_told_at_the_start(tmp_path: Path) -> None:
+    for lines, said in (
+        ("digestShipPath=s3://bucket/digests", "expected a directory of this machine"),
+        ("digestShipPaht=/x", "did you mean 'digestShipPath'?"),
+        ("digestShipIntervalMs=5", "expected 100 to"),
+    ):
+        (tmp_path / "broker.conf").write_text(f"dLegerPeers=n0-127.0.0.1:40911\n{lines}\n")
+        command = [sys.executable, "-m", "broker", "-c", str(tmp_path / "broker.conf")]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 2
+        assert said in done.stderr
+
+
+@pytest.mark.parametrize("setting", ["digestShipPath"])
+def test_without_pyarrow_the_setting_is_refused(setting: str, tmp_path: Path) -> None:
+    hidden = tmp_path / "hide"
+    hidden.mkdir()
+    (hidden / "pyarrow.py").write_text("raise ImportError('hidden')\n")
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"dLegerPeers=n0-127.0.0.1:40911\n{setting}={tmp_path}\nstorePathRootDir={tmp_path}/s\n")
+    command = [sys.executable, "-m", "broker", "-c", str(conf)]
+    environment = {"PYTHONPATH": f"{hidden}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'dledger[spark]'" in done.stderr
+    assert not (tmp_path / "s").exists()
