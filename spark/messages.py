@@ -1,116 +1,270 @@
-"""Entries to messages: what the view `messages` reads from a window of the log."""
+"""Entries to rows of the view `messages`: what is checked, what is left out, how columns are filled."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator
-from importlib import import_module
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-import lz4.frame
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from audit.entries import BODY_DAMAGED
+from audit.records import has_record
 from audit.scan import Window
-from audit.walk import BODY_DAMAGED
 from formats.entry import HEADER_SIZE, Kind
-from formats.properties import KEYS, TAGS, decode_properties
-from formats.record import (
-    COMPRESSED,
-    COMPRESSION_LZ4,
-    COMPRESSION_TYPE_MASK,
-    COMPRESSION_ZSTD,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    CorruptRecord,
-    Record,
-    check_body_crc,
-    decode_record,
-)
+from formats.properties import KEYS, TAGS
+from formats.record import COMPRESSED, SYSTEM_TOPIC
+from spark import columns
+from spark.bodies import CorruptBody, decompress
+from spark.options import Options
+from spark.records import Records, records_of, slices
+from spark.runs import NO_END, Bools, Ints, Piece, read_windows
+from spark.selection import Selection
+from spark.texts import parse_properties
 
-
-class Message(NamedTuple):
-    """One row, fields as the columns of `columns.MESSAGES`; times in microseconds since the epoch."""
-
-    key: str | None
-    value: bytes
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    store_timestamp: int
-    tags: str | None
-    flag: int
-    headers: dict[str, str]
-    log_index: int
-    log_term: int
+_BATCH_BYTES = 64 * 1024 * 1024
+"""Bytes of unfolded bodies of one batch, about."""
+_FIRST_MS = -62_135_596_800_000
+_LAST_MS = 253_402_300_799_999
+"""Years 1 to 9999: what Spark can show. Producers' clocks may say anything."""
 
 
 class CorruptMessage(Exception):
-    """An entry that should hold a message and cannot be believed."""
+    """An entry that should hold a message and cannot be believed, or is lost."""
 
 
-def read_messages(
-    window: Window, committed: int, topics: frozenset[str], *, skip_corrupt: bool
-) -> Iterator[Message]:
-    """Dispatched messages of the window up to index `committed`; of these topics, or of all when empty.
+@dataclass(frozen=True)
+class Expected:
+    """Which messages a ConsumeQueue promises at some places. `topic` indexes `topics`."""
 
-    CorruptMessage at damage, unless it is to be skipped.
-    """
-    for entry in window.entries:
-        if entry.index > committed or entry.channel >> 24 != Kind.MESSAGE:
-            continue
-        try:
-            if entry.damage & BODY_DAMAGED:
-                raise CorruptRecord("the body does not fit its CRC")
-            at = entry.pos - window.base
-            record = decode_record(memoryview(window.data)[at + HEADER_SIZE : at + entry.size])
-            if not check_body_crc(record):
-                raise CorruptRecord("the message body does not fit the record's CRC")
-            if record.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
-                continue
-            if topics and record.topic not in topics:
-                continue
-            value = decompress(record)
-        except CorruptRecord as error:
-            if skip_corrupt:
-                continue
-            raise CorruptMessage(f"index {entry.index}, pos {entry.pos}: {error}") from error
-        headers = decode_properties(record.properties)
-        yield Message(
-            key=headers.get(KEYS),
-            value=value,
-            topic=record.topic,
-            partition=record.queue_id,
-            offset=record.queue_offset,
-            timestamp=record.born_timestamp * 1000,
-            store_timestamp=record.store_timestamp * 1000,
-            tags=headers.get(TAGS),
-            flag=record.flag,
-            headers=headers,
-            log_index=entry.index,
-            log_term=entry.term,
+    topics: list[str]
+    topic: Ints
+    queue_id: Ints
+    offset: Ints
+
+    def met(self, records: Records) -> Bools:
+        """Whether each record is the message that it should be."""
+        number = {topic: at for at, topic in enumerate(records.topics)}
+        wanted = np.array([number.get(topic, -1) for topic in self.topics], np.int64)[self.topic]
+        right = (records.topic == wanted) & (records.queue_id == self.queue_id)
+        return np.asarray(right & (records.queue_offset == self.offset) & records.dispatched, np.bool_)
+
+
+def message_columns(options: Options) -> columns.Columns:
+    """Columns of the view `messages` with these options."""
+    return columns.message_columns(
+        value=options.include_value,
+        headers=options.include_headers,
+        group=options.include_group,
+        corrupt=options.corrupt_records == "include",
+    )
+
+
+@dataclass(frozen=True)
+class MessageRows:
+    """How messages become rows. `corrupt`: fail, skip or include; `group`: value of that column."""
+
+    selection: Selection
+    columns: columns.Columns
+    corrupt: str
+    group: str = ""
+
+    def of_piece(self, piece: Piece, highest: int) -> Iterator[pa.RecordBatch]:
+        """Messages of a piece of a segment, up to index `highest`. CorruptMessage, OSError."""
+        last = highest if piece.last < 0 else min(piece.last, highest)
+        following = piece.first
+        for window in read_windows(piece):
+            index = window.columns.index
+            if index[-1] > last:
+                window = replace(window, columns=window.columns[index <= last])
+            if len(window.columns):
+                yield from self._lost(piece, following, int(window.columns.index[0]) - 1)
+                yield from self.of_window(window)
+                following = int(window.columns.index[-1]) + 1
+        yield from self._lost(piece, following, last if last < NO_END else piece.task.committed)
+
+    def of_window(self, window: Window, expected: Expected | None = None) -> Iterator[pa.RecordBatch]:
+        """Messages among the entries of a window; with `expected`, exactly those must be there."""
+        entries = window.columns
+        is_message = (entries.channel >> 24 == Kind.MESSAGE) & has_record(entries)
+        records = records_of(window)
+        records.blame(entries.damage & BODY_DAMAGED != 0, "the entry's body does not fit its CRC")
+        in_place = records.physical_offset == entries.pos + HEADER_SIZE
+        records.blame(is_message & ~in_place, "the record belongs to another place of the log")
+        records.check_body_crcs(is_message & (entries.stored_crc == 0) & (entries.chain == 0))
+        if expected is not None:
+            records.blame(~expected.met(records), "the ConsumeQueue points at something else")
+        own = np.array([topic == SYSTEM_TOPIC for topic in records.topics], np.bool_)[records.topic]
+        disguised = ~is_message & records.good & in_place & records.dispatched & ~own
+        records.blame(disguised, "a message in an entry that says it holds none")
+        candidates = is_message & records.dispatched
+        if self.selection.system_entries:
+            candidates |= ~is_message & own
+        yield from self.of_records(records, candidates, entries.index, entries.term)
+        yield from self._corrupt_entries(window, records, is_message | disguised)
+
+    def of_records(
+        self, records: Records, candidates: Bools, index: Ints | None, term: Ints | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of those candidates that are wanted. Blames records whose texts or bodies are damaged."""
+        chosen = np.flatnonzero(candidates & self.selection.mask(records))
+        if not len(chosen):
+            return
+        properties = parse_properties(records.properties(chosen))
+        tags = properties.values(TAGS.encode())
+        keys = properties.values(KEYS.encode())
+        wanted = records.good[chosen]
+        matching = self.selection.of_tags(tags)
+        if matching is not None:
+            wanted &= matching
+        names = [name for name, _ in self.columns]
+        plain = self._plain_bodies(records, chosen[wanted]) if "value" in names else {}
+        wanted &= records.good[chosen]
+        if not wanted.any():
+            return
+        texts = {"tags": tags, "key": keys}
+        if "headers" in names:
+            texts["headers"] = properties.maps()
+        if not wanted.all():
+            mask = pa.array(wanted)
+            texts = {name: array.filter(mask) for name, array in texts.items()}
+            chosen = chosen[wanted]
+        for start, end in _groups(records.body_size[chosen], chosen, plain):
+            part = chosen[start:end]
+            arrays = {name: array.slice(start, end - start) for name, array in texts.items()}
+            yield self._batch(records, part, arrays, plain, index, term)
+
+    def _plain_bodies(self, records: Records, chosen: Ints) -> dict[int, bytes]:
+        """Unfolded bodies of those that are compressed."""
+        found = {}
+        damaged = np.zeros(len(records.problem), np.bool_)
+        for number in chosen[records.sys_flag[chosen] & COMPRESSED != 0].tolist():
+            start = int(records.body_at[number])
+            body = records.buffer[start : start + int(records.body_size[number])].tobytes()
+            try:
+                found[number] = decompress(body, int(records.sys_flag[number]))
+            except CorruptBody as error:
+                damaged[:] = False
+                damaged[number] = True
+                records.blame(damaged, str(error))
+        return found
+
+    def _batch(
+        self,
+        records: Records,
+        chosen: Ints,
+        texts: dict[str, pa.Array],
+        plain: dict[int, bytes],
+        index: Ints | None,
+        term: Ints | None,
+    ) -> pa.RecordBatch:
+        count = len(chosen)
+
+        def column(name: str) -> pa.Array:
+            match name:
+                case "value":
+                    return _values(records, chosen, plain)
+                case "topic":
+                    topics = pa.array(records.topics, pa.string())
+                    return topics.take(pa.array(records.topic[chosen]))
+                case "partition":
+                    return pa.array(records.queue_id[chosen].astype(np.int32))
+                case "offset":
+                    return pa.array(records.queue_offset[chosen])
+                case "timestamp":
+                    return _times(records.born[chosen])
+                case "storeTimestamp":
+                    return _times(records.stored[chosen])
+                case "flag":
+                    return pa.array(records.flag[chosen].astype(np.int32))
+                case "logIndex":
+                    return pa.nulls(count, pa.int64()) if index is None else pa.array(index[chosen])
+                case "logTerm":
+                    return pa.nulls(count, pa.int64()) if term is None else pa.array(term[chosen])
+                case "group":
+                    return pa.repeat(pa.scalar(self.group, pa.string()), count)
+                case "_corrupt":
+                    return pa.nulls(count, pa.string())
+                case _:
+                    return texts[name]
+
+        schema = columns.arrow_schema(self.columns)
+        return pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)
+
+    def _corrupt_entries(
+        self, window: Window, records: Records, concerned: Bools
+    ) -> Iterator[pa.RecordBatch]:
+        bad = np.flatnonzero(concerned & ~records.good)
+        if not len(bad) or self.corrupt == "skip":
+            return
+        if self.corrupt == "fail":
+            first = window.columns.entry(int(bad[0]))
+            raise CorruptMessage(f"index {first.index}, pos {first.pos}: {records.problem[bad[0]]}")
+        entries = window.columns[bad]
+        starts = entries.pos - window.base
+        values = slices(records.buffer, starts + HEADER_SIZE, starts + entries.size)
+        places = zip(entries.index.tolist(), entries.term.tolist(), strict=True)
+        yield from self._corrupt_rows(
+            {"value": value.as_py(), "_corrupt": reason, "logIndex": at, "logTerm": term}
+            for value, reason, (at, term) in zip(values, records.problem[bad], places, strict=True)
+        )
+
+    def of_answer(self, records: Records, starts: Ints, sizes: Ints) -> Iterator[pa.RecordBatch]:
+        """Messages that brokers sent: records of `sizes` bytes at `starts`."""
+        records.check_body_crcs(np.ones(len(starts), np.bool_))
+        yield from self.of_records(records, records.dispatched, None, None)
+        bad = np.flatnonzero(~records.good)
+        if not len(bad) or self.corrupt == "skip":
+            return
+        if self.corrupt == "fail":
+            at = records.physical_offset[bad[0]]
+            raise CorruptMessage(f"a broker sent a record of pos {at}: {records.problem[bad[0]]}")
+        values = slices(records.buffer, starts[bad], starts[bad] + sizes[bad])
+        yield from self._corrupt_rows(
+            {"value": value.as_py(), "_corrupt": reason}
+            for value, reason in zip(values, records.problem[bad], strict=True)
+        )
+
+    def _lost(self, piece: Piece, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Entries `first` to `last` cannot be found."""
+        if last < first or self.corrupt == "skip":
+            return
+        text = f"{piece.task.path}: entries {first} to {last} are lost here (retired meanwhile, or damaged)"
+        if self.corrupt == "fail":
+            raise CorruptMessage(f"{text}: run the audit, or set corruptRecords to skip or include")
+        yield from self._corrupt_rows([{"_corrupt": text, "logIndex": first}])
+
+    def _corrupt_rows(self, rows: Iterable[dict[str, object]]) -> Iterator[pa.RecordBatch]:
+        fixed = {"group": self.group}
+        names = [name for name, _ in self.columns]
+        yield from columns.batches(
+            self.columns, (tuple((fixed | row).get(name) for name in names) for row in rows)
         )
 
 
-def decompress(record: Record) -> bytes:
-    """The body as the producer gave it (MessageSysFlag: zlib unless it says otherwise); CorruptRecord."""
-    if not record.sys_flag & COMPRESSED:
-        return record.body
-    kind = record.sys_flag & COMPRESSION_TYPE_MASK
-    try:
-        if kind == COMPRESSION_LZ4:
-            plain: bytes = lz4.frame.decompress(record.body)
-            return plain
-        if kind == COMPRESSION_ZSTD:
-            return _unzstd(record.body)
-        return zlib.decompress(record.body)
-    except (zlib.error, RuntimeError, ValueError) as error:
-        raise CorruptRecord(f"compressed body: {error}") from error
+def _values(records: Records, chosen: Ints, plain: dict[int, bytes]) -> pa.BinaryArray:
+    starts = records.body_at[chosen]
+    values = slices(records.buffer, starts, starts + records.body_size[chosen])
+    unfolded = [plain[number] for number in chosen.tolist() if number in plain] if plain else []
+    if not unfolded:
+        return values
+    mask = np.array([number in plain for number in chosen.tolist()], np.bool_)
+    return pc.replace_with_mask(values, pa.array(mask), pa.array(unfolded, pa.binary()))
 
 
-def _unzstd(body: bytes) -> bytes:
-    try:
-        zstandard = import_module("zstandard")
-    except ImportError as error:
-        raise CorruptRecord("compressed with zstd: pip install zstandard") from error
-    plain: bytes = zstandard.ZstdDecompressor().decompressobj().decompress(body)
-    return plain
+def _times(milliseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
+    return pa.array(np.clip(milliseconds, _FIRST_MS, _LAST_MS) * 1000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _groups(sizes: Ints, chosen: Ints, plain: dict[int, bytes]) -> Iterator[tuple[int, int]]:
+    """Rows of each batch, so that unfolded bodies of one stay below a bound."""
+    if plain:
+        stored = zip(chosen.tolist(), sizes.tolist(), strict=True)
+        sizes = np.array([len(plain.get(number, b"")) or size for number, size in stored], np.int64)
+    number = np.cumsum(sizes) // _BATCH_BYTES
+    cuts = np.flatnonzero(np.diff(number)) + 1
+    edges = [0, *cuts.tolist(), len(chosen)]
+    yield from pairwise(edges)

@@ -1,134 +1,288 @@
-"""Options of the data source `dledger`. An unknown name or value is refused with a hint: never ignored."""
+"""Options of the reading side of the data source `dledger`. A wrong name or value is refused with a hint.
+
+Names are those of Spark's Kafka source where it has one; RocketMQ's names for the same are aliases. What an
+option has no effect on is refused, too: an option that is silently ignored is a trap.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 
 from audit.digests import BLOCK_ENTRIES
+from spark import option_values as values
+from spark.option_values import LATEST, BadOption, Queue, did_you_mean
 
-VIEWS = ("messages", "entries", "scan")
+VIEWS = ("messages", "entries", "queues", "index", "scan", "state")
+LIVE_VIEWS = ("messages", "queues")
+"""Views that a broker group can be asked for; the others read files."""
 ISOLATION = ("committed", "all")
-CORRUPT = {"messages": ("fail", "skip"), "entries": ("fail", "include"), "scan": ("fail",)}
+CORRUPT = {"messages": ("fail", "skip", "include"), "entries": ("fail", "include")}
 """View -> values of corruptRecords; `scan` reports damage as rows whatever is set."""
+READ_FROM = ("leader", "any")
+OFFSET_TYPES = ("queue", "log")
+DEFAULT_GROUP = "TOOLS_CONSUMER"
+"""The consumer group of RocketMQ's own tools: reading in its name moves nobody's offsets."""
 
-NAMES = {
-    "path": "store directories (storePathRootDir), comma separated or a JSON list",
-    "view": "messages (default), entries or scan",
-    "subscribe": "messages: topics, comma separated; default all",
-    "topic": "the same as subscribe",
-    "isolation": "entries: committed (default) or all",
-    "indexRanges": 'entries, messages: log indexes, inclusive: "0-99,200-299" or [[0,99],[200,299]]',
-    "includeHeaders": "messages: true adds the column headers (properties)",
-    "includeValue": "messages: false leaves the column value out",
-    "corruptRecords": "fail (default), messages: skip; entries: include, as a row with damage 8 and index -1",
-    "blockRows": f"scan: entries of a digest block, default {BLOCK_ENTRIES}",
+
+@dataclass(frozen=True)
+class Option:
+    """What an option means, and where it counts: views, `path` and/or `servers`, batch and/or stream."""
+
+    meaning: str
+    views: tuple[str, ...] = VIEWS
+    of: tuple[str, ...] = ("path", "servers")
+    mode: tuple[str, ...] = ("batch", "stream")
+
+
+_MESSAGES = ("messages",)
+_TOPICS = ("messages", "queues")
+_LOG = ("messages", "entries", "index")
+_ENTRIES = ("messages", "entries")
+_TASKS = ("messages", "entries", "scan")
+
+_FILES = ("path",)
+_LIVE = ("servers",)
+_BATCH = ("batch",)
+_STREAM = ("stream",)
+
+OPTIONS = {
+    "path": Option("store directories (storePathRootDir), comma separated or a JSON list", of=_FILES),
+    "servers": Option("NameServers of live brokers: host:port, several with , or ;", of=_LIVE),
+    "view": Option("messages (default), entries, queues, index, scan or state"),
+    "group": Option("broker groups to read, comma separated; default all that are found"),
+    "subscribe": Option("topics, comma separated; default all but system topics", _TOPICS),
+    "subscribePattern": Option("topics whose whole name fits this regular expression", _TOPICS),
+    "assign": Option('topics and queues: {"topic": [0, 1]}', _TOPICS),
+    "includeSystemTopics": Option("true: system topics too, without naming them", _TOPICS),
+    "tags": Option("only messages with one of these tags: 'A || B'", _MESSAGES),
+    "startingOffsets": Option('earliest, latest (streams) or {"topic": {"0": 23, "1": -2}}', _MESSAGES),
+    "endingOffsets": Option("latest (default) or JSON as above; exclusive", _MESSAGES, mode=_BATCH),
+    "startingTimestamp": Option("stored at or after: ms since the epoch", _MESSAGES),
+    "endingTimestamp": Option("stored before: ms since the epoch", _MESSAGES, mode=_BATCH),
+    "indexRanges": Option('log indexes, inclusive: "0-99,200" or [[0,99]]', _LOG, _FILES, _BATCH),
+    "offsetType": Option("queue (default), or log: one offset, the log index", _MESSAGES, _FILES, _STREAM),
+    "maxOffsetsPerTrigger": Option("messages of one batch at most", _MESSAGES, mode=_STREAM),
+    "maxBytesPerTrigger": Option("bytes of log of one batch, about", _MESSAGES, mode=_STREAM),
+    "minPartitions": Option("at least so many tasks, as far as there is work", _TASKS),
+    "failOnDataLoss": Option("false: skip what retention deleted", _MESSAGES, mode=_STREAM),
+    "includeHeaders": Option("true adds the column headers (properties)", _MESSAGES),
+    "includeValue": Option("false leaves the column value out", _MESSAGES),
+    "includeGroup": Option("true adds the column group: which broker group", _MESSAGES),
+    "isolation": Option("committed (default); all: also what Raft may cut", _ENTRIES, _FILES, _BATCH),
+    "corruptRecords": Option("fail (default), skip or include, as rows", _ENTRIES),
+    "pushdown": Option("true: filters of the query are applied while reading", _ENTRIES, _FILES, _BATCH),
+    "blockRows": Option(f"entries of a digest block, default {BLOCK_ENTRIES}", ("scan",), _FILES, _BATCH),
+    "readFrom": Option("leader (default), or any: a follower that answers", _MESSAGES, _LIVE),
+    "consumerGroup": Option(f"in whose name brokers are asked, default {DEFAULT_GROUP}", _MESSAGES, _LIVE),
+    "pullBatchSize": Option("messages of one pull, default 1024", _MESSAGES, _LIVE),
+    "pullTimeoutMs": Option("how long a leader is looked for, default 30000", _TOPICS, _LIVE),
 }
 """Name -> what it means."""
 
+ALIASES = {
+    "topic": "subscribe",
+    "topics": "subscribe",
+    "topicsPattern": "subscribePattern",
+    "subExpression": "tags",
+    "nameServer": "servers",
+    "namesrvAddr": "servers",
+    "kafka.bootstrap.servers": "servers",
+}
+"""What RocketMQ's, Pulsar's and Kafka's users write -> our name."""
 
-class BadOption(ValueError):
-    """An option that is unknown, missing or has a wrong value. The text names it."""
+
+@dataclass(frozen=True)
+class TopicChoice:
+    """Which topics: named, by pattern, or with queues; at most one is set. None: all, but system topics."""
+
+    named: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assign: Mapping[str, tuple[int, ...]] | None = None
+    system: bool = False
+
+
+ALL_TOPICS = TopicChoice()
 
 
 @dataclass(frozen=True)
 class Options:
-    """Checked options."""
+    """Checked options. `starting`, `ending`: a word, or offsets by queue (-2 earliest, -1 latest)."""
 
-    paths: tuple[str, ...]
+    paths: tuple[str, ...] = ()
+    servers: str = ""
     view: str = "messages"
-    topics: tuple[str, ...] = ()
-    isolation: str = "committed"
+    groups: tuple[str, ...] = ()
+    topics: TopicChoice = ALL_TOPICS
+    tags: tuple[str, ...] = ()
+    starting: str | Mapping[Queue, int] = ""
+    ending: str | Mapping[Queue, int] = "latest"
+    starting_ms: int | None = None
+    ending_ms: int | None = None
     index_ranges: tuple[tuple[int, int], ...] | None = None
+    offset_type: str = "queue"
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    min_partitions: int | None = None
+    fail_on_data_loss: bool = True
     include_headers: bool = False
     include_value: bool = True
+    include_group: bool = False
+    isolation: str = "committed"
     corrupt_records: str = "fail"
+    pushdown: bool = False
     block_rows: int = BLOCK_ENTRIES
+    read_from: str = "leader"
+    consumer_group: str = DEFAULT_GROUP
+    pull_batch: int = 1024
+    pull_timeout_ms: int = 30_000
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+    """Names that the user set."""
 
 
-def parse(options: Mapping[str, str]) -> Options:
-    """Check everything; BadOption names what is wrong."""
-    by_lower = {name.lower(): name for name in NAMES}
-    given: dict[str, str] = {}
-    for name, value in options.items():
-        known = by_lower.get(name.lower())
-        if known is None:
-            raise BadOption(f"unknown option {name!r}{_hint(name, list(NAMES))}")
-        given[known] = value
-    if "subscribe" in given and "topic" in given:
-        raise BadOption("subscribe and topic mean the same: give one")
-    view = _choice("view", given.get("view", "messages"), VIEWS)
-    corrupt = _choice("corruptRecords", given.get("corruptRecords", "fail"), CORRUPT[view])
+def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
+    """Check everything; BadOption names what is wrong. `mode`: batch, stream, or None when not yet known."""
+    given = _known(options)
+    source = _source(given)
+    view = values.choice("view", given.get("view", "messages"), VIEWS)
+    if source == "servers" and view not in LIVE_VIEWS:
+        raise BadOption(f"view {view} reads files: give path (store directories) instead of servers")
+    if mode == "stream" and view != "messages":
+        raise BadOption(f"view {view} cannot be streamed: only messages can")
+    _check_use(given, view, source, mode)
+    corrupt = CORRUPT.get(view, ("fail",))
+    get = given.get
     return Options(
-        paths=_paths(given.get("path", "")),
+        paths=values.paths(get("path", "")),
+        servers=get("servers", "").strip(),
         view=view,
-        topics=tuple(_list(given.get("subscribe", given.get("topic", "")))),
-        isolation=_choice("isolation", given.get("isolation", "committed"), ISOLATION),
-        index_ranges=_ranges(given["indexRanges"]) if "indexRanges" in given else None,
-        include_headers=_flag("includeHeaders", given.get("includeHeaders", "false")),
-        include_value=_flag("includeValue", given.get("includeValue", "true")),
-        corrupt_records=corrupt,
-        block_rows=_positive("blockRows", given.get("blockRows", str(BLOCK_ENTRIES))),
+        groups=values.names(get("group", "")),
+        topics=_topics(given),
+        tags=values.tags("tags", get("tags", "*")),
+        starting=_starting(given, mode),
+        ending=_ending(given),
+        starting_ms=_time(given, "startingTimestamp"),
+        ending_ms=_time(given, "endingTimestamp"),
+        index_ranges=values.ranges("indexRanges", given["indexRanges"]) if "indexRanges" in given else None,
+        offset_type=values.choice("offsetType", get("offsetType", "queue"), OFFSET_TYPES),
+        max_offsets=_count(given, "maxOffsetsPerTrigger"),
+        max_bytes=_count(given, "maxBytesPerTrigger"),
+        min_partitions=_count(given, "minPartitions"),
+        fail_on_data_loss=_flag(given, "failOnDataLoss", True),
+        include_headers=_flag(given, "includeHeaders", False),
+        include_value=_flag(given, "includeValue", True),
+        include_group=_flag(given, "includeGroup", False),
+        isolation=values.choice("isolation", get("isolation", "committed"), ISOLATION),
+        corrupt_records=values.choice("corruptRecords", get("corruptRecords", "fail"), corrupt),
+        pushdown=_flag(given, "pushdown", False),
+        block_rows=_count(given, "blockRows") or BLOCK_ENTRIES,
+        read_from=values.choice("readFrom", get("readFrom", "leader"), READ_FROM),
+        consumer_group=get("consumerGroup", "").strip() or DEFAULT_GROUP,
+        pull_batch=_count(given, "pullBatchSize") or 1024,
+        pull_timeout_ms=_count(given, "pullTimeoutMs") or 30_000,
+        given=frozenset(given),
     )
 
 
-def _hint(word: str, known: list[str]) -> str:
-    lower = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), list(lower), n=1)
-    return f": did you mean {lower[close[0]]!r}?" if close else f"; known are {', '.join(known)}"
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    """Options by their right names."""
+    by_lower = {name.lower(): name for name in OPTIONS} | {
+        alias.lower(): name for alias, name in ALIASES.items()
+    }
+    given: dict[str, str] = {}
+    written: dict[str, str] = {}
+    for name, value in options.items():
+        known = by_lower.get(name.lower())
+        if known is None:
+            raise BadOption(f"unknown option {name!r}{did_you_mean(name, [*OPTIONS, *ALIASES])}")
+        if known in given:
+            raise BadOption(f"{written[known]} and {name} mean the same: give one")
+        given[known] = value
+        written[known] = name
+    return given
 
 
-def _choice(name: str, value: str, known: tuple[str, ...]) -> str:
-    if value.lower() not in known:
-        raise BadOption(f"option {name}: {value!r} is not one of {', '.join(known)}{_near(value, known)}")
-    return value.lower()
+def _source(given: Mapping[str, str]) -> str:
+    if "path" in given and "servers" in given:
+        raise BadOption("path (files) and servers (live brokers) exclude each other: give one")
+    if given.get("servers", "").strip():
+        return "servers"
+    if "servers" in given:
+        raise BadOption("option servers is empty: NameServers as host:port")
+    if not values.paths(given.get("path", "")):
+        raise BadOption(
+            "option path is missing: the store directories (storePathRootDir); or servers: NameServers"
+        )
+    return "path"
 
 
-def _near(value: str, known: tuple[str, ...]) -> str:
-    close = get_close_matches(value.lower(), known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def _check_use(given: Mapping[str, str], view: str, source: str, mode: str | None) -> None:
+    """Refuse what has no effect here."""
+    for name in given:
+        option = OPTIONS[name]
+        if view not in option.views:
+            raise BadOption(f"option {name} has no effect on view {view}, only on {', '.join(option.views)}")
+        if source not in option.of:
+            raise BadOption(f"option {name} has no effect with {source}, only with {', '.join(option.of)}")
+        if mode is not None and mode not in option.mode:
+            raise BadOption(f"option {name} has no effect on a {mode}, only on a {option.mode[0]}")
+    if given.get("offsetType", "").lower() == "log" and "startingTimestamp" in given:
+        raise BadOption("option startingTimestamp has no effect with offsetType log: filter storeTimestamp")
 
 
-def _flag(name: str, value: str) -> bool:
-    return _choice(name, value, ("true", "false")) == "true"
+def _topics(given: Mapping[str, str]) -> TopicChoice:
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
+    if len(ways) > 1:
+        raise BadOption(f"{' and '.join(ways)} exclude each other: give one")
+    named = None
+    if "subscribe" in given:
+        named = values.names(given["subscribe"])
+        if not named:
+            raise BadOption("option subscribe names no topic: leave it out to read all")
+    return TopicChoice(
+        named=named,
+        pattern=values.pattern("subscribePattern", given["subscribePattern"])
+        if "subscribePattern" in given
+        else None,
+        assign=values.assignment("assign", given["assign"]) if "assign" in given else None,
+        system=_flag(given, "includeSystemTopics", False),
+    )
 
 
-def _positive(name: str, value: str) -> int:
-    if not value.isdigit() or int(value) < 1:
-        raise BadOption(f"option {name}: {value!r} is not a positive number")
-    return int(value)
+def _starting(given: Mapping[str, str], mode: str | None) -> str | Mapping[Queue, int]:
+    text = given.get("startingOffsets", "")
+    if text and "startingTimestamp" in given:
+        raise BadOption("startingOffsets and startingTimestamp exclude each other: give one")
+    if not text:
+        return "earliest" if mode == "batch" else "latest"
+    if not text.lstrip().startswith("{"):
+        known = ("earliest",) if mode == "batch" else ("earliest", "latest")
+        return values.choice("startingOffsets", text, known)
+    found = values.offsets("startingOffsets", text)
+    if mode == "batch" and LATEST in found.values():
+        raise BadOption("option startingOffsets: -1 (latest) is for streams: a batch would read nothing")
+    return found
 
 
-def _list(value: str) -> list[str]:
-    return [item.strip() for item in value.split(",") if item.strip()]
+def _ending(given: Mapping[str, str]) -> str | Mapping[Queue, int]:
+    text = given.get("endingOffsets", "latest")
+    if text and "endingTimestamp" in given and "endingOffsets" in given:
+        raise BadOption("endingOffsets and endingTimestamp exclude each other: give one")
+    if not text.lstrip().startswith("{"):
+        return values.choice("endingOffsets", text, ("latest",))
+    found = values.offsets("endingOffsets", text)
+    if any(offset < LATEST for offset in found.values()):
+        raise BadOption("option endingOffsets: -2 (earliest) would read nothing")
+    return found
 
 
-def _paths(value: str) -> tuple[str, ...]:
-    if value.lstrip().startswith("["):
-        try:
-            paths = json.loads(value)
-        except ValueError as error:
-            raise BadOption(f"option path: not a JSON list: {error}") from error
-        if not all(isinstance(path, str) for path in paths):
-            raise BadOption("option path: a JSON list of texts is wanted")
-    else:
-        paths = _list(value)
-    if not paths:
-        raise BadOption("option path is missing: the store directories (storePathRootDir)")
-    return tuple(paths)
+def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    return values.flag(name, given[name]) if name in given else default
 
 
-def _ranges(value: str) -> tuple[tuple[int, int], ...]:
-    try:
-        if value.lstrip().startswith("["):
-            pairs = [(int(first), int(last)) for first, last in json.loads(value)]
-        else:
-            split = [item.partition("-") for item in _list(value)]
-            pairs = [(int(first), int(last) if dash else int(first)) for first, dash, last in split]
-    except (ValueError, TypeError) as error:
-        raise BadOption(f"option indexRanges: {value!r} is not like '0-99,200-299'") from error
-    if any(first < 0 or last < first for first, last in pairs):
-        raise BadOption(f"option indexRanges: {value!r} has an empty or negative range")
-    return tuple(sorted(pairs))
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    return values.positive(name, given[name]) if name in given else None
+
+
+def _time(given: Mapping[str, str], name: str) -> int | None:
+    return values.milliseconds(name, given[name]) if name in given else None

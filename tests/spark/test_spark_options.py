@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import pytest
 
-from spark.options import BadOption, Options, parse
+from spark.option_values import BadOption
+from spark.options import ALIASES, OPTIONS, parse
 
 
 def test_names_are_not_case_sensitive() -> None:
-    assert parse({"PATH": "/a,/b", "VIEW": "Entries", "indexranges": "5-9,0-1"}) == Options(
-        ("/a", "/b"), "entries", index_ranges=((0, 1), (5, 9))
-    )
+    options = parse({"PATH": "/a,/b", "VIEW": "Entries", "indexranges": "5-9,0-1,2"}, "batch")
+    assert (options.paths, options.view) == (("/a", "/b"), "entries")
+    assert options.index_ranges == ((0, 2), (5, 9)), "sorted, and neighbours are one"
 
 
 def test_paths_with_commas_come_as_json() -> None:
     assert parse({"path": '["/a,b", "/c"]'}).paths == ("/a,b", "/c")
+
+
+def test_names_of_other_connectors_are_understood() -> None:
+    options = parse({"nameServer": "h:1;i:2", "topic": "a, b", "subExpression": "x || y"})
+    assert options.servers == "h:1;i:2"
+    assert (options.topics.named, options.tags) == (("a", "b"), ("x", "y"))
+    assert set(ALIASES.values()) <= set(OPTIONS)
+
+
+def test_offsets_are_understood_as_kafka_writes_them_and_as_checkpoints_do() -> None:
+    text = '{"a": {"0": 23, "1": -2}, "b@g/4": 7}'
+    options = parse({"path": "/a", "startingOffsets": text}, "stream")
+    assert options.starting == {("a", 0): 23, ("a", 1): -2, ("b@g", 4): 7}
+
+
+def test_defaults_differ_between_batch_and_stream() -> None:
+    assert parse({"path": "/a"}, "batch").starting == "earliest"
+    assert parse({"path": "/a"}, "stream").starting == "latest"
 
 
 @pytest.mark.parametrize(
@@ -22,16 +41,49 @@ def test_paths_with_commas_come_as_json() -> None:
     [
         ({}, "path is missing"),
         ({"path": "/a", "vieuw": "scan"}, "did you mean 'view'"),
+        ({"path": "/a", "subscribed": "x"}, "did you mean 'subscribe'"),
         ({"path": "/a", "view": "entrys"}, "did you mean 'entries'"),
         ({"path": "/a", "includeValue": "yes"}, "includeValue: 'yes' is not one of true, false"),
         ({"path": "/a", "indexRanges": "9-5"}, "empty or negative"),
         ({"path": "/a", "indexRanges": "a-b"}, "is not like"),
-        ({"path": "/a", "blockRows": "0"}, "not a positive number"),
-        ({"path": "/a", "topic": "x", "subscribe": "y"}, "give one"),
-        ({"path": "/a", "corruptRecords": "include"}, "corruptRecords: 'include' is not one of fail, skip"),
+        ({"path": "/a", "view": "scan", "blockRows": "0"}, "not a positive number"),
+        ({"path": "/a", "topic": "x", "subscribe": "y"}, "topic and subscribe mean the same"),
+        ({"path": "/a", "view": "entries", "corruptRecords": "skip"}, "'skip' is not one of fail, include"),
         ({"path": "[1]"}, "JSON list of texts"),
+        ({"path": "/a", "servers": "h:1"}, "exclude each other"),
+        ({"servers": " "}, "servers is empty"),
+        ({"servers": "h:1", "view": "entries"}, "view entries reads files"),
+        ({"path": "/a", "view": "entries", "subscribe": "x"}, "subscribe has no effect on view entries"),
+        ({"path": "/a", "readFrom": "any"}, "readFrom has no effect with path"),
+        ({"servers": "h:1", "indexRanges": "1"}, "indexRanges has no effect with servers"),
+        ({"path": "/a", "maxOffsetsPerTrigger": "9"}, "has no effect on a batch, only on a stream"),
+        ({"path": "/a", "subscribe": "x", "assign": '{"x": [0]}'}, "subscribe and assign exclude"),
+        ({"path": "/a", "subscribe": ","}, "names no topic"),
+        ({"path": "/a", "subscribePattern": "("}, "no regular expression"),
+        ({"path": "/a", "assign": '{"x": 0}'}, "list of queue ids"),
+        ({"path": "/a", "assign": "x"}, "not JSON"),
+        ({"path": "/a", "tags": "a |"}, "no tag expression"),
+        ({"path": "/a", "startingOffsets": "latest"}, "'latest' is not one of earliest"),
+        ({"path": "/a", "startingOffsets": '{"a": {"0": -1}}'}, "-1 .latest. is for streams"),
+        ({"path": "/a", "startingOffsets": '{"a": {"x": 1}}'}, "is not like"),
+        ({"path": "/a", "endingOffsets": '{"a": {"0": -2}}'}, "-2 .earliest. would read nothing"),
+        ({"path": "/a", "startingTimestamp": "monday"}, "not a time in milliseconds"),
+        ({"path": "/a", "startingTimestamp": "1", "startingOffsets": "earliest"}, "exclude each other"),
     ],
 )
 def test_what_is_wrong_is_named(options: dict[str, str], text: str) -> None:
     with pytest.raises(BadOption, match=text):
-        parse(options)
+        parse(options, "batch")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"path": "/a", "view": "queues"}, "view queues cannot be streamed"),
+        ({"path": "/a", "endingOffsets": "latest"}, "has no effect on a stream, only on a batch"),
+        ({"path": "/a", "offsetType": "log", "startingTimestamp": "5"}, "no effect with offsetType log"),
+    ],
+)
+def test_what_is_wrong_with_a_stream_is_named(options: dict[str, str], text: str) -> None:
+    with pytest.raises(BadOption, match=text):
+        parse(options, "stream")

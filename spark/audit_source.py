@@ -1,0 +1,189 @@
+"""DataSource `dledger-audit`: what the audit job reads. Not for users: its options are made by `audit_job`.
+
+* view `scan`   rows of the audit (`audit.findings.FlatRow`) of all replicas of the sources. Damage, and what
+                cannot be looked at, are rows, never an exception.
+* view `drill`  `audit.scan.EntryRow`s of the index ranges given.
+
+A task reads one segment, or several small ones. Replicas describe themselves when the read is planned.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from audit.digests import BLOCK_ENTRIES
+from audit.findings import Finding, flatten
+from audit.layout import SegmentTask
+from audit.replicas import ReplicaSource, ReplicaView, SegmentReader, look_at, overlap
+from spark import columns
+
+NAME = "dledger-audit"
+PACK_BYTES = 64 * 1024 * 1024
+"""Bytes of segments that one task reads; a larger segment has a task of its own."""
+
+DRILL = (
+    ("replica", "string"),
+    ("index", "bigint"),
+    ("term", "bigint"),
+    ("size", "int"),
+    ("channel", "bigint"),
+    ("crc", "bigint"),
+    ("damage", "int"),
+)
+"""`audit.scan.EntryRow`."""
+
+P = TypeVar("P", bound="SegmentPart | SidePart | FoundPart")
+Ranges = Sequence[tuple[int, int]]
+Row = tuple[object, ...]
+
+
+def scan_options(sources: Sequence[ReplicaSource], block_entries: int = BLOCK_ENTRIES) -> dict[str, str]:
+    """Options of the view `scan`."""
+    return {"view": "scan", "sources": _packed(sources), "block": str(block_entries)}
+
+
+def drill_options(
+    sources: Sequence[ReplicaSource], ranges: Ranges, *, first_of_name: bool = False
+) -> dict[str, str]:
+    """Options of the view `drill`. `ranges`: inclusive, ascending; `first_of_name`: see `look_at`."""
+    options = {"view": "drill", "sources": _packed(sources), "ranges": json.dumps(ranges)}
+    return {**options, "first": "true"} if first_of_name else options
+
+
+def _packed(sources: Sequence[ReplicaSource]) -> str:
+    return base64.b64encode(pickle.dumps(tuple(sources))).decode()
+
+
+@dataclass(frozen=True)
+class SegmentPart:
+    """One segment to scan, or to drill in `ranges`."""
+
+    reader: SegmentReader
+    task: SegmentTask
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def size(self) -> int:
+        return self.task.size
+
+    def scan(self, block_entries: int) -> Iterator[Row]:
+        return (flatten(row) for row in self.reader.scan(self.task, block_entries))
+
+    def drill(self) -> Iterator[Row]:
+        return self.reader.drill(self.task, self.ranges)
+
+
+@dataclass(frozen=True)
+class SidePart:
+    """What a replica has beside its segments."""
+
+    replica: ReplicaView
+    size: int = 0
+
+    def scan(self, block_entries: int) -> Iterator[Row]:
+        return (flatten(row) for row in self.replica.side())
+
+
+@dataclass(frozen=True)
+class FoundPart:
+    """What was found when the sources were looked at."""
+
+    findings: tuple[Finding, ...]
+    size: int = 0
+
+    def scan(self, block_entries: int) -> Iterator[Row]:
+        return (flatten(found) for found in self.findings)
+
+
+@dataclass(frozen=True)
+class ScanPack(InputPartition):
+    """Parts that one task scans one after another: a task costs more than a small segment."""
+
+    parts: tuple[SegmentPart | SidePart | FoundPart, ...]
+    block_entries: int
+
+    def rows(self) -> Iterator[Row]:
+        return (row for part in self.parts for row in part.scan(self.block_entries))
+
+
+@dataclass(frozen=True)
+class DrillPack(InputPartition):
+    """The same for a drill."""
+
+    parts: tuple[SegmentPart, ...]
+
+    def rows(self) -> Iterator[Row]:
+        return (row for part in self.parts for row in part.drill())
+
+
+class AuditSource(DataSource):
+    """Entry point for Spark. audit.layout.StoreError for a wrong place."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return columns.ddl(_view_columns(self.options["view"]))
+
+    def reader(self, schema: object) -> DataSourceReader:
+        return AuditReader(dict(self.options))
+
+
+class AuditReader(DataSourceReader):
+    """Plans on the driver, reads on executors."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        look = look_at(
+            pickle.loads(base64.b64decode(self._options["sources"])),
+            first_of_name="first" in self._options,
+        )
+        segments = [(replica.reader, task) for replica in look.replicas for task in replica.tasks()]
+        if self._options["view"] == "drill":
+            ranges = [(first, last) for first, last in json.loads(self._options["ranges"])]
+            drills = [
+                SegmentPart(reader, task, tuple(wanted))
+                for reader, task in segments
+                if (wanted := overlap(task, ranges))
+            ]
+            return [DrillPack(parts) for parts in pack(drills)]
+        scans: list[SegmentPart | SidePart | FoundPart] = [FoundPart(look.findings)]
+        scans += [SidePart(replica) for replica in look.replicas]
+        scans += [SegmentPart(reader, task) for reader, task in segments]
+        return [ScanPack(parts, int(self._options["block"])) for parts in pack(scans)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if type(partition) is InputPartition:
+            return iter(())  # Spark's stand-in for an empty plan
+        if not isinstance(partition, ScanPack | DrillPack):
+            raise TypeError(f"{type(partition).__name__} is no partition of this source")
+        return columns.batches(_view_columns(self._options["view"]), partition.rows())
+
+
+def _view_columns(view: str) -> columns.Columns:
+    return columns.SCAN if view == "scan" else DRILL
+
+
+def pack(parts: Iterable[P]) -> Iterator[tuple[P, ...]]:
+    """Neighbours together, up to PACK_BYTES a task."""
+    pending: list[P] = []
+    size = 0
+    for part in parts:
+        if pending and size + part.size > PACK_BYTES:
+            yield tuple(pending)
+            pending, size = [], 0
+        pending.append(part)
+        size += part.size
+    if pending:
+        yield tuple(pending)

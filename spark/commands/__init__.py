@@ -1,0 +1,19 @@
+"""The commands of `python -m spark`, one module each. What a command is: `command`.
+
+Importing them costs no pyspark: `--help` and a wrong argument are answered at once.
+"""
+
+from spark.commands import account, archive, audit, doctor, lag, read, replay, stats
+from spark.commands.command import Command
+
+COMMANDS: tuple[Command, ...] = (
+    audit.COMMAND,
+    read.COMMAND,
+    archive.COMMAND,
+    replay.COMMAND,
+    stats.COMMAND,
+    lag.COMMAND,
+    account.COMMAND,
+    doctor.COMMAND,
+)
+"""In the order of `--help`."""

@@ -1,0 +1,110 @@
+"""`python -m spark audit STORE STORE STORE`: check the replicas of a group and compare them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from audit.local import audit_sources
+from audit.report import Report, failed
+from audit.shell import add_audit_arguments
+from runtime import Lane
+from spark.commands.command import EXIT_CODES, CannotRun, Command, Context, add_master
+from spark.places import BadPlace, Group, add_place_arguments, groups_to_audit, joined
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EPILOG = f"""{EXIT_CODES}
+STORE is the storePathRootDir of a node; running nodes may be audited. One store is verified, several are
+verified and compared by content. With --namesrv the brokers registered there are audited over the network;
+directories given beside it stand in for brokers that are down. With --digests only what the brokers have
+shipped is read. Both engines give the same report."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of this command."""
+    add_place_arguments(parser)
+    add_audit_arguments(parser)
+    parser.add_argument(
+        "--engine",
+        choices=("spark", "local"),
+        default="spark",
+        help="local: in this process, without Spark and Java (default %(default)s)",
+    )
+    add_master(parser)
+
+
+async def run(context: Context, arguments: argparse.Namespace) -> Report:
+    """The audit; an audit that cannot run is a report that says so."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        groups = await context.env.workers.run(
+            Lane.DISK, groups_to_audit, arguments, context.env.wall.now_ms()
+        )
+        audit = audit_locally if arguments.engine == "local" else audit_on_spark
+        report = joined(groups, await audit(context, groups, arguments))
+    except BadPlace as error:
+        report = failed(str(error))
+    except CannotRun as error:
+        report = failed(str(error), "CANNOT_RUN")
+    return report.timed(loop.time() - began)
+
+
+async def audit_locally(
+    context: Context, groups: Sequence[Group], arguments: argparse.Namespace
+) -> list[Report]:
+    """One report for each group, made in this process."""
+
+    def progress(group: Group, done: int, total: int) -> None:
+        context.progress.say(f"audit {group.name}".rstrip())
+        context.progress.show(f"{done} of {total} segments")
+
+    try:
+        return [
+            await audit_sources(
+                context.env,
+                group.sources,
+                drill_sources=group.drill_sources,
+                progress=partial(progress, group),
+                lag_warning=arguments.lag_warning,
+            )
+            for group in groups
+        ]
+    finally:
+        context.progress.clear()
+
+
+async def audit_on_spark(
+    context: Context, groups: Sequence[Group], arguments: argparse.Namespace
+) -> list[Report]:
+    """One report for each group, made by jobs of one Spark session."""
+    async with context.spark("dledger-audit", arguments.master) as spark:
+        return [
+            await context.job(
+                spark, f"audit {group.name}".rstrip(), partial(_audit, spark, group, arguments.lag_warning)
+            )
+            for group in groups
+        ]
+
+
+def _audit(spark: SparkSession, group: Group, lag_warning: int) -> Report:
+    """Blocking."""
+    from spark.audit_job import audit_sources
+
+    return audit_sources(spark, group.sources, drill_sources=group.drill_sources, lag_warning=lag_warning)
+
+
+COMMAND = Command(
+    name="audit",
+    summary="check the replicas of a group and compare them",
+    description="Check the replicas of a group, in directories or behind live brokers, and compare them.",
+    epilog=EPILOG,
+    add_arguments=add_arguments,
+    run=run,
+    reports=True,
+)

@@ -1,0 +1,132 @@
+"""What a command of `python -m spark` is, and what it can count on while it runs.
+
+A command is a module of this package with a constant `COMMAND`, and a line in the table of
+`spark.commands`. Its `run` gets a `Context` and the checked arguments, and returns an `Outcome`, which the
+shell prints (`--json` or a table) and whose exit code the process ends with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from runtime import Env, Lane
+from spark.progress import Progress, tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+_PACKAGES = ("spark", "audit", "client", "formats", "runtime")
+PROGRESS_INTERVAL_S = 0.2
+EXIT_CODES = (
+    "exit codes: 0 clean (information only), 1 warnings, 2 errors, 3 critical, 4 could not run or look."
+)
+
+
+class CannotRun(Exception):
+    """The command cannot do its work at all: exit code 4. The text says why and what to do."""
+
+
+class Outcome(Protocol):
+    """What a command found or did. With `reports` also `audit.report_files.Reportable`."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 warnings, 2 errors, 3 critical, 4 could not run or look."""
+
+    def as_json(self) -> dict[str, object]:
+        """One object; keys are stable, new ones may be added."""
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+
+
+@dataclass
+class Context:
+    """The doors of the process and the line that shows progress."""
+
+    env: Env
+    progress: Progress
+
+    @asynccontextmanager
+    async def spark(
+        self, app_name: str, master: str | None, *, short: bool = True
+    ) -> AsyncIterator[SparkSession]:
+        """A session with the data source, stopped at the end. CannotRun without pyspark or Java.
+
+        `short`: for seconds of work (`spark.session.session`); a job that moves bodies is faster without.
+        """
+        self.progress.say("starting Spark")
+        self.progress.show()
+        session = await self.env.workers.run(Lane.DISK, _start, app_name, master, short)
+        try:
+            yield session
+        finally:
+            await self.env.workers.run(Lane.DISK, session.stop)
+            self.progress.clear()
+
+    async def job(self, spark: SparkSession, what: str, function: Callable[[], T]) -> T:
+        """Run a blocking job in a worker; meanwhile the line says what, and how many tasks are done."""
+        self.progress.say(what)
+        running = self.env.workers.run(Lane.DISK, function)
+        while not running.done():
+            self.progress.show(tasks(spark))
+            await asyncio.wait([running], timeout=PROGRESS_INTERVAL_S)
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        from pyspark.errors import PySparkException
+
+        try:
+            return running.result()
+        except (PySparkException, Py4JError) as error:
+            raise CannotRun(told(str(error))) from error
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command. `add_arguments` gets a parser that has `--json` already."""
+
+    name: str
+    summary: str
+    """One line for the list of commands."""
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[Context, argparse.Namespace], Coroutine[Any, Any, Outcome]]
+    description: str = ""
+    """What it does; the summary when empty."""
+    epilog: str = EXIT_CODES
+    reports: bool = False
+    """Whether it has `--report` and `--fail-on`: its outcome is a `Reportable`."""
+
+
+def add_master(parser: argparse.ArgumentParser) -> None:
+    """`--master`, of every command that starts Spark."""
+    parser.add_argument(
+        "--master", metavar="URL", help="Spark master, as local[4] or spark://host:7077 (default: all cores)"
+    )
+
+
+def told(text: str) -> str:
+    """What an exception of Spark's is about: our own error in it if there is one, else how it begins."""
+    ours = re.search(rf"^(?:{'|'.join(_PACKAGES)})\.[\w.]+: (.+)$", text, re.MULTILINE)
+    return ours[1] if ours else text.strip().partition("\n")[0]
+
+
+def _start(app_name: str, master: str | None, short: bool) -> SparkSession:
+    """A session. Blocking."""
+    try:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        from pyspark.errors import PySparkException
+
+        from spark.java import NoJava
+        from spark.session import session
+    except ImportError as error:
+        raise CannotRun(f"{error}: pip install 'dledger[spark]'") from error
+    try:
+        return session(app_name, master, short=short)
+    except (NoJava, PySparkException, Py4JError, OSError) as error:
+        raise CannotRun(str(error)) from error

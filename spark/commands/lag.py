@@ -1,0 +1,71 @@
+"""`python -m spark lag STORE`: how far consumer groups are behind, and were."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from spark.commands.command import Command, Context, Outcome, add_master
+from spark.commands.source_arguments import EPILOG, add_source, source_of
+from spark.commands.words import positive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of this command."""
+    add_source(parser, archive=False)
+    parser.add_argument(
+        "--consumer", metavar="GROUP", action="append", default=[], help="consumer group; may be repeated"
+    )
+    parser.add_argument(
+        "--warn-above", metavar="N", type=int, help="warn of queues that are more than N messages behind"
+    )
+    parser.add_argument(
+        "--bucket", metavar="SECONDS", type=positive, help="of one point of the history (default: what suits)"
+    )
+    add_master(parser)
+
+
+async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
+    """Over stores the history, as a job; over brokers the present, without Spark."""
+    if arguments.namesrv:
+        from spark.jobs.lag_live import lag_live
+
+        topics = tuple(topic.strip() for topic in (arguments.topics or "").split(",") if topic.strip())
+        consumers = tuple(arguments.consumer)
+        return await lag_live(
+            context.env,
+            arguments.namesrv,
+            consumers=consumers,
+            topics=topics,
+            warn_above=arguments.warn_above,
+        )
+    async with context.spark("dledger-lag", arguments.master, short=False) as spark:
+        return await context.job(spark, "lag", lambda: _history(spark, context, arguments))
+
+
+def _history(spark: SparkSession, context: Context, arguments: argparse.Namespace) -> Outcome:
+    from spark.jobs.lag import lag_history
+
+    return lag_history(
+        spark,
+        source_of(arguments),
+        consumers=tuple(arguments.consumer),
+        bucket_s=arguments.bucket,
+        warn_above=arguments.warn_above,
+        say=context.progress.say,
+    )
+
+
+COMMAND = Command(
+    name="lag",
+    summary="how far consumer groups are behind, and were",
+    description="Over store directories: the lag of consumer groups over time, from the log itself, as far\n"
+    "back as it goes. Over live brokers (--namesrv, with --consumer and --topics): the present.",
+    epilog="exit codes: 0 done, 1 a queue is more than --warn-above behind, 4 could not run.\n" + EPILOG,
+    add_arguments=add_arguments,
+    run=run,
+    reports=True,
+)

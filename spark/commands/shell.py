@@ -1,0 +1,80 @@
+"""The outer shell of `python -m spark`: arguments, the event loop, what is printed, the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+
+from audit.report_files import Reportable, write_report
+from audit.shell import COULD_NOT_RUN, add_json, add_report_arguments, process_code
+from runtime.env import production_env
+from spark.commands.arguments import Parser
+from spark.commands.command import CannotRun, Command, Context, Outcome
+from spark.jobs.errors import JobError
+from spark.progress import Progress
+
+PROGRAM = "python -m spark"
+
+
+def parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
+    """Arguments of all commands."""
+    top = Parser(prog=PROGRAM, description="Jobs over logs on Spark.")
+    chosen = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    for command in commands:
+        one = chosen.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.description or command.summary,
+            epilog=command.epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        add_json(one)
+        if command.reports:
+            add_report_arguments(one)
+        command.add_arguments(one)
+        one.set_defaults(chosen=command)
+    return top
+
+
+def run(commands: Sequence[Command], argv: Sequence[str] | None = None) -> int:
+    """One command from its arguments to what is printed; the exit code of the process."""
+    try:
+        arguments = parser(commands).parse_args(argv)
+    except SystemExit as wrong:
+        return COULD_NOT_RUN if wrong.code else 0
+    command: Command = arguments.chosen
+    env = production_env("spark")
+    context = Context(env, Progress(sys.stderr if sys.stderr.isatty() else None))
+    try:
+        outcome = asyncio.run(_run(command, context, arguments))
+        if arguments.json:
+            print(json.dumps(outcome.as_json()), flush=True)
+        else:
+            print("\n".join(outcome.lines()), flush=True)
+        if command.reports:
+            asyncio.run(_write_reports(context, arguments, outcome))
+    except (CannotRun, JobError) as error:
+        if arguments.json:
+            print(json.dumps({"verdict": "failed", "exit_code": COULD_NOT_RUN, "error": str(error)}))
+        print(f"{PROGRAM} {command.name}: {error}", file=sys.stderr)
+        return COULD_NOT_RUN
+    except OSError as error:
+        print(f"{PROGRAM} {command.name}: {error}", file=sys.stderr)
+        return COULD_NOT_RUN
+    finally:
+        env.workers.close()
+    return process_code(outcome.exit_code, arguments.fail_on) if command.reports else outcome.exit_code
+
+
+async def _run(command: Command, context: Context, arguments: argparse.Namespace) -> Outcome:
+    return await command.run(context, arguments)
+
+
+async def _write_reports(context: Context, arguments: argparse.Namespace, outcome: Outcome) -> None:
+    if not isinstance(outcome, Reportable):
+        raise TypeError(f"{type(outcome).__name__} cannot be written as a report")
+    for path in arguments.report:
+        await write_report(context.env, path, outcome)

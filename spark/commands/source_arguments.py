@@ -1,0 +1,57 @@
+"""Arguments that say where a job reads messages from."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from runtime.remote_files import absolute
+
+if TYPE_CHECKING:
+    from spark.jobs.log_source import LogSource
+
+EPILOG = """STORE is the storePathRootDir of a node; a running node's may be read. Of several replicas of one
+group the one that knows the highest committed index is read."""
+
+
+def add_source(parser: argparse.ArgumentParser, *, archive: bool = True) -> None:
+    """STORE, `--namesrv`, `--archive`, `--topics`, `--option`."""
+    parser.add_argument(
+        "stores", metavar="STORE", nargs="*", type=absolute, help="store directory (storePathRootDir)"
+    )
+    parser.add_argument(
+        "--namesrv", metavar="ADDR", default="", help="NameServers of live brokers: host:port"
+    )
+    if archive:
+        parser.add_argument(
+            "--archive", metavar="DIR", default="", help="an archive of `python -m spark archive`"
+        )
+    parser.add_argument("--topics", metavar="A,B", help="topics to read (default: all but system topics)")
+    parser.add_argument(
+        "--option",
+        metavar="NAME=VALUE",
+        type=_option,
+        action="append",
+        default=[],
+        help="an option of the data source; may be given several times",
+    )
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def source_of(arguments: argparse.Namespace) -> LogSource:
+    """The source that the arguments name; spark.jobs.errors.JobError when they name none or several."""
+    from spark.jobs.log_source import LogSource
+
+    options = dict(arguments.option)
+    if arguments.topics:
+        options["subscribe"] = arguments.topics
+    archive = getattr(arguments, "archive", "")
+    return LogSource(
+        tuple(arguments.stores), arguments.namesrv, absolute(archive) if archive else "", options
+    )

@@ -1,0 +1,67 @@
+"""What a look at one thing found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """How bad; also the exit code of the doctor, the worst of all checks."""
+
+    OK = 0
+    WARNING = 1
+    """It works, but not well or not for long."""
+    ERROR = 2
+    """Jobs will fail."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """`name`: a short word, stable; `found`: what is there; `advice`: what to do, when it is not ok."""
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All checks, in the order they were made."""
+
+    checks: tuple[Check, ...]
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        """0 all well, 1 warnings, 2 errors."""
+        return int(max((check.status for check in self.checks), default=Status.OK))
+
+    def as_json(self) -> dict[str, object]:
+        """One object; keys are stable, new ones may be added."""
+        return {
+            "verdict": Status(self.exit_code).name.lower(),
+            "exit_code": self.exit_code,
+            "seconds": round(self.seconds, 3),
+            "checks": [
+                {
+                    "check": check.name,
+                    "status": check.status.name.lower(),
+                    "found": check.found,
+                    "advice": check.advice,
+                }
+                for check in self.checks
+            ],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        width = max((len(check.name) for check in self.checks), default=0)
+        for check in self.checks:
+            yield f"{check.status.name.lower():8} {check.name:{width}}  {check.found}"
+            if check.advice:
+                yield f"{'':8} {'':{width}}  -> {check.advice}"
+        verdict = Status(self.exit_code).name.lower()
+        yield f"{verdict}: looked at {len(self.checks)} things in {self.seconds:.1f} s"

@@ -1,0 +1,44 @@
+"""All checks one after another."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from spark.doctor import machine
+from spark.doctor.check import Check, Diagnosis, Status
+
+NEEDED = ("packages", "java", "SPARK_HOME")
+"""Without these no session starts, and to try would only print a stack."""
+
+
+def examine(
+    master: str | None = None,
+    stores: Iterable[str] = (),
+    *,
+    start_spark: bool = True,
+    progress: Callable[[str], None] = lambda name: None,
+) -> Diagnosis:
+    """Look at everything. Blocking, about 10 s; `progress` is told the name of each check that is done."""
+    began = time.monotonic()
+    checks = []
+    for check in _checks(master, tuple(stores), start_spark):
+        progress(check.name)
+        checks.append(check)
+    return Diagnosis(tuple(checks), time.monotonic() - began)
+
+
+def _checks(master: str | None, stores: tuple[str, ...], start_spark: bool) -> Iterator[Check]:
+    hopeless = False
+    for check in machine.look(os.environ, stores):
+        hopeless |= check.name in NEEDED and check.status is Status.ERROR
+        yield check
+    if not start_spark:
+        return
+    if hopeless:
+        yield Check("session", Status.ERROR, "not tried", "see above")
+        return
+    from spark.doctor import job
+
+    yield from job.look(master, stores)

@@ -1,0 +1,256 @@
+"""The result of the accounting: sums, what does not add up, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
+
+from audit import html
+from audit.findings import EXIT_CODES, VERDICTS, Code, Severity
+from audit.html import Markup
+from audit.report_files import Records
+from audit.text_table import text_table
+
+MAX_TEXT_FINDINGS = 50
+"""Findings printed one by one; `--json` has more."""
+
+CODES = {
+    "LOST": Code(
+        Severity.CRITICAL,
+        "acknowledged and not there: stop writing, keep all stores, and look for it in each (spark read)",
+    ),
+    "SKIPPED": Code(
+        Severity.CRITICAL,
+        "a consumer group committed offsets beyond messages that it never worked on: reset it to before them",
+    ),
+    "NOT_YET_KNOWN": Code(
+        Severity.UNKNOWN,
+        "behind what these stores know to be committed: give all replicas, or ask the brokers (--namesrv)",
+    ),
+    "MISPLACED": Code(
+        Severity.ERROR, "stored, but not where the acknowledgement says: compare the replicas (spark audit)"
+    ),
+    "UNKNOWN_CONSUMED": Code(
+        Severity.ERROR, "a consumer worked on what nobody stored: is the file of another cluster or time?"
+    ),
+    "DUPLICATE": Code(
+        Severity.WARNING, "sent again after an unknown outcome: consumers must be able to take it twice"
+    ),
+    "UNEXPECTED": Code(
+        Severity.WARNING, "its acknowledgement got lost, or another producer wrote it: compare with its log"
+    ),
+    "UNCONSUMED": Code(Severity.WARNING, "the consumer group has not come that far yet: wait, or look at it"),
+    "RETIRED": Code(Severity.INFO, "nothing to do: retention deleted it since"),
+}
+"""What can be found, the worst first."""
+
+COLUMNS = (
+    ("kind", "string"),
+    ("severity", "string"),
+    ("code", "string"),
+    ("consumer", "string"),
+    ("broker", "string"),
+    ("topic", "string"),
+    ("queue", "bigint"),
+    ("offset", "bigint"),
+    ("id", "string"),
+    ("count", "bigint"),
+    ("detail", "string"),
+)
+"""Rows for Parquet. `kind`: `sum` (`code` names it), `count` (of a code), `finding` (an example)."""
+
+
+class AccountFinding(NamedTuple):
+    """One message (UNCONSUMED: one queue) that does not add up. What does not apply is None or empty."""
+
+    code: str
+    topic: str
+    broker: str
+    queue: int | None
+    offset: int | None
+    id: str
+    detail: str
+    consumer: str = ""
+
+    @property
+    def severity(self) -> Severity:
+        """Of its code."""
+        return CODES[self.code].severity
+
+
+@dataclass(frozen=True)
+class ConsumerAccount:
+    """One consumer group, in acknowledged messages that are stored: before its offsets, and behind them.
+
+    With a file of what it worked on: how many it worked on, how often again, how many it passed without
+    (`skipped`), how many nobody knows of (`unknown`).
+    """
+
+    consumer: str
+    passed: int
+    waiting: int
+    worked: int | None = None
+    again: int = 0
+    skipped: int = 0
+    unknown: int = 0
+
+
+@dataclass(frozen=True)
+class Account:
+    """`produced`: messages acknowledged; `stored`: of these in the log; `copies`: stored beyond the first
+    time; `told`: lines of the file; `without_id`: stored unexpectedly and without a unique id. `findings`
+    are examples, `counts` has the number of messages of each code."""
+
+    produced: int
+    stored: int
+    copies: int
+    told: int
+    without_id: int
+    counts: Mapping[str, int]
+    findings: list[AccountFinding] = field(repr=False)
+    consumers: tuple[ConsumerAccount, ...] = ()
+
+    def with_consumer(
+        self, one: ConsumerAccount, counts: Mapping[str, int], findings: list[AccountFinding]
+    ) -> Account:
+        """With one more consumer group."""
+        return replace(self, consumers=(*self.consumers, one), counts=counts, findings=findings)
+
+    @property
+    def severity(self) -> Severity:
+        """The worst."""
+        return max((CODES[code].severity for code in self.counts), default=Severity.INFO)
+
+    @property
+    def exit_code(self) -> int:
+        """0 all adds up, 1 warnings, 2 errors, 3 critical, 4 something could not be told."""
+        return EXIT_CODES[self.severity]
+
+    def as_json(self) -> dict[str, object]:
+        """One object."""
+        return {
+            "verdict": VERDICTS[self.severity],
+            "exit_code": self.exit_code,
+            "produced": self.produced,
+            "stored": self.stored,
+            "copies": self.copies,
+            "acknowledgements": self.told,
+            "without_id": self.without_id,
+            "counts": {code: self.counts[code] for code in CODES if code in self.counts},
+            "consumers": [asdict(consumer) for consumer in self.consumers],
+            "findings": [
+                {"severity": found.severity.name.lower(), **found._asdict()} for found in self._ordered()
+            ],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield from text_table([(name, html.number(count)) for name, count in self._sums()], right=(1,))
+        yield ""
+        ordered = self._ordered()
+        if ordered:
+            rows = [("severity", "code", "topic", "queue", "offset", "id", "detail")]
+            for found in ordered[:MAX_TEXT_FINDINGS]:
+                queue = "-" if found.queue is None else f"{found.broker} {found.queue}".strip()
+                offset = "-" if found.offset is None else str(found.offset)
+                severity = found.severity.name.lower()
+                rows.append(
+                    (severity, found.code, found.topic or "-", queue, offset, found.id or "-", found.detail)
+                )
+            yield from text_table(rows)
+            if len(ordered) > MAX_TEXT_FINDINGS:
+                yield f"... and {len(ordered) - MAX_TEXT_FINDINGS} more examples (--json has all)"
+            yield ""
+            for code in self._codes():
+                yield f"{code}: {CODES[code].advice}"
+            yield ""
+        counted = " ".join(f"{code.lower()}={self.counts[code]}" for code in self._codes())
+        sums = f"produced={self.produced} stored={self.stored}"
+        yield f"account: {VERDICTS[self.severity]} {sums} {counted}".rstrip()
+
+    def page(self, when: str) -> str:
+        """One self-contained HTML page."""
+        codes = ", ".join(f"{html.number(self.counts[code])} {code}" for code in self._codes())
+        facts = [
+            f"{html.number(self.produced)} acknowledged",
+            f"{html.number(self.stored)} of them stored",
+            when,
+        ]
+        sentence = codes or "What was acknowledged is stored, once, and nothing else is there."
+        parts = [html.banner(self.severity, sentence, facts)]
+        if self.counts:
+            items = [
+                Markup(
+                    f"<li>{html.pill(severity)} <b>{code} × {html.number(self.counts[code])}</b>: "
+                    f"{html.text(advice)}</li>"
+                )
+                for code, (severity, advice) in CODES.items()
+                if self.counts.get(code)
+            ]
+            parts.append(html.section("What to do", Markup(f"<ol>{html.join(items)}</ol>")))
+        parts.append(html.section("Sums", html.table(("", "messages"), self._sums())))
+        parts += [self._examples(code) for code in self._codes()]
+        footer = (
+            "A message is one unique id (UNIQ_KEY). Exit codes: 0 adds up, 1 to 3 as severe, 4 not known."
+        )
+        return html.page("Produced = stored = consumed", parts, footer=footer)
+
+    def records(self) -> Records:
+        """Sums, counts and examples as rows."""
+        blank = (None, None, "")
+        rows: list[tuple[object, ...]] = [
+            ("sum", "", name, "", "", "", *blank, count, "") for name, count in self._sums()
+        ]
+        for code in self._codes():
+            severity = CODES[code].severity.name.lower()
+            rows.append(("count", severity, code, "", "", "", *blank, self.counts[code], ""))
+        for found in self._ordered():
+            place = (found.broker, found.topic, found.queue, found.offset)
+            severity = found.severity.name.lower()
+            rows.append(("finding", severity, found.code, found.consumer, *place, found.id, 1, found.detail))
+        return Records(COLUMNS, rows)
+
+    def _codes(self) -> list[str]:
+        return [code for code in CODES if self.counts.get(code)]
+
+    def _ordered(self) -> list[AccountFinding]:
+        order = list(CODES)
+        return sorted(
+            self.findings,
+            key=lambda f: (
+                order.index(f.code),
+                f.consumer,
+                f.topic,
+                f.broker,
+                f.queue or 0,
+                f.offset or 0,
+                f.id,
+            ),
+        )
+
+    def _sums(self) -> list[tuple[str, int]]:
+        sums = [
+            ("acknowledged", self.produced),
+            ("of these stored", self.stored),
+            ("stored again", self.copies),
+            ("stored without acknowledgement", self.counts.get("UNEXPECTED", 0)),
+        ]
+        for one in self.consumers:
+            sums += [(f"{one.consumer}: passed", one.passed), (f"{one.consumer}: waiting", one.waiting)]
+            if one.worked is not None:
+                sums += [(f"{one.consumer}: worked on", one.worked), (f"{one.consumer}: again", one.again)]
+        return sums
+
+    def _examples(self, code: str) -> Markup:
+        found = [one for one in self._ordered() if one.code == code]
+        rows: list[list[html.Cell]] = [
+            [one.consumer or None, one.topic or None, one.broker or None,
+             None if one.queue is None else str(one.queue), None if one.offset is None else one.offset,
+             Markup(f"<code>{html.text(one.id)}</code>") if one.id else None, one.detail]
+            for one in found
+        ]  # fmt: skip
+        headings = ("consumer", "topic", "broker", "queue", "offset", "id", "what was seen")
+        heading = f"{code} × {html.number(self.counts[code])}"
+        note = "" if len(found) >= self.counts[code] or code == "UNCONSUMED" else f"The first {len(found)}."
+        return html.section(heading, html.table(headings, rows), note)

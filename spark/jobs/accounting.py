@@ -1,0 +1,327 @@
+"""End-to-end accounting: produced = stored = consumed, message by message.
+
+* produced: a file of acknowledgements, what a producer was told (`acknowledgements` says what is in it)
+* stored: the log
+* consumed: the committed offsets of consumer groups, and if given a file of what a consumer worked on
+
+Messages are told apart by their unique id (property UNIQ_KEY, which every RocketMQ client sets). What is in
+the log and was not acknowledged counts only between the first and last acknowledged message of a queue:
+others may have written there before and after; `strict` counts all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark import StorageLevel
+from pyspark.sql import functions as F
+
+from formats.properties import UNIQ_KEY
+from spark.jobs.account_report import Account, AccountFinding, ConsumerAccount
+from spark.jobs.acknowledgements import read_acknowledgements, read_consumed
+from spark.jobs.errors import JobError
+from spark.jobs.log_source import LogSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+MAX_EXAMPLES = 200
+"""Findings of one code that are told one by one; all are counted."""
+MAX_PLACES = 4
+"""Places of one message that are kept."""
+_PLACE = ("broker", "topic", "partition")
+
+ConsumerOffsets = Mapping[str, Mapping[tuple[str, str, int], int]]
+"""consumer group -> (broker group, topic, queue) -> where it goes on."""
+
+
+@dataclass(frozen=True)
+class _Frames:
+    """`acks`: id and place of each acknowledged message. `log`: id and place of each stored one. `bounds`: of
+    each queue. `sides`: one row for each id, from both. The last three are kept by Spark while we work."""
+
+    acks: DataFrame
+    log: DataFrame
+    bounds: DataFrame
+    sides: DataFrame
+
+
+def account(
+    spark: SparkSession,
+    source: LogSource,
+    acknowledgements: str,
+    *,
+    offsets: ConsumerOffsets | None = None,
+    consumed: str = "",
+    strict: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Account:
+    """Compare. Blocking; JobError for files that cannot be believed, PySparkException.
+
+    `offsets`: of the consumer groups to account for; `consumed`: file of what was consumed, by unique id.
+    """
+    say("read acknowledgements")
+    acks, told = read_acknowledgements(spark, acknowledgements)
+    acks = acks.persist(StorageLevel.MEMORY_AND_DISK)
+    log = _stored(spark, source, acks).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        frames = _frames(acks, log, _bounds(spark, source, log))
+        say("compare with the log")
+        result = _compare(frames, told, authoritative=bool(source.servers), strict=strict)
+        if offsets:
+            say("compare with the consumers")
+            result = _consumers(spark, result, frames, offsets, consumed)
+        return result
+    finally:
+        log.unpersist()
+        acks.unpersist()
+
+
+def _stored(spark: SparkSession, source: LogSource, acks: DataFrame) -> DataFrame:
+    """Id and place of the messages of the acknowledged topics."""
+    topics = [row[0] for row in acks.select("topic").distinct().collect()]
+    if not topics:
+        raise JobError("no acknowledgement in the file: nothing to account for")
+    messages = source.messages(spark, value=False, headers=True)
+    return messages.where(F.col("topic").isin(topics)).select(
+        F.col("headers")[UNIQ_KEY].alias("id"),
+        F.coalesce("group", F.lit("")).alias("broker"),
+        "topic",
+        "partition",
+        "offset",
+    )
+
+
+def _bounds(spark: SparkSession, source: LogSource, log: DataFrame) -> DataFrame:
+    """Offsets [lowest, end) of each queue.
+
+    The queues' own files also know of a queue whose messages are all gone; they may lag behind the log.
+    """
+    found = log.groupBy(*_PLACE).agg(F.min("offset").alias("lowest"), (F.max("offset") + 1).alias("end"))
+    if source.archive:
+        return found
+    options = {name: value for name, value in source.options.items() if name != "tags"}
+    queues = replace(source, options=options).read(spark, view="queues")
+    broker = F.coalesce("group", F.lit("")).alias("broker")
+    told = queues.select(broker, "topic", "partition", "minOffset", "maxOffset")
+    both = found.union(told).groupBy(*_PLACE)
+    return both.agg(F.min("lowest").alias("lowest"), F.max("end").alias("end"))
+
+
+def _frames(acks: DataFrame, log: DataFrame, bounds: DataFrame) -> _Frames:
+    brokers = [row[0] for row in bounds.select("broker").distinct().collect()]
+    named = acks.where("broker <> ''").limit(1).count() > 0
+    if not named and len(brokers) > 1:
+        raise JobError(
+            f"the messages lie in the broker groups {', '.join(sorted(brokers))}: the acknowledgements must "
+            "name theirs (brokerName)"
+        )
+    if brokers and (not named or brokers == [""]):
+        acks = acks.withColumn("broker", F.lit(brokers[0]))
+    place = F.struct(*_PLACE, "offset")
+    acked = acks.groupBy("id").agg(F.first(place).alias("acked"), F.count("*").alias("times_acked"))
+    stored = (
+        log.where("id is not null")
+        .groupBy("id")
+        .agg(
+            F.slice(F.sort_array(F.collect_set(place)), 1, MAX_PLACES).alias("places"),
+            F.count("*").alias("copies"),
+        )
+    )
+    return _Frames(acks, log, bounds, acked.join(stored, "id", "full_outer"))
+
+
+def _compare(frames: _Frames, told: int, *, authoritative: bool, strict: bool) -> Account:
+    """Produced against stored."""
+    sides = frames.sides.select(
+        "id", "acked.*", F.coalesce("copies", F.lit(0)).alias("copies"), "places", "times_acked"
+    ).join(frames.bounds, [*_PLACE], "left")
+    state = (
+        F.when(F.col("times_acked").isNull(), "unexpected")
+        .when((F.col("copies") == 0) & (F.col("offset") < F.col("lowest")), "RETIRED")
+        .when((F.col("copies") == 0) & _beyond() & F.lit(not authoritative), "NOT_YET_KNOWN")
+        .when(F.col("copies") == 0, "LOST")
+        .when(
+            ~F.array_contains("places", F.struct(*_PLACE, "offset")) & F.col("offset").isNotNull(),
+            "MISPLACED",
+        )
+        .when(F.col("copies") > 1, "DUPLICATE")
+        .otherwise("")
+    )
+    judged = sides.withColumn("state", state).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        counts = {row[0]: row[1] for row in judged.groupBy("state").count().collect()}
+        sums = judged.where("times_acked is not null").agg(
+            F.count("*"),
+            F.count_if(F.col("copies") > 0),
+            F.sum(F.greatest("copies", F.lit(1)) - 1),
+            F.sum("times_acked"),
+        )
+        produced, stored, more, _ = sums.collect()[0]
+        findings = []
+        for code in ("LOST", "NOT_YET_KNOWN", "MISPLACED", "DUPLICATE", "RETIRED"):
+            if counts.get(code):
+                findings += _examples(judged.where(F.col("state") == code), code)
+    finally:
+        judged.unpersist()
+    unexpected, inside, without_id = _unexpected(frames, strict)
+    findings += unexpected
+    kept = {code: counts[code] for code in counts if code and code != "unexpected"}
+    if inside:
+        kept["UNEXPECTED"] = inside
+    return Account(
+        produced=produced,
+        stored=stored,
+        copies=more or 0,
+        told=told,
+        without_id=without_id,
+        counts=kept,
+        findings=findings,
+    )
+
+
+def _beyond() -> Column:
+    """Whether the acknowledged place lies behind all that this source knows to be committed."""
+    return F.col("end").isNull() | F.col("offset").isNull() | (F.col("offset") >= F.col("end"))
+
+
+def _examples(judged: DataFrame, code: str) -> list[AccountFinding]:
+    rows = judged.orderBy(*_PLACE, "offset", "id").limit(MAX_EXAMPLES).collect()
+    return [
+        AccountFinding(
+            code, row.topic, row.broker, row.partition, row.offset, row.id, _detail(code, row.asDict(True))
+        )
+        for row in rows
+    ]
+
+
+def _detail(code: str, row: dict[str, object]) -> str:
+    places = row["places"]
+    found = (
+        [f"{p['broker']} {p['partition']}/{p['offset']}".strip() for p in places]
+        if isinstance(places, list)
+        else []
+    )
+    match code:
+        case "MISPLACED":
+            return f"stored at {', '.join(found)}"
+        case "DUPLICATE":
+            return f"stored {row['copies']} times: {', '.join(found)}"
+        case "RETIRED":
+            return f"the queue begins at offset {row['lowest']}"
+        case "NOT_YET_KNOWN":
+            end = row["end"]
+            return (
+                "no message of the queue is known"
+                if end is None
+                else f"the queue is known up to offset {end}"
+            )
+        case _:
+            return "acknowledged, and not in the log"
+
+
+def _unexpected(frames: _Frames, strict: bool) -> tuple[list[AccountFinding], int, int]:
+    """Stored and never acknowledged: examples, how many, how many of them without an id."""
+    windows = frames.acks.groupBy(*_PLACE).agg(F.min("offset").alias("low"), F.max("offset").alias("high"))
+    known = frames.acks.select("id").distinct()
+    rest = frames.log.join(known, "id", "left_anti")
+    if not strict:
+        rest = rest.join(windows, [*_PLACE]).where("offset between low and high")
+    rest = rest.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        count, ids = rest.agg(F.count("*"), F.count("id")).collect()[0]
+        rows = rest.orderBy(*_PLACE, "offset").limit(MAX_EXAMPLES).collect()
+    finally:
+        rest.unpersist()
+    text = "stored, and no acknowledgement says so: its outcome was unknown, or somebody else sent it"
+    examples = [
+        AccountFinding("UNEXPECTED", row.topic, row.broker, row.partition, row.offset, row.id or "", text)
+        for row in rows
+    ]
+    return examples, count, count - ids
+
+
+def _consumers(
+    spark: SparkSession, result: Account, frames: _Frames, offsets: ConsumerOffsets, consumed: str
+) -> Account:
+    """Stored against consumed: what is acknowledged and stored, for each consumer group."""
+    ours = frames.log.join(frames.acks.select("id").distinct(), "id", "left_semi")
+    worked = read_consumed(spark, consumed) if consumed else None
+    for consumer, table in sorted(offsets.items()):
+        rows = [(*place, offset) for place, offset in sorted(table.items())]
+        stands = spark.createDataFrame(rows, "broker string, topic string, `partition` int, stands bigint")
+        placed = ours.join(F.broadcast(stands), [*_PLACE], "left")
+        passed = placed.withColumn("passed", F.coalesce(F.col("offset") < F.col("stands"), F.lit(False)))
+        waiting = _waiting(passed, consumer)
+        findings = [*result.findings, *waiting.findings]
+        one = waiting.account
+        if worked is not None:
+            skipped, one = _worked(passed, worked, frames, waiting.account)
+            findings += skipped
+        counts = dict(result.counts)
+        codes = (("UNCONSUMED", one.waiting), ("SKIPPED", one.skipped), ("UNKNOWN_CONSUMED", one.unknown))
+        for code, count in codes:
+            if count:
+                counts[code] = counts.get(code, 0) + count
+        result = result.with_consumer(one, counts, findings)
+    return result
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    account: ConsumerAccount
+    findings: list[AccountFinding]
+
+
+def _waiting(passed: DataFrame, consumer: str) -> _Waiting:
+    """Messages that the group has still before it, as one finding for each queue."""
+    queues = passed.groupBy(*_PLACE, "stands").agg(
+        F.count_if("passed").alias("done"), F.count_if(~F.col("passed")).alias("left")
+    )
+    rows = queues.orderBy(*_PLACE).collect()
+    findings = []
+    for row in rows:
+        if row.left:
+            where = (
+                "has never committed an offset" if row.stands is None else f"goes on at offset {row.stands}"
+            )
+            text = f"{row.left} messages are before {consumer}, which {where}"
+            findings.append(
+                AccountFinding(
+                    "UNCONSUMED", row.topic, row.broker, row.partition, row.stands, "", text, consumer
+                )
+            )
+    done, left = sum(row.done for row in rows), sum(row.left for row in rows)
+    return _Waiting(ConsumerAccount(consumer, passed=done, waiting=left), findings)
+
+
+def _worked(
+    passed: DataFrame, worked: DataFrame, frames: _Frames, one: ConsumerAccount
+) -> tuple[list[AccountFinding], ConsumerAccount]:
+    """What the group passed and nobody says to have worked on, and the other way round."""
+    mine = worked.where((F.col("consumer") == one.consumer) | (F.col("consumer") == "")).select("id")
+    times = mine.groupBy("id").count()
+    skipped = passed.where("passed").join(times, "id", "left_anti")
+    unknown = times.join(frames.log.select("id").distinct(), "id", "left_anti").join(
+        frames.acks.select("id").distinct(), "id", "left_anti"
+    )
+    count, lost = skipped.count(), unknown.count()
+    total, distinct = times.agg(F.sum("count"), F.count("*")).collect()[0]
+    text = f"{one.consumer} has passed it, and never says to have worked on it"
+    findings = [
+        AccountFinding(
+            "SKIPPED", row.topic, row.broker, row.partition, row.offset, row.id, text, one.consumer
+        )
+        for row in skipped.orderBy(*_PLACE, "offset").limit(MAX_EXAMPLES).collect()
+    ]
+    text = "worked on, and neither acknowledged nor in the log"
+    findings += [
+        AccountFinding("UNKNOWN_CONSUMED", "", "", None, None, row.id, text, one.consumer)
+        for row in unknown.orderBy("id").limit(MAX_EXAMPLES).collect()
+    ]
+    again = (total or 0) - distinct
+    return findings, ConsumerAccount(
+        one.consumer, one.passed, one.waiting, worked=distinct, again=again, skipped=count, unknown=lost
+    )

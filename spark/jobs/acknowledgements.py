@@ -1,0 +1,89 @@
+"""Files of acknowledgements: one line or row for each message that a producer was told to be stored.
+
+JSON lines (also compressed: `.gz`), or Parquet, a file or a directory of them:
+
+    {"id": "7F00...", "topic": "orders", "brokerName": "broker-a", "queueId": 3, "queueOffset": 1712}
+
+`id` is the unique id (`SendResult.message_id`, Java's `msgId`). The queue and the offset may be left out:
+then it is only looked whether the message is there. `brokerName` is needed where a topic lies in several
+groups.
+Files of what was consumed have `id` and, where several groups wrote them, `consumer`. Other spellings that
+clients use are understood (`NAMES`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from spark.jobs.errors import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+NAMES = {
+    "id": ("id", "uniqueid", "msgid", "messageid", "message_id", "uniq_key"),
+    "topic": ("topic",),
+    "broker": ("brokername", "broker", "group"),
+    "partition": ("queueid", "queue_id", "partition", "queue"),
+    "offset": ("queueoffset", "queue_offset", "offset"),
+    "consumer": ("consumer", "consumergroup", "consumer_group"),
+}
+"""Our name -> spellings, whatever their case."""
+_TYPES = {"partition": "int", "offset": "bigint"}
+_CORRUPT = "_corrupt_record"
+
+
+def read_acknowledgements(spark: SparkSession, path: str) -> tuple[DataFrame, int]:
+    """(id, broker, topic, partition, offset) of each acknowledged message once, and how many lines there are.
+
+    JobError when the file is not readable, has lines that are none, or lacks ids or topics.
+    """
+    rows = _read(spark, path, ("id", "topic", "broker", "partition", "offset"), ("id", "topic"))
+    known = rows.select("id", F.coalesce("broker", F.lit("")).alias("broker"), "topic", "partition", "offset")
+    return known.dropDuplicates(), rows.count()
+
+
+def read_consumed(spark: SparkSession, path: str) -> DataFrame:
+    """(id, consumer) of each message that was worked on; as often as that happened."""
+    rows = _read(spark, path, ("id", "consumer"), ("id",))
+    return rows.select("id", F.coalesce("consumer", F.lit("")).alias("consumer"))
+
+
+def _read(spark: SparkSession, path: str, wanted: tuple[str, ...], needed: tuple[str, ...]) -> DataFrame:
+    try:
+        parquet = path.rstrip("/").endswith(".parquet")
+        frame = spark.read.parquet(path) if parquet else _json(spark, path)
+        columns = {column.lower(): column for column in frame.columns}
+        for name in needed:
+            if not any(spelling in columns for spelling in NAMES[name]):
+                there = ", ".join(frame.columns) or "none"
+                raise JobError(f"{path}: no column {' or '.join(NAMES[name])}: there are {there}")
+        rows = frame.select(*(_pick(columns, name).alias(name) for name in wanted))
+        for name in needed:
+            if rows.where(f"{name} is null or {name} = ''").limit(1).count():
+                raise JobError(f"{path}: a line without {name} ({', '.join(NAMES[name])})")
+    except PySparkException as error:
+        raise JobError(f"{path}: {str(error).partition(chr(10))[0]}") from error
+    return rows
+
+
+def _json(spark: SparkSession, path: str) -> DataFrame:
+    """JSON lines, all values as texts. JobError for a line that is not JSON."""
+    frame = (
+        spark.read.option("primitivesAsString", True).option("columnNameOfCorruptRecord", _CORRUPT).json(path)
+    )
+    if _CORRUPT not in frame.columns:
+        return frame
+    lines = spark.read.text(path).where("trim(value) <> ''")
+    first = lines.where(F.get_json_object("value", "$").isNull()).limit(1).collect()
+    said = first[0][0][:80] if first else "a line that is not an object"
+    raise JobError(f"{path}: not JSON: {said!r}; was the producer stopped in the middle of a line?")
+
+
+def _pick(columns: dict[str, str], name: str) -> Column:
+    """The first spelling that is set."""
+    there = [F.col(f"`{columns[spelling]}`") for spelling in NAMES[name] if spelling in columns]
+    return F.coalesce(*there, F.lit(None)).cast(_TYPES.get(name, "string"))

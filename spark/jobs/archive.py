@@ -1,0 +1,334 @@
+"""Archive topics to Parquet, by topic and day: resumable, every committed message exactly once.
+
+The log is archived in batches, in its order, each up to what was committed when it was planned. A run goes on
+where the last one ended, also where that was killed (`archive_files` says how). After each batch the queue
+offsets in it are checked: no message of a queue may be missing, none may be there twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+
+from audit.layout import Replica
+from runtime.files import Files
+from spark.jobs.archive_files import ArchiveFiles, Batch, Gap, Positions
+from spark.jobs.errors import JobError
+from spark.jobs.log_source import LogSource, best_replicas, group_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BATCH_BYTES = 4 * 1024**3
+"""Bytes of log in one batch, about: it is cut between segments. Staging needs as much room, compressed."""
+BATCH_MESSAGES = 2_000_000
+"""Messages of one batch from live brokers, which do not tell bytes."""
+FILE_ROWS = 1_000_000
+"""Rows of one file at most."""
+SPREAD = 8
+"""Files of a topic and day in one batch, at most: its queues are shared out among as many tasks."""
+COLUMNS = (
+    "key",
+    "value",
+    "group",
+    "partition",
+    "offset",
+    "timestamp",
+    "storeTimestamp",
+    "tags",
+    "flag",
+    "headers",
+    "logIndex",
+    "logTerm",
+)
+"""Columns of the files; `topic` and `day` are in their paths."""
+DAY = "date_from_unix_date(cast(floor(unix_millis(storeTimestamp) / 86400000) as int))"
+"""Day of the store time in UTC, whatever the session's time zone is."""
+Queue = tuple[str, int]
+_TOPIC_CHOICE = ("subscribe", "subscribePattern", "includeSystemTopics")
+_SELECTION = (*_TOPIC_CHOICE, "tags")
+
+
+@dataclass(frozen=True)
+class ArchiveResult:
+    """What a run did. `skipped`: (group, "log" or "topic/queue", first, last) that retention took before."""
+
+    root: str
+    batches: int = 0
+    rows: int = 0
+    files: int = 0
+    positions: Positions = field(default_factory=dict)
+    skipped: tuple[tuple[str, str, int, int], ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """1 when messages were deleted before they could be archived."""
+        return 1 if self.skipped else 0
+
+    def as_json(self) -> dict[str, object]:
+        """One object."""
+        return {
+            "archive": self.root,
+            "batches": self.batches,
+            "rows": self.rows,
+            "files": self.files,
+            "positions": self.positions,
+            "skipped": [
+                {"group": group, "of": of, "first": first, "last": last}
+                for group, of, first, last in self.skipped
+            ],
+            "exit_code": self.exit_code,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        for group, of, first, last in self.skipped:
+            yield f"{group}: {of} {first} to {last}: deleted by retention before it could be archived"
+        for group, position in self.positions.items():
+            if "log" in position:
+                yield f"{group or 'log'}: archived up to index {position['log'] - 1}"
+            else:
+                yield f"{group}: archived up to the offsets of {len(position)} queues"
+        yield f"archive: {self.rows} messages in {self.files} files, {self.batches} batches, to {self.root}"
+
+
+class Plan(NamedTuple):
+    """One batch to come: how to read it, and where the archive stands afterwards."""
+
+    group: str
+    cluster: str
+    options: dict[str, str]
+    position: dict[str, int]
+    skipped: tuple[Gap, ...]
+    what: str
+
+
+def archive(
+    spark: SparkSession,
+    files: Files,
+    source: LogSource,
+    root: str,
+    *,
+    batch_bytes: int = BATCH_BYTES,
+    batch_messages: int = BATCH_MESSAGES,
+    say: Callable[[str], None] = lambda text: None,
+) -> ArchiveResult:
+    """Archive what is committed and not yet archived. Blocking.
+
+    `root`: a directory that driver and executors see under this path. JobError, PySparkException; what was
+    archived before either stays, and the next run goes on there.
+    """
+    if source.archive:
+        raise JobError("an archive cannot be archived: give store directories or --namesrv")
+    selection = {name: source.options[name] for name in _SELECTION if name in source.options}
+    target = ArchiveFiles(files, root)
+    target.open()
+    try:
+        result = ArchiveResult(root, positions=dict(target.last.positions) if target.last else {})
+        _check_selection(target, selection)
+        if source.servers:
+            plans = _plan_queues(spark, source, target, batch_messages)
+        else:
+            plans = _plan_log(source, target, batch_bytes)
+        for plan in plans:
+            say(f"archive {plan.what}")
+            batch = _write(spark, source, target, plan, selection)
+            result = replace(
+                result,
+                batches=result.batches + 1,
+                rows=result.rows + batch.rows,
+                files=result.files + len(batch.files),
+                positions=batch.positions,
+                skipped=(*result.skipped, *((plan.group, *gap) for gap in plan.skipped)),
+            )
+        return result
+    finally:
+        target.close()
+
+
+def _check_selection(target: ArchiveFiles, selection: Mapping[str, str]) -> None:
+    if target.last is not None and dict(target.last.selection) != dict(selection):
+        was = ", ".join(f"{name}={value}" for name, value in target.last.selection.items()) or "all topics"
+        raise JobError(f"{target.root} is an archive of {was}: archive another choice elsewhere")
+
+
+def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iterator[Plan]:
+    """Ranges of the log, cut between segments."""
+    for replica in best_replicas(source.stores):
+        group = group_name(replica)
+        cluster = replica.identity.cluster if replica.identity else ""
+        known = target.last.positions.get(group, {}) if target.last else {}
+        if known and "log" not in known:
+            raise JobError(f"{target.root} is archived from live brokers: go on with --namesrv")
+        if target.last and target.last.cluster != cluster:
+            raise JobError(f"{target.root} is the archive of another cluster than {replica.store}'s")
+        position = known.get("log")
+        if position is not None and position > replica.committed + 1:
+            raise JobError(
+                f"{target.root} holds entries up to {position - 1}, {replica.store} only knows "
+                f"{replica.committed} to be committed: wait until it has caught up, or give another replica"
+            )
+        begin = _first_index(replica)
+        start = begin if position is None else max(position, begin)
+        skipped: tuple[Gap, ...] = ()
+        if position is not None and begin > position:
+            skipped = (("log", position, begin - 1),)
+        for last in _cuts(replica, start, batch_bytes):
+            yield Plan(
+                group,
+                cluster,
+                {"path": json.dumps([replica.store]), "indexRanges": f"{start}-{last}"},
+                {"log": last + 1},
+                skipped,
+                f"{group or 'log'}: index {start} to {last} of {replica.committed}",
+            )
+            start, skipped = last + 1, ()
+
+
+def _first_index(replica: Replica) -> int:
+    if not replica.segments:
+        return replica.base_index + 1
+    first = replica.segments[0].first_index
+    if first is None:
+        raise JobError(f"{replica.store}: the first entry cannot be read: run the audit")
+    return first
+
+
+def _cuts(replica: Replica, start: int, batch_bytes: int) -> Iterator[int]:
+    """Last indexes of batches from `start` to the committed end."""
+    size = 0
+    for segment, following in zip(replica.segments, replica.segments[1:], strict=False):
+        after = following.first_index
+        if after is None or after <= start or after > replica.committed:
+            continue
+        size += segment.size
+        if size >= batch_bytes:
+            yield after - 1
+            start, size = after, 0
+    if start <= replica.committed:
+        yield replica.committed
+
+
+def _plan_queues(
+    spark: SparkSession, source: LogSource, target: ArchiveFiles, batch_messages: int
+) -> Iterator[Plan]:
+    """Ranges of queue offsets, each queue its share of a batch."""
+    choice = {name: value for name, value in source.options.items() if name != "tags"}
+    bounds = replace(source, options=choice).read(spark, view="queues")
+    ends: dict[str, dict[Queue, tuple[int, int]]] = {}
+    for row in bounds.select("group", "topic", "partition", "minOffset", "maxOffset").collect():
+        ends.setdefault(row[0], {})[row[1], row[2]] = (row[3], row[4])
+    for group in sorted(ends):
+        position = dict(target.last.positions.get(group, {})) if target.last else {}
+        if "log" in position:
+            raise JobError(f"{target.root} is archived from store directories: go on with those")
+        while shares := _share(ends[group], position, batch_messages):
+            assigned: dict[str, list[int]] = {}
+            for topic, queue in shares:
+                assigned.setdefault(topic, []).append(queue)
+            known = [(f"{topic}/{queue}", start) for (topic, queue), (start, _) in shares.items()]
+            gaps = tuple(
+                (name, position[name], start - 1)
+                for name, start in known
+                if position.get(name, start) < start
+            )
+            position.update((f"{topic}/{queue}", end) for (topic, queue), (_, end) in shares.items())
+            options = {
+                "group": group,
+                "assign": json.dumps(assigned),
+                "startingOffsets": _offsets({key: start for key, (start, _) in shares.items()}),
+                "endingOffsets": _offsets({key: end for key, (_, end) in shares.items()}),
+            }
+            count = sum(end - start for start, end in shares.values())
+            what = f"{group}: {count} messages of {len(shares)} queues"
+            yield Plan(group, "", options, dict(position), gaps, what)
+
+
+def _share(
+    bounds: Mapping[Queue, tuple[int, int]], position: Mapping[str, int], limit: int
+) -> dict[Queue, tuple[int, int]]:
+    """Queue -> [start, end) of the next batch: of those that have something new, in proportion to it."""
+    backlog = {}
+    for (topic, queue), (lowest, end) in sorted(bounds.items()):
+        start = max(position.get(f"{topic}/{queue}", lowest), lowest)
+        if start < end:
+            backlog[topic, queue] = (start, end)
+    total = sum(end - start for start, end in backlog.values())
+    part = min(1.0, limit / total) if total else 1.0
+    return {key: (start, start + max(1, int((end - start) * part))) for key, (start, end) in backlog.items()}
+
+
+def _offsets(of: Mapping[Queue, int]) -> str:
+    table: dict[str, dict[str, int]] = {}
+    for (topic, queue), offset in of.items():
+        table.setdefault(topic, {})[str(queue)] = offset
+    return json.dumps(table)
+
+
+def _write(
+    spark: SparkSession, source: LogSource, target: ArchiveFiles, plan: Plan, selection: Mapping[str, str]
+) -> Batch:
+    """Read, stage, check, commit."""
+    last, number = target.last, target.next_number
+    chosen = {name: value for name, value in source.options.items() if name not in _TOPIC_CHOICE}
+    options = {**(chosen if "assign" in plan.options else source.options), **plan.options}
+    frame = replace(source, options=options).read(spark, includeHeaders="true")
+    _stage(frame, plan.group, target.staging(number))
+    before = dict(last.queues.get(plan.group, {})) if last else {}
+    queues = _checked_queues(spark, target.staging(number), before, plan, whole="tags" not in selection)
+    batch = Batch(
+        number=number,
+        group=plan.group,
+        cluster=plan.cluster,
+        selection=selection,
+        positions={**(last.positions if last else {}), plan.group: plan.position},
+        queues={**(last.queues if last else {}), plan.group: queues},
+        skipped=plan.skipped,
+    )
+    return target.commit(batch, lambda path: int(pq.read_metadata(path).num_rows))
+
+
+def _stage(frame: DataFrame, group: str, staging: str) -> None:
+    """Write the batch: rows of a queue in order in one file, few files for each topic and day."""
+    rows = frame.withColumn("group", F.lit(group)).withColumn("day", F.expr(DAY))
+    (
+        rows.select("topic", "day", *COLUMNS)
+        .repartition("topic", "day", F.pmod(F.col("partition"), F.lit(SPREAD)))
+        .sortWithinPartitions("topic", "day", "partition", "offset")
+        .write.mode("overwrite")
+        .partitionBy("topic", "day")
+        .option("compression", "zstd")
+        .option("maxRecordsPerFile", FILE_ROWS)
+        .parquet(f"file://{staging}")
+    )
+
+
+def _checked_queues(
+    spark: SparkSession, staging: str, before: dict[str, int], plan: Plan, *, whole: bool
+) -> dict[str, int]:
+    """Next offset of each queue after this batch. JobError when offsets are missing or twice there."""
+    gaps = [of for of, _, _ in plan.skipped]
+    schema = "`partition` int, `offset` bigint, `topic` string, `day` date"
+    staged = spark.read.schema(schema).parquet(f"file://{staging}").groupBy("topic", "partition")
+    found = staged.agg(F.min("offset"), F.max("offset"), F.count("*"), F.count_distinct("offset")).collect()
+    after = dict(before)
+    for topic, queue, first, last, count, distinct in found:
+        name = f"{topic}/{queue}"
+        wrong = ""
+        if count != distinct:
+            wrong = f"{count - distinct} offsets twice"
+        elif whole and count != last - first + 1:
+            wrong = f"{last - first + 1 - count} offsets between {first} and {last} missing"
+        elif name in before and first < before[name]:
+            wrong = f"offset {first} again: {before[name] - 1} is in the archive"
+        elif name in before and whole and first > before[name] and not {"log", name} & {*gaps}:
+            wrong = f"offset {first} after {before[name] - 1}"
+        if wrong:
+            raise JobError(f"{plan.what}: {name}: {wrong}: nothing of it was archived; audit the store")
+        after[name] = last + 1
+    return after

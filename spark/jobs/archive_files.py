@@ -1,0 +1,202 @@
+"""The files of an archive, and how a batch gets into them exactly once. No Spark in here.
+
+```
+<root>/topic=<topic>/day=<yyyy-mm-dd>/<batch>-<number>.parquet    what readers see
+<root>/_archive/<batch>.json                                      one record per batch, for ever
+<root>/_archive/staging/<batch>/topic=.../day=.../part-*.parquet  a batch being written
+<root>/_archive/lock
+```
+
+Spark and Arrow pass over names that begin with `_`, so `spark.read.parquet(root)` is the archive.
+
+1. The batch is written below `staging`, and made durable.
+2. Its record is published by one rename: the commit. It names every file and where it goes, and the
+   positions in the log from which the next batch goes on.
+3. The files move to their places; their names follow from the record, so doing it again changes nothing.
+4. The staging directory goes.
+
+Whatever happens before 2 leaves nothing behind that anybody sees, and the batch is written anew; what
+happens after it is completed by the next run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from formats.store_files import parse_segment_name, segment_name
+from runtime.files import File, Files
+from runtime.publish import read_file, write_synced
+from spark.jobs.errors import JobError
+
+RECORDS_DIR = "_archive"
+VERSION = 1
+
+Gap = tuple[str, int, int]
+""""log" or "topic/queue", first and last index or offset: deleted before it could be archived."""
+Positions = dict[str, dict[str, int]]
+"""broker group -> {"log": next index of the log}, or {"topic/queue": next offset}."""
+
+
+@dataclass(frozen=True)
+class ArchivedFile:
+    """A file of a batch. `staged` and `path` are relative to the staging directory and to the root."""
+
+    staged: str
+    path: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The record of a batch. `positions`, `queues`: of the archive with this batch in it."""
+
+    number: int
+    group: str
+    cluster: str
+    selection: Mapping[str, str]
+    """Options that choose what is archived: the same for the whole archive."""
+    positions: Positions
+    queues: Positions
+    """broker group -> {"topic/queue": next offset}: messages below are in the archive, or were skipped."""
+    files: tuple[ArchivedFile, ...] = ()
+    skipped: tuple[Gap, ...] = ()
+    version: int = VERSION
+
+    @property
+    def rows(self) -> int:
+        """Messages of this batch."""
+        return sum(file.rows for file in self.files)
+
+
+@dataclass
+class ArchiveFiles:
+    """An archive, locked against other writers until `close`. Blocking."""
+
+    files: Files
+    root: str
+    last: Batch | None = None
+    """The newest batch."""
+    _lock: File | None = field(default=None, repr=False)
+
+    def open(self) -> None:
+        """Make the directories, take the lock, complete what an earlier run left. JobError."""
+        self.files.mkdir(self._staging)
+        try:
+            self._lock = self.files.lock(f"{self._records}/lock")
+        except BlockingIOError as error:
+            raise JobError(f"{self.root}: another job is archiving there: wait for it to end") from error
+        try:
+            self._recover()
+        except BaseException:
+            self.close()
+            raise
+
+    def _recover(self) -> None:
+        numbers = self.numbers()
+        if numbers:
+            self.last = self.read(numbers[-1])
+            if self.files.is_dir(self.staging(self.last.number)):
+                self._put_in_place(self.last)
+        for name in self.files.listdir(self._staging):
+            self.files.rmtree(f"{self._staging}/{name}")
+
+    def close(self) -> None:
+        """Let others in."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def next_number(self) -> int:
+        """Of the batch to be written."""
+        return self.last.number + 1 if self.last else 0
+
+    def staging(self, number: int) -> str:
+        """Where a batch is to be written: by `topic=<topic>/day=<day>`."""
+        return f"{self._staging}/{segment_name(number)}"
+
+    def commit(self, batch: Batch, rows_of: Callable[[str], int]) -> Batch:
+        """Make what lies in the staging directory part of the archive; the record with its files."""
+        staged = [name for name in self._walk(self.staging(batch.number), "") if name.endswith(".parquet")]
+        found = []
+        for count, name in enumerate(staged):
+            path = f"{self.staging(batch.number)}/{name}"
+            place = f"{name.rpartition('/')[0]}/{segment_name(batch.number)}-{count:05d}.parquet"
+            found.append(ArchivedFile(name, place, rows_of(path)))
+            self._make_durable(path)
+        for directory in dict.fromkeys(name.rpartition("/")[0] for name in staged):
+            self.files.sync_dir(f"{self.staging(batch.number)}/{directory}")
+        whole = Batch(**{**vars(batch), "files": tuple(found)})
+        self._publish(whole)
+        self.last = whole
+        self._put_in_place(whole)
+        self.files.rmtree(self.staging(whole.number))
+        return whole
+
+    def numbers(self) -> list[int]:
+        """Of all batches, ascending."""
+        names = self.files.listdir(self._records)
+        parsed = [parse_segment_name(name.removesuffix(".json")) for name in names if name.endswith(".json")]
+        return sorted(number for number in parsed if number is not None)
+
+    def read(self, number: int) -> Batch:
+        """One record. JobError when it cannot be believed."""
+        path = f"{self._records}/{segment_name(number)}.json"
+        data = read_file(self.files, path)
+        try:
+            return _decode(json.loads(data or b""))
+        except (ValueError, KeyError, TypeError) as error:
+            raise JobError(f"{path} is no record of an archive: {error}") from error
+
+    @property
+    def _records(self) -> str:
+        return f"{self.root}/{RECORDS_DIR}"
+
+    @property
+    def _staging(self) -> str:
+        return f"{self._records}/staging"
+
+    def _walk(self, directory: str, prefix: str) -> Iterator[str]:
+        for name in self.files.listdir(directory):
+            if self.files.is_dir(f"{directory}/{name}"):
+                yield from self._walk(f"{directory}/{name}", f"{prefix}{name}/")
+            else:
+                yield prefix + name
+
+    def _make_durable(self, path: str) -> None:
+        file = self.files.open(path)
+        try:
+            file.fdatasync()
+        finally:
+            file.close()
+
+    def _publish(self, batch: Batch) -> None:
+        path = f"{self._records}/{segment_name(batch.number)}.json"
+        write_synced(self.files, path + ".tmp", json.dumps(asdict(batch)).encode())
+        self.files.rename(path + ".tmp", path)
+        self.files.sync_dir(self._records)
+
+    def _put_in_place(self, batch: Batch) -> None:
+        """Move what is not yet there. JobError when a file is neither here nor there."""
+        directories = dict.fromkeys(file.path.rpartition("/")[0] for file in batch.files)
+        for directory in directories:
+            self.files.mkdir(f"{self.root}/{directory}")
+        for file in batch.files:
+            staged, place = f"{self.staging(batch.number)}/{file.staged}", f"{self.root}/{file.path}"
+            if self.files.exists(staged):
+                self.files.rename(staged, place)
+            elif not self.files.exists(place):
+                raise JobError(f"{place} of batch {batch.number} is gone: restore it from a backup")
+        for directory in directories:
+            self.files.sync_dir(f"{self.root}/{directory}")
+
+
+def _decode(value: dict[str, Any]) -> Batch:
+    if value["version"] > VERSION:
+        raise ValueError(f"version {value['version']} is newer than this program's {VERSION}")
+    value["files"] = tuple(ArchivedFile(**file) for file in value["files"])
+    value["skipped"] = tuple((str(of), int(first), int(last)) for of, first, last in value["skipped"])
+    return Batch(**value)

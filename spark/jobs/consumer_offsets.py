@@ -1,0 +1,42 @@
+"""Where consumer groups stand: from the state of stores, or asked from brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from spark.jobs.accounting import ConsumerOffsets
+from spark.jobs.errors import JobError
+from spark.jobs.lag_report import Lag
+from spark.jobs.log_source import LogSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def offsets_of_stores(spark: SparkSession, source: LogSource, consumers: tuple[str, ...]) -> ConsumerOffsets:
+    """Committed offsets of these groups in the replicated state. Blocking; JobError for an unknown group."""
+    if not source.stores:
+        raise JobError("an archive knows nothing of consumers: give the store directories")
+    state = LogSource(stores=source.stores).read(spark, view="state").where("kind = 'offset'")
+    found: dict[str, dict[tuple[str, str, int], int]] = {consumer: {} for consumer in consumers}
+    rows = state.where(F.col("name").isin(list(consumers))).select(
+        "name", "group", "topic", "partition", "offset"
+    )
+    for consumer, broker, topic, queue, offset in rows.collect():
+        found[consumer][broker, topic, queue] = offset
+    unknown = [consumer for consumer, offsets in found.items() if not offsets]
+    if unknown:
+        known = sorted(row[0] for row in state.select("name").distinct().collect())
+        there = ", ".join(known) or "none"
+        raise JobError(f"consumer group {', '.join(unknown)} has committed nothing; there are: {there}")
+    return found
+
+
+def offsets_of_lag(lag: Lag) -> ConsumerOffsets:
+    """The same from what brokers answered (`lag_live`)."""
+    found: dict[str, dict[tuple[str, str, int], int]] = {}
+    for one in lag.now:
+        found.setdefault(one.consumer, {})[one.broker, one.topic, one.queue] = one.consumed
+    return found

@@ -1,0 +1,73 @@
+"""Consumer lag of the present, asked from brokers. No Spark in here."""
+
+from __future__ import annotations
+
+import asyncio
+
+from client import AsyncPullConsumer, ClientOptions, MessageQueue, TopicNotFound
+from client.errors import ClientError
+from runtime import Env
+from spark.jobs.errors import JobError
+from spark.jobs.lag_report import Lag, QueueLag
+
+ASKING_GROUP = "TOOLS_CONSUMER"
+"""The consumer group of RocketMQ's own tools: asking in its name moves nobody's offsets."""
+AT_ONCE = 64
+"""Questions under way at a time."""
+
+
+async def lag_live(
+    env: Env,
+    namesrv: str,
+    *,
+    consumers: tuple[str, ...],
+    topics: tuple[str, ...],
+    warn_above: int | None = None,
+    client: ClientOptions | None = None,
+) -> Lag:
+    """Lag of these consumer groups in these topics. JobError when it cannot be asked for.
+
+    A queue without a committed offset counts as a whole, when the group has one in another queue.
+    """
+    if not consumers or not topics:
+        raise JobError("brokers cannot list who consumes what: name them with --consumer and --topics")
+    limit = asyncio.Semaphore(AT_ONCE)
+    try:
+        async with AsyncPullConsumer(ASKING_GROUP, namesrv, client=client, env=env) as asking:
+
+            async def look(consumer: str, queue: MessageQueue) -> tuple[QueueLag, bool]:
+                async with limit:
+                    end, committed = await asyncio.gather(
+                        asking.offsets.highest(queue), asking.offsets.committed(queue, consumer)
+                    )
+                    known = committed is not None
+                    stands = committed if committed is not None else await asking.offsets.lowest(queue)
+                place = (queue.broker_name, queue.topic, queue.queue_id)
+                return QueueLag(consumer, *place, end, stands, max(0, end - stands)), known
+
+            queues = [queue for topic in topics for queue in await asking.queues(topic)]
+            async with asyncio.TaskGroup() as group:
+                looks = [
+                    group.create_task(look(consumer, queue), name=f"lag {consumer} {queue.queue_id}")
+                    for consumer in consumers
+                    for queue in queues
+                ]
+    except (ClientError, TopicNotFound) as error:
+        raise JobError(str(error)) from None
+    except ExceptionGroup as errors:  # of the tasks; what is raised in `except*` would be a group again
+        first = _first(errors)
+        if not isinstance(first, ClientError | TopicNotFound):
+            raise
+        raise JobError(str(first)) from None
+    found = [task.result() for task in looks]
+    subscribed = {(one.consumer, one.topic) for one, known in found if known}
+    known_names = [consumer for consumer, _ in sorted(subscribed)]
+    unknown = [consumer for consumer in consumers if consumer not in known_names]
+    if unknown:
+        raise JobError(f"consumer group {', '.join(unknown)} has no offset in {', '.join(topics)}")
+    return Lag([one for one, _ in found if (one.consumer, one.topic) in subscribed], warn_above=warn_above)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    one = errors.exceptions[0]
+    return _first(one) if isinstance(one, BaseExceptionGroup) else one

@@ -1,0 +1,103 @@
+"""What consumer groups said of their progress, read from the log: each commit is an entry of it.
+
+Spark finds the system entries (view `entries`), tasks read their bodies where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgpack
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from audit.layout import Replica, segment_path
+from audit.state_check import load_boundary
+from formats.entry import HEADER_SIZE, Kind
+from formats.record import CorruptRecord, decode_record
+from formats.state import ReplicatedState, unpack_parts
+from runtime.remote_files import files_for
+from spark.columns import arrow_schema, ddl
+from spark.jobs.errors import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EVENTS = (
+    ("index", "bigint"),
+    ("time_ms", "bigint"),
+    ("consumer", "string"),
+    ("topic", "string"),
+    ("partition", "int"),
+    ("offset", "bigint"),
+    ("reset", "int"),
+)
+"""One row for each queue of a commit. `time_ms`: store time; `offset`: where the group goes on; `reset`: 1
+when it was set, also backwards; else it only counts when it is higher than before."""
+
+
+def offset_events(spark: SparkSession, entries: DataFrame, replica: Replica) -> DataFrame:
+    """Events in the log of one replica. `entries`: its view `entries`."""
+    system = entries.where((F.col("kind") == int(Kind.SYSTEM)) & (F.col("damage") == 0))
+    read = partial(_read_events, replica.data, replica.segment_size)
+    return system.select("pos", "size", "index").mapInArrow(read, ddl(EVENTS))
+
+
+def _read_events(
+    data_dir: str, segment_size: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    schema = arrow_schema(EVENTS)
+    for batch in batches:
+        rows = list(
+            _events(data_dir, segment_size, zip(*(column.to_pylist() for column in batch), strict=True))
+        )
+        columns = list(zip(*rows, strict=True)) or [()] * len(EVENTS)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _events(
+    data_dir: str, segment_size: int, entries: Iterable[tuple[int, int, int]]
+) -> Iterator[tuple[int, int, str, str, int, int, int]]:
+    """Events of the system entries at these places (pos, size, index). OSError."""
+    files = files_for(data_dir)
+    start, file = -1, None
+    try:
+        for pos, size, index in entries:
+            if file is None or pos - pos % segment_size != start:
+                if file is not None:
+                    file.close()
+                start = pos - pos % segment_size
+                file = files.open_read(segment_path(data_dir, start))
+            data = file.pread(size - HEADER_SIZE, pos - start + HEADER_SIZE)
+            yield from decode_events(index, data)
+    finally:
+        if file is not None:
+            file.close()
+
+
+def decode_events(index: int, record: bytes) -> Iterator[tuple[int, int, str, str, int, int, int]]:
+    """Events of one system entry; none when it is about something else, or malformed (safety.md S13)."""
+    try:
+        found = decode_record(record)
+        op = msgpack.unpackb(found.body, strict_map_key=False)
+        if op["op"] in ("offsets", "reset"):
+            for topic, queue, offset in op["offsets"]:
+                time = found.store_timestamp
+                yield index, time, op["group"], topic, queue, offset, int(op["op"] == "reset")
+    except (CorruptRecord, ValueError, TypeError, KeyError, msgpack.UnpackException):
+        return
+
+
+def state_at_begin(replica: Replica) -> ReplicatedState:
+    """The state that was true where the replica's log begins: empty for a whole log. OSError, JobError."""
+    for manifest in replica.snapshots:
+        if manifest.index == replica.base_index:
+            boundary = load_boundary(files_for(replica.directory), replica.directory, manifest.pos)
+            if boundary is None:
+                text = f"{replica.directory}: the snapshot at {manifest.pos} cannot be believed: "
+                raise JobError(text + "repair this node, or give another replica of the group")
+            return unpack_parts(boundary.parts)
+    return ReplicatedState()

@@ -1,0 +1,85 @@
+"""Rows of a view, for a look: the first ones, as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import TYPE_CHECKING
+
+from audit.text_table import text_table
+from spark.jobs.log_source import LogSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAX_CELL = 60
+"""Characters of one cell of a table; JSON has all."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a view."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[object, ...]] = field(repr=False)
+    more: bool = False
+    exit_code: int = 0
+
+    def as_json(self) -> dict[str, object]:
+        """One object; bytes as text where they are UTF-8, else as {"hex": ...}."""
+        rows = [dict(zip(self.columns, map(plain, row), strict=True)) for row in self.rows]
+        return {"columns": list(self.columns), "rows": rows, "more": self.more}
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        cells = [tuple(_cell(value) for value in row) for row in self.rows]
+        yield from text_table([self.columns, *cells])
+        yield f"{len(self.rows)} rows" + (", and there are more (--limit)" if self.more else "")
+
+
+def read_rows(
+    spark: SparkSession,
+    source: LogSource,
+    view: str = "messages",
+    *,
+    where: str = "",
+    order_by: str = "",
+    limit: int = 20,
+) -> Rows:
+    """The first rows of a view. Blocking; PySparkException for a wrong option or condition.
+
+    `where`: a condition in SQL; `order_by`: a column.
+    """
+    if source.archive:
+        frame = source.messages(spark, value=True, headers=True)
+    else:
+        frame = source.read(spark, view=view)
+    if where:
+        frame = frame.where(where)
+    if order_by:
+        frame = frame.orderBy(order_by)
+    found = frame.limit(limit + 1).collect()
+    return Rows(tuple(frame.columns), [tuple(row) for row in found[:limit]], len(found) > limit)
+
+
+def plain(value: object) -> object:
+    """A value as JSON has it."""
+    if isinstance(value, bytes | bytearray):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return {"hex": bytes(value).hex()}
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    return value
+
+
+def _cell(value: object) -> str:
+    shown = plain(value)
+    text = "-" if shown is None else shown if isinstance(shown, str) else json.dumps(shown)
+    text = text.encode("unicode_escape").decode() if not text.isprintable() else text
+    return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"

@@ -1,0 +1,330 @@
+"""Topic statistics: how many, how large, with which keys and tags, how fast from born to stored.
+
+Bodies are read once to be measured; everything else works on a narrow table that Spark keeps meanwhile.
+Percentiles and numbers of distinct keys are estimates (within 0.01 % of rank, and about 2 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark import StorageLevel
+from pyspark.sql import functions as F
+
+from audit import html
+from audit.findings import Severity
+from audit.html import Markup
+from audit.report_files import Records
+from audit.text_table import text_table
+from spark.jobs.log_source import LogSource
+from spark.jobs.times import moment, rate_text, span_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+PERCENTILES = (0.5, 0.95, 0.99)
+ACCURACY = 10_000
+MAX_BUCKETS = 240
+BUCKETS_S = (1, 10, 60, 300, 900, 3600, 21_600, 86_400)
+"""Widths of a bucket of time: the first that makes at most MAX_BUCKETS of the whole span."""
+TOP_TAGS = 10
+
+TOPIC_COLUMNS = (
+    ("topic", "string"),
+    ("messages", "bigint"),
+    ("bytes", "bigint"),
+    ("queues", "bigint"),
+    ("queue_skew", "double"),
+    ("first_stored_ms", "bigint"),
+    ("last_stored_ms", "bigint"),
+    ("messages_per_s", "double"),
+    ("peak_messages_per_s", "double"),
+    ("size_min", "bigint"),
+    ("size_avg", "double"),
+    ("size_p50", "bigint"),
+    ("size_p95", "bigint"),
+    ("size_p99", "bigint"),
+    ("size_max", "bigint"),
+    ("with_key", "bigint"),
+    ("distinct_keys", "bigint"),
+    ("with_tag", "bigint"),
+    ("latency_p50_ms", "bigint"),
+    ("latency_p95_ms", "bigint"),
+    ("latency_p99_ms", "bigint"),
+    ("latency_max_ms", "bigint"),
+    ("latency_negative", "bigint"),
+)
+"""Fields of `TopicStatistics` that are one value."""
+
+
+@dataclass(frozen=True)
+class TopicStatistics:
+    """One topic. Sizes in bytes of bodies as consumers get them; latency: from born to stored, in ms.
+
+    `queue_skew`: messages of the fullest queue over the average of those that have any; `latency_negative`:
+    messages that the producer's clock says were born after they were stored; `peak_messages_per_s`: in the
+    fullest bucket.
+    """
+
+    topic: str
+    messages: int
+    bytes: int
+    queues: int
+    queue_skew: float
+    first_stored_ms: int
+    last_stored_ms: int
+    messages_per_s: float
+    peak_messages_per_s: float
+    size_min: int
+    size_avg: float
+    size_p50: int
+    size_p95: int
+    size_p99: int
+    size_max: int
+    with_key: int
+    distinct_keys: int
+    with_tag: int
+    latency_p50_ms: int
+    latency_p95_ms: int
+    latency_p99_ms: int
+    latency_max_ms: int
+    latency_negative: int
+    tags: tuple[tuple[str, int], ...] = ()
+    """The most frequent ones, with how many messages have them."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """All topics. `series`: (topic, begin of the bucket in ms since the epoch, messages, bytes)."""
+
+    topics: list[TopicStatistics]
+    bucket_s: int
+    series: list[tuple[str, int, int, int]] = field(repr=False)
+    exit_code: int = 0
+
+    def as_json(self) -> dict[str, object]:
+        """One object."""
+        return {
+            "topics": [{**asdict(topic), "tags": dict(topic.tags)} for topic in self.topics],
+            "bucket_s": self.bucket_s,
+            "series": [
+                {"topic": topic, "time_ms": at, "messages": count, "bytes": size}
+                for topic, at, count, size in self.series
+            ],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        if not self.topics:
+            yield "no messages"
+            return
+        rows = [("topic", "messages", "body bytes", "queues", "msg/s", "peak", "size p50", "p99", "max",
+                 "latency p50", "p99", "max", "keyed", "tags")]  # fmt: skip
+        for one in self.topics:
+            tags = ", ".join(f"{tag} {count}" for tag, count in one.tags[:3])
+            rows.append(
+                (
+                    one.topic,
+                    html.number(one.messages),
+                    html.size_text(one.bytes),
+                    str(one.queues),
+                    rate_text(one.messages_per_s),
+                    rate_text(one.peak_messages_per_s),
+                    html.number(one.size_p50),
+                    html.number(one.size_p99),
+                    html.number(one.size_max),
+                    span_text(one.latency_p50_ms),
+                    span_text(one.latency_p99_ms),
+                    span_text(one.latency_max_ms),
+                    f"{one.with_key / one.messages:.0%}",
+                    tags or "-",
+                )
+            )
+        yield from text_table(rows, right=range(1, 13))
+        for one in self.topics:
+            if one.latency_negative:
+                count = html.number(one.latency_negative)
+                yield f"{one.topic}: {count} messages were stored before they were born: compare the clocks"
+
+    def page(self, when: str) -> str:
+        """One self-contained HTML page."""
+        total = sum(one.messages for one in self.topics)
+        facts = [f"{html.number(total)} messages", f"{len(self.topics)} topics", when]
+        word = f"{html.size_text(sum(one.bytes for one in self.topics))} in {html.number(total)} messages"
+        parts = [html.banner(Severity.INFO, "Statistics of topics, from the log.", facts, word)]
+        headings = (
+            "topic",
+            "messages",
+            "bodies",
+            "queues",
+            "skew",
+            "msg/s",
+            "peak msg/s",
+            "with key",
+            "distinct keys",
+        )
+        rows: list[list[html.Cell]] = [
+            [one.topic, one.messages, html.size_text(one.bytes), one.queues, one.queue_skew,
+             one.messages_per_s, one.peak_messages_per_s, f"{one.with_key / one.messages:.0%}",
+             one.distinct_keys]
+            for one in self.topics
+        ]  # fmt: skip
+        parts.append(html.section("Topics", html.table(headings, rows)))
+        for one in self.topics:
+            parts.append(html.section(one.topic, self._topic(one)))
+        footer = (
+            "Percentiles and distinct keys are estimates. Latency: from born (producer) to stored (broker)."
+        )
+        return html.page("Topic statistics", parts, footer=footer)
+
+    def _topic(self, one: TopicStatistics) -> Markup:
+        first = one.first_stored_ms // (self.bucket_s * 1000)
+        count = one.last_stored_ms // (self.bucket_s * 1000) - first + 1
+        values = [0] * count
+        for topic, at, messages, _ in self.series:
+            if topic == one.topic:
+                values[at // (self.bucket_s * 1000) - first] = messages
+        labels = [
+            f"{moment((first + number) * self.bucket_s * 1000)}: {html.number(value)} messages"
+            for number, value in enumerate(values)
+        ]
+        begin, end = moment(one.first_stored_ms), moment(one.last_stored_ms)
+        said = f"messages per {span_text(self.bucket_s * 1000)}, {begin} to {end} UTC"
+        sizes = html.table(
+            ("", "min", "average", "p50", "p95", "p99", "max"),
+            [
+                ["body bytes", one.size_min, one.size_avg, one.size_p50, one.size_p95, one.size_p99,
+                 one.size_max],
+                ["latency", None, None, span_text(one.latency_p50_ms), span_text(one.latency_p95_ms),
+                 span_text(one.latency_p99_ms), span_text(one.latency_max_ms)],
+            ],
+        )  # fmt: skip
+        tags = html.table(
+            ("tag", "messages", "share"),
+            [[tag, count, f"{count / one.messages:.1%}"] for tag, count in one.tags],
+        )
+        parts = [html.bars(values, labels), Markup(f'<p class="note">{html.text(said)}</p>'), sizes]
+        return html.join([*parts, tags] if one.tags else parts)
+
+    def records(self) -> Records:
+        """One row for each topic."""
+        names = [name for name, _ in TOPIC_COLUMNS]
+        return Records(TOPIC_COLUMNS, [[getattr(one, name) for name in names] for one in self.topics])
+
+
+def statistics(
+    spark: SparkSession,
+    source: LogSource,
+    *,
+    bucket_s: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Statistics:
+    """Statistics of all topics that the source gives. Blocking; PySparkException, JobError.
+
+    `bucket_s`: seconds of one point of the series; by default what suits the span.
+    """
+    say("read messages")
+    narrow = _narrow(source.messages(spark, value=True, headers=False)).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        rows = narrow.groupBy("topic").agg(*_aggregates()).orderBy("topic").collect()
+        if not rows:
+            return Statistics([], bucket_s or 1, [])
+        say("tags, queues and series")
+        span_s = (max(row.last for row in rows) - min(row.first for row in rows)) / 1000
+        width = bucket_s or next((s for s in BUCKETS_S if span_s / s <= MAX_BUCKETS), BUCKETS_S[-1])
+        tags = _tags(narrow)
+        skew = _skew(narrow)
+        series = _series(narrow, width)
+    finally:
+        narrow.unpersist()
+    peaks: dict[str, int] = {}
+    for topic, _, messages, _ in series:
+        peaks[topic] = max(peaks.get(topic, 0), messages)
+    topics = []
+    for row in rows:
+        seconds = max((row.last - row.first) / 1000, 1.0)
+        topics.append(
+            TopicStatistics(
+                topic=row.topic,
+                messages=row.messages,
+                bytes=row.bytes,
+                queues=row.queues,
+                queue_skew=round(skew[row.topic], 2),
+                first_stored_ms=row.first,
+                last_stored_ms=row.last,
+                messages_per_s=round(row.messages / seconds, 3),
+                peak_messages_per_s=round(peaks[row.topic] / width, 3),
+                size_min=row.size_min,
+                size_avg=round(row.size_avg, 1),
+                size_p50=row.sizes[0],
+                size_p95=row.sizes[1],
+                size_p99=row.sizes[2],
+                size_max=row.size_max,
+                with_key=row.with_key,
+                distinct_keys=row.distinct_keys,
+                with_tag=row.with_tag,
+                latency_p50_ms=row.latencies[0],
+                latency_p95_ms=row.latencies[1],
+                latency_p99_ms=row.latencies[2],
+                latency_max_ms=row.latency_max,
+                latency_negative=row.negative,
+                tags=tags.get(row.topic, ()),
+            )
+        )
+    return Statistics(topics, width, series)
+
+
+def _narrow(messages: DataFrame) -> DataFrame:
+    stored = F.unix_millis("storeTimestamp")
+    return messages.select(
+        "topic",
+        "partition",
+        "key",
+        "tags",
+        F.octet_length("value").alias("size"),
+        stored.alias("stored"),
+        (stored - F.unix_millis("timestamp")).alias("latency"),
+    )
+
+
+def _aggregates() -> list[Column]:
+    chosen = F.array(*map(F.lit, PERCENTILES))
+    return [
+        F.count("*").alias("messages"),
+        F.sum("size").alias("bytes"),
+        F.count_distinct("partition").alias("queues"),
+        F.min("stored").alias("first"),
+        F.max("stored").alias("last"),
+        F.min("size").alias("size_min"),
+        F.avg("size").alias("size_avg"),
+        F.percentile_approx("size", chosen, ACCURACY).alias("sizes"),
+        F.max("size").alias("size_max"),
+        F.count("key").alias("with_key"),
+        F.approx_count_distinct("key", 0.02).alias("distinct_keys"),
+        F.count("tags").alias("with_tag"),
+        F.percentile_approx("latency", chosen, ACCURACY).alias("latencies"),
+        F.max("latency").alias("latency_max"),
+        F.count_if(F.col("latency") < 0).alias("negative"),
+    ]
+
+
+def _tags(narrow: DataFrame) -> dict[str, tuple[tuple[str, int], ...]]:
+    """The most frequent ones of each topic."""
+    counted = narrow.where("tags is not null").groupBy("topic", "tags").count()
+    ordered = F.sort_array(F.collect_list(F.struct((-F.col("count")).alias("less"), "tags")))
+    rows = counted.groupBy("topic").agg(F.slice(ordered, 1, TOP_TAGS).alias("top")).collect()
+    return {row.topic: tuple((one.tags, -one.less) for one in row.top) for row in rows}
+
+
+def _skew(narrow: DataFrame) -> dict[str, float]:
+    queues = narrow.groupBy("topic", "partition").count().groupBy("topic")
+    return {row[0]: row[1] for row in queues.agg(F.max("count") / F.avg("count")).collect()}
+
+
+def _series(narrow: DataFrame, bucket_s: int) -> list[tuple[str, int, int, int]]:
+    width = bucket_s * 1000
+    begin = (F.floor(F.col("stored") / width) * width).alias("begin")
+    rows = narrow.groupBy("topic", begin).agg(F.count("*"), F.sum("size")).orderBy("topic", "begin").collect()
+    return [(row[0], row[1], row[2], row[3]) for row in rows]

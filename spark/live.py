@@ -1,0 +1,162 @@
+"""Replicas behind live brokers, for both engines: they scan their own disks, and send rows.
+
+The brokers of a group are found at the NameServers; members that are not registered there, but known to those
+that are, are tried too. One that does not answer is a finding, not an end of the audit: the rest is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from audit.digests import BLOCK_ENTRIES, DIGEST_VERSION
+from audit.findings import Finding, ReplicaRow, Row, finding, unread_segment
+from audit.layout import SegmentTask, StoreError
+from audit.replicas import Look
+from audit.row_codec import AnyRow, MemberRow, TaskRow, UnknownRow, as_task, decode_page
+from audit.scan import EntryRow
+from audit.walk import UNREADABLE
+from client.errors import ClientError
+from client.replicas import AuditOptions, ReplicaClient, find_groups
+
+FAILURES = (ClientError, UnknownRow)
+"""What a broker that is down, of another kind or of a newer version leads to."""
+
+
+@dataclass(frozen=True)
+class BrokerReader:
+    """`audit.replicas.SegmentReader` of one broker."""
+
+    address: str
+    description: str
+    options: AuditOptions
+
+    def scan(self, task: SegmentTask, block_entries: int = BLOCK_ENTRIES) -> Iterator[Row]:
+        try:
+            with ReplicaClient(self.address, self.options) as client:
+                pages = client.segment(self.description, task.start, block_entries)
+                yield from [_mine(row, task.replica) for row in _rows(pages)]
+        except FAILURES as error:
+            yield finding("UNREACHABLE", task.replica, str(error), segment=task.start)
+            yield unread_segment(task.replica, task.start)
+
+    def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
+        try:
+            with ReplicaClient(self.address, self.options) as client:
+                for row in _rows(client.drill(self.description, task.start, list(ranges))):
+                    if isinstance(row, EntryRow):
+                        yield row._replace(replica=task.replica)
+        except FAILURES:
+            yield EntryRow(task.replica, -1, -1, 0, 0, 0, UNREADABLE)
+
+
+@dataclass(frozen=True)
+class RemoteReplica:
+    """`audit.replicas.ReplicaView` of one broker's replica."""
+
+    reader: BrokerReader
+    described: ReplicaRow
+    rows: tuple[TaskRow, ...]
+
+    @property
+    def name(self) -> str:
+        return self.described.replica
+
+    def named(self, name: str) -> RemoteReplica:
+        return replace(self, described=self.described._replace(replica=name))
+
+    def row(self) -> ReplicaRow:
+        return self.described
+
+    def tasks(self) -> Sequence[SegmentTask]:
+        return [as_task(row, self.name) for row in self.rows]
+
+    def side(self) -> Iterator[Row]:
+        yield self.described
+        try:
+            with ReplicaClient(self.reader.address, self.reader.options) as client:
+                for row in _rows(client.side(self.reader.description)):
+                    if not isinstance(row, ReplicaRow):
+                        yield _mine(row, self.name)
+        except FAILURES as error:
+            yield finding("UNREACHABLE", self.name, str(error))
+
+
+@dataclass(frozen=True)
+class GroupSource:
+    """All replicas of one broker group (`audit.replicas.ReplicaSource`)."""
+
+    namesrv: str
+    group: str
+    cluster: str | None = None
+    options: AuditOptions = field(default_factory=AuditOptions)
+
+    @property
+    def place(self) -> str:
+        return f"group {self.group} at {self.namesrv}"
+
+    def look(self) -> Look:
+        """StoreError when no NameServer answers, or none knows the group."""
+        try:
+            (registered,) = find_groups(self.namesrv, self.cluster, self.group)
+        except ClientError as error:
+            raise StoreError(str(error)) from error
+        replicas: dict[str, RemoteReplica] = {}
+        failures: dict[str, str] = {}
+        members: dict[str, str] = {}
+        untried = list(registered.addresses)
+        while untried:
+            address = untried.pop(0)
+            try:
+                replica, known = describe(address, self.options)
+            except FAILURES as error:
+                failures[address] = str(error)
+                continue
+            replicas[address] = replica
+            members |= {node: place or members.get(node, "") for node, place in known.items()}
+            seen = {*replicas, *failures, *untried, ""}
+            untried += [place for place in members.values() if place not in seen]
+        return Look(tuple(replicas.values()), tuple(_unreachable(members, replicas, failures)))
+
+
+def describe(address: str, options: AuditOptions) -> tuple[RemoteReplica, dict[str, str]]:
+    """A broker's replica, and the members of the group that it knows: node id -> address, or empty.
+
+    One of FAILURES.
+    """
+    with ReplicaClient(address, options) as client:
+        description, pages = client.describe(DIGEST_VERSION)
+    rows = list(_rows(pages))
+    own = [row for row in rows if isinstance(row, ReplicaRow)]
+    if len(own) != 1:
+        raise UnknownRow(f"{address} described {len(own)} replicas")
+    replica = RemoteReplica(
+        BrokerReader(address, description, options),
+        own[0]._replace(store=f"dledger://{address}/{own[0].store.lstrip('/')}"),
+        tuple(row for row in rows if isinstance(row, TaskRow)),
+    )
+    return replica, {row.node: row.address for row in rows if isinstance(row, MemberRow)}
+
+
+def _unreachable(
+    members: Mapping[str, str], replicas: Mapping[str, RemoteReplica], failures: Mapping[str, str]
+) -> Iterator[Finding]:
+    """One finding for each broker that could not be looked at, by node id where that is known."""
+    nodes = {address: node for node, address in members.items() if address}
+    for address, reason in failures.items():
+        yield finding("UNREACHABLE", nodes.get(address, address), reason)
+    seen = {replica.name for replica in replicas.values()}
+    for node, address in members.items():
+        if node not in seen and address not in failures:
+            yield finding("UNREACHABLE", node, "a member of the group, but nobody knows its address")
+
+
+def _rows(pages: Iterable[bytes]) -> Iterator[AnyRow]:
+    return (row for page in pages for row in decode_page(page))
+
+
+def _mine(row: AnyRow, replica: str) -> Row:
+    """The row under the name that the replica has in this audit. UnknownRow for what no scan yields."""
+    if isinstance(row, EntryRow | TaskRow | MemberRow):
+        raise UnknownRow(f"a {type(row).__name__} among the rows of a scan")
+    return row._replace(replica=replica)

@@ -1,0 +1,265 @@
+"""Streams over store directories: by queue, through the ConsumeQueues, or by log index.
+
+Both show only what the replica that is read knows to be committed. Of the replicas of a group the one that
+knows most is read, each time anew: offsets are the group's, not a replica's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from audit.entries import BODY_DAMAGED
+from audit.layout import Replica, segment_path
+from audit.scan import Window
+from formats.entry import HEADER_SIZE, MAGIC
+from formats.message_ids import tags_code
+from runtime import Files
+from runtime.remote_files import files_for
+from spark.messages import Expected, MessageRows, message_columns
+from spark.offsets import DataLost, Offsets, QueueRange, by_group, divided, wanted_parts
+from spark.option_values import Queue
+from spark.options import Options
+from spark.queues import QueueFiles, read_units, unit_files
+from spark.runs import Ints, checked, headers
+from spark.selection import Bounds, Selection, qualified, wants_queue
+from spark.stores import best_of_each_group, open_replicas, packed, pieces
+from spark.views import PiecePack
+
+LOG = "log"
+"""What stands for a topic in the offsets of a stream by log index: `{"log/0": n}`."""
+_CHUNK = 8 * 1024 * 1024
+_MAX_GAP = 64 * 1024
+"""Bytes of other queues between two messages that are read along rather than reading twice."""
+
+
+@dataclass(frozen=True)
+class QueuePart(InputPartition):
+    """Ranges of queues of one replica, for one task. Topics are plain names here."""
+
+    data: str
+    queue_root: str
+    segment_size: int
+    committed: int
+    group: str
+    ranges: tuple[QueueRange, ...]
+
+
+@dataclass(frozen=True)
+class DirectoryQueues:
+    """`streaming.Queues` by ConsumeQueue."""
+
+    options: Options
+
+    def groups(self) -> list[str]:
+        return [replica.group for replica in self._replicas()]
+
+    def bounds(self, *, qualify: bool) -> dict[Queue, Bounds]:
+        found = {}
+        for replica in self._replicas():
+            files = QueueFiles(replica)
+            group = replica.group if qualify else ""
+            for topic, queue_id in files.queues():
+                if wants_queue(self.options.topics, topic, queue_id):
+                    found[qualified(topic, group), queue_id] = files.bounds(topic, queue_id)
+        return found
+
+    def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
+        found = {}
+        for name, queue_id in queues:
+            topic, _, group = name.partition("@")
+            for replica in self._of(group):
+                found[name, queue_id] = QueueFiles(replica).at_time(topic, queue_id, timestamp_ms)
+        return found
+
+    def message_bytes(self, start: Mapping[Queue, int]) -> int:
+        return average_entry(self._replicas())
+
+    def plan(self, ranges: Sequence[QueueRange]) -> list[InputPartition]:
+        parts: list[InputPartition] = []
+        for group, mine in by_group(ranges).items():
+            (replica,) = self._of(group)
+            count = wanted_parts(sum(item.high - item.low for item in mine), self.options.min_partitions)
+            parts += [
+                QueuePart(
+                    replica.data,
+                    replica.queue_root,
+                    replica.segment_size,
+                    replica.committed,
+                    replica.group,
+                    tuple(part),
+                )
+                for part in divided(mine, count)
+            ]
+        return parts
+
+    def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(part, QueuePart)
+        tags = frozenset(self.options.tags) if self.options.tags else None
+        named = tuple(sorted({item.topic for item in part.ranges}))
+        selection = Selection(topics=replace(self.options.topics, named=named), tags=tags, group=part.group)
+        rows = MessageRows(selection, message_columns(self.options), self.options.corrupt_records, part.group)
+        return read_queues(part, rows)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _replicas(self) -> list[Replica]:
+        return best_of_each_group(open_replicas(self.options.paths, self.options.groups))
+
+    def _of(self, group: str) -> list[Replica]:
+        return [replica for replica in self._replicas() if group in ("", replica.group)]
+
+
+def average_entry(replicas: Sequence[Replica]) -> int:
+    """Bytes of an entry in the mean of these logs, as their sizes and indexes say; 1 when they are empty."""
+    size = sum(segment.size for replica in replicas for segment in replica.segments)
+    entries = 0
+    for replica in replicas:
+        firsts = [segment.first_index for segment in replica.segments if segment.first_index is not None]
+        entries += replica.committed + 1 - min(firsts) if firsts else 0
+    return max(1, size // max(1, entries))
+
+
+def read_queues(part: QueuePart, rows: MessageRows) -> Iterator[pa.RecordBatch]:
+    """Messages of the ranges in order of the log. DataLost, CorruptMessage, OSError."""
+    files = files_for(part.data)
+    wanted = _places(files, part, rows.selection.tags)
+    position, end = wanted.position - HEADER_SIZE, wanted.position + wanted.size
+    begins = 0
+    while begins < len(position):
+        stop = _chunk_end(position, end, begins, part.segment_size)
+        chunk = slice(begins, stop)
+        window = _read_window(files, part, position[chunk], end[chunk] - position[chunk])
+        yield from rows.of_window(window, wanted.expected(chunk))
+        begins = stop
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where messages lie, ascending, and which they must be."""
+
+    topics: list[str]
+    topic: Ints
+    queue_id: Ints
+    offset: Ints
+    position: Ints
+    size: Ints
+
+    def expected(self, chunk: slice) -> Expected:
+        return Expected(self.topics, self.topic[chunk], self.queue_id[chunk], self.offset[chunk])
+
+
+def _places(files: Files, part: QueuePart, tags: frozenset[str] | None) -> _Places:
+    codes = None if tags is None else np.array([tags_code(tag) for tag in sorted(tags)], np.int64)
+    topics = sorted({item.topic for item in part.ranges})
+    columns: list[Ints] = []
+    for item in part.ranges:
+        units = unit_files(files, part.queue_root, item.topic, item.queue_id)
+        try:
+            found = read_units(units, Bounds(item.low, item.high))
+        finally:
+            units.close()
+        if not (found["size"] > 0).all():
+            raise DataLost(
+                f"{part.queue_root}/{item.topic}/{item.queue_id}: no unit for some offset from {item.low} to "
+                f"{item.high - 1}: the ConsumeQueue is damaged or was cut; offsetType=log does without"
+            )
+        count = len(found)
+        table = np.empty((5, count), np.int64)
+        table[0], table[1] = topics.index(item.topic), item.queue_id
+        table[2] = np.arange(item.low, item.high)
+        table[3], table[4] = found["position"], found["size"]
+        columns.append(table if codes is None else table[:, np.isin(found["tags_code"], codes)])
+    every = np.concatenate(columns, axis=1) if columns else np.empty((5, 0), np.int64)
+    return _Places(topics, *every[:, np.argsort(every[3], kind="stable")])
+
+
+def _chunk_end(position: Ints, end: Ints, first: int, segment_size: int) -> int:
+    """How far one read goes: in one segment, without large gaps, of bounded size."""
+    limit = min(position[first] + _CHUNK, (position[first] // segment_size + 1) * segment_size)
+    stop = max(first + 1, int(np.searchsorted(end, limit, side="right")))
+    gaps = np.flatnonzero(position[first + 1 : stop] - end[first : stop - 1] > _MAX_GAP)
+    return first + 1 + int(gaps[0]) if len(gaps) else stop
+
+
+def _read_window(files: Files, part: QueuePart, position: Ints, size: Ints) -> Window:
+    """The entries at these places of one segment; what is none is marked as damaged."""
+    base, end = int(position[0]), int((position + size).max())
+    start = base - base % part.segment_size
+    path = segment_path(part.data, start)
+    try:
+        file = files.open_read(path)
+    except FileNotFoundError as error:
+        raise DataLost(f"{path}: the segment was deleted while it was to be read") from error
+    try:
+        data = file.pread(end - base, base - start)
+    finally:
+        file.close()
+    data = data.ljust(end - base, b"\0")
+    starts = position - base
+    head = headers(data, starts)
+    right = (
+        (head["magic"] == MAGIC)
+        & (head["pos"] == position)
+        & (head["size"] == size)
+        & (head["body"] == size - HEADER_SIZE)
+        & (head["index"] <= part.committed)
+    )
+    head["size"][~right], head["pos"][~right], head["channel"][~right] = size[~right], position[~right], 0
+    found = checked(data, head, starts)
+    return Window(data, base, replace(found, damage=np.where(right, found.damage, BODY_DAMAGED)))
+
+
+@dataclass(frozen=True)
+class DirectoryLog:
+    """`streaming.Queues` by log index: one offset, read in order; for archives and audits."""
+
+    options: Options
+
+    def groups(self) -> list[str]:
+        return [replica.group for replica in self._replicas()]
+
+    def bounds(self, *, qualify: bool) -> dict[Queue, Bounds]:
+        return {
+            (qualified(LOG, replica.group if qualify else ""), 0): Bounds(
+                next((part.first_index for part in replica.segments if part.first_index is not None), 0),
+                replica.committed + 1,
+            )
+            for replica in self._replicas()
+        }
+
+    def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
+        raise NotImplementedError("refused with the options")
+
+    def message_bytes(self, start: Mapping[Queue, int]) -> int:
+        return average_entry(self._replicas())
+
+    def plan(self, ranges: Sequence[QueueRange]) -> list[InputPartition]:
+        parts: list[InputPartition] = []
+        for item in ranges:
+            group = item.topic.partition("@")[2]
+            for replica in self._replicas():
+                if group in ("", replica.group):
+                    found = pieces(replica, replica.committed, [(item.low, item.high - 1)])
+                    packs = packed(found, self.options.min_partitions)
+                    parts += [PiecePack(pack, replica.group) for pack in packs]
+        return parts
+
+    def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(part, PiecePack)
+        tags = frozenset(self.options.tags) if self.options.tags else None
+        selection = Selection(topics=self.options.topics, tags=tags, group=part.group)
+        rows = MessageRows(selection, message_columns(self.options), self.options.corrupt_records, part.group)
+        for piece in part.pieces:
+            yield from rows.of_piece(piece, piece.task.committed)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _replicas(self) -> list[Replica]:
+        return best_of_each_group(open_replicas(self.options.paths, self.options.groups))

@@ -1,0 +1,158 @@
+"""Values of options: texts to numbers, lists, ranges and offsets. BadOption names option and remedy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+EARLIEST = -2
+LATEST = -1
+"""Stand for an offset in `startingOffsets` and `endingOffsets`, as in Spark's Kafka source."""
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
+
+
+class BadOption(ValueError):
+    """An option that is unknown, missing or has a wrong value. The text names it."""
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """A hint to append to the complaint about `word`."""
+    lower = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), list(lower), n=1)
+    return f": did you mean {lower[close[0]]!r}?" if close else f"; known are {', '.join(known)}"
+
+
+def choice(name: str, value: str, known: tuple[str, ...]) -> str:
+    """One of `known`, in lower case."""
+    if value.lower() not in known:
+        close = get_close_matches(value.lower(), known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise BadOption(f"option {name}: {value!r} is not one of {', '.join(known)}{hint}")
+    return value.lower()
+
+
+def flag(name: str, value: str) -> bool:
+    """`true` or `false`."""
+    return choice(name, value, ("true", "false")) == "true"
+
+
+def positive(name: str, value: str) -> int:
+    """A number from 1."""
+    if not value.isdecimal() or int(value) < 1:
+        raise BadOption(f"option {name}: {value!r} is not a positive number")
+    return int(value)
+
+
+def milliseconds(name: str, value: str) -> int:
+    """A time in ms since the epoch."""
+    if not value.isdecimal():
+        raise BadOption(f"option {name}: {value!r} is not a time in milliseconds since 1970-01-01 UTC")
+    return int(value)
+
+
+def names(value: str) -> tuple[str, ...]:
+    """`a, b` as a tuple."""
+    return tuple(item.strip() for item in value.split(",") if item.strip())
+
+
+def paths(value: str) -> tuple[str, ...]:
+    """Comma separated, or a JSON list for paths with commas."""
+    if not value.lstrip().startswith("["):
+        return names(value)
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise BadOption(f"option path: not a JSON list: {error}") from error
+    if not all(isinstance(path, str) for path in found):
+        raise BadOption("option path: a JSON list of texts is wanted")
+    return tuple(found)
+
+
+def pattern(name: str, value: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise BadOption(f"option {name}: {value!r} is no regular expression: {error}") from error
+    return value
+
+
+def tags(name: str, value: str) -> tuple[str, ...]:
+    """`*` (everything: empty), or `A || B`."""
+    text = value.strip()
+    if text in ("", "*"):
+        return ()
+    found = tuple(dict.fromkeys(tag.strip() for tag in text.split("||")))
+    if any(not tag or "|" in tag or tag == "*" for tag in found):
+        raise BadOption(f"option {name}: {value!r} is no tag expression: write '*', 'A' or 'A || B'")
+    return found
+
+
+def ranges(name: str, value: str) -> tuple[tuple[int, int], ...]:
+    """Inclusive ranges, sorted; those that touch are one."""
+    try:
+        if value.lstrip().startswith("["):
+            pairs = [(int(first), int(last)) for first, last in json.loads(value)]
+        else:
+            split = [item.partition("-") for item in names(value)]
+            pairs = [(int(first), int(last) if dash else int(first)) for first, dash, last in split]
+    except (ValueError, TypeError) as error:
+        raise BadOption(f"option {name}: {value!r} is not like '0-99,200-299'") from error
+    if any(first < 0 or last < first for first, last in pairs):
+        raise BadOption(f"option {name}: {value!r} has an empty or negative range")
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(pairs):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def assignment(name: str, value: str) -> dict[str, tuple[int, ...]]:
+    """`{"topic": [0, 1]}`."""
+    found = {}
+    for topic, queues in sorted(_object(name, value, '{"topic": [0, 1]}').items()):
+        if not isinstance(queues, list) or not queues or not all(_is_number(queue) for queue in queues):
+            raise BadOption(f'option {name}: {topic!r} wants a list of queue ids, as in {{"topic": [0, 1]}}')
+        found[topic] = tuple(sorted(dict.fromkeys(queues)))
+    return found
+
+
+def offsets(name: str, value: str) -> dict[Queue, int]:
+    """`{"topic": {"0": 23, "1": -2}}`, or as a checkpoint has it: `{"topic/0": 23}`."""
+    example = '{"topic": {"0": 23, "1": -2}}'
+    found: dict[Queue, int] = {}
+    for topic, queues in _object(name, value, example).items():
+        if isinstance(queues, Mapping):
+            rows = [(topic, queue_id, offset) for queue_id, offset in queues.items()]
+        else:
+            rows = [(*_split(topic), queues)]
+        for topic_name, queue_id, offset in rows:
+            if not str(queue_id).isdecimal() or not _is_number(offset, EARLIEST):
+                raise BadOption(f"option {name}: {topic!r}: {queues!r} is not like {example}")
+            found[topic_name, int(queue_id)] = offset
+    return dict(sorted(found.items()))
+
+
+def _split(key: str) -> tuple[str, str]:
+    topic, _, queue_id = key.rpartition("/")
+    return topic, queue_id
+
+
+def _object(name: str, value: str, example: str) -> dict[str, object]:
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise BadOption(f"option {name}: {value!r} is not JSON like {example}: {error}") from error
+    if not isinstance(found, dict) or not found:
+        raise BadOption(f"option {name}: {value!r} is not like {example}")
+    return found
+
+
+def _is_number(value: object, lowest: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= lowest

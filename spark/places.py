@@ -1,0 +1,148 @@
+"""What an audit is told to look at: store directories, brokers of live groups, digests that they shipped."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+from audit.layout import StoreError
+from audit.replicas import ReplicaSource, StoreSource
+from audit.report import Report
+from client.errors import ClientError
+from client.replicas import AuditOptions, find_groups
+from runtime.remote_files import absolute, files_for
+from spark.live import GroupSource
+
+DIGESTS_MAX_AGE_S = 24 * 3600
+"""What brokers shipped last before that is old."""
+
+
+class BadPlace(Exception):
+    """Arguments that name nothing to audit, or do not fit together. The text says what to do."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Replicas to compare with each other. `name`: empty where they have to say it themselves.
+
+    `drill_sources`: where single entries are read, None for the sources themselves.
+    """
+
+    name: str
+    sources: tuple[ReplicaSource, ...]
+    drill_sources: tuple[ReplicaSource, ...] | None = None
+
+
+def add_place_arguments(parser: argparse.ArgumentParser) -> None:
+    """`STORE ...`, `--namesrv`, `--digests`, and what narrows them."""
+    parser.add_argument(
+        "stores",
+        metavar="STORE",
+        nargs="*",
+        type=absolute,
+        help="storePathRootDir of a node, or a URL of a copy of it; beside --namesrv in place of a broker",
+    )
+    parser.add_argument(
+        "--namesrv",
+        metavar="ADDR",
+        help="NameServers as host:port;host:port: audit live brokers, which scan their own disks",
+    )
+    parser.add_argument(
+        "--digests",
+        metavar="PATH",
+        type=absolute,
+        help="compare what brokers shipped there (their digestShipPath); STORE and --namesrv are then only "
+        "used to read entries where digests differ",
+    )
+    parser.add_argument("--cluster", metavar="NAME", help="with --namesrv: only groups of this cluster")
+    parser.add_argument(
+        "--group", metavar="NAME", help="with --namesrv, --digests: only the group of this brokerName"
+    )
+    parser.add_argument(
+        "--max-age",
+        metavar="SECONDS",
+        type=int,
+        help="with --namesrv: rows that a broker read for an earlier audit will do when they are no older "
+        f"(default 0: everything is read again); with --digests: older ones are a finding "
+        f"(default {DIGESTS_MAX_AGE_S})",
+    )
+
+
+def groups_to_audit(arguments: argparse.Namespace, now_ms: int) -> list[Group]:
+    """What the arguments name. Blocking: asks the NameServers. `now_ms`: wall clock. BadPlace."""
+    try:
+        stores = tuple(StoreSource.at(path) for path in arguments.stores)
+        if arguments.digests is not None:
+            return _shipped(arguments, stores, now_ms)
+        if arguments.namesrv is not None:
+            return _live(arguments, stores)
+    except (ClientError, StoreError, OSError) as error:
+        raise BadPlace(str(error)) from error
+    for option in ("cluster", "group", "max_age"):
+        if getattr(arguments, option) is not None:
+            raise BadPlace(f"--{option.replace('_', '-')} goes with --namesrv or --digests: give one of them")
+    if not stores:
+        raise BadPlace("nothing to audit: give store directories, --namesrv host:port, or --digests PATH")
+    return [Group("", stores)]
+
+
+def _live(arguments: argparse.Namespace, stores: tuple[StoreSource, ...]) -> list[Group]:
+    options = AuditOptions(max_age_ms=(arguments.max_age or 0) * 1000)
+    found = find_groups(arguments.namesrv, arguments.cluster, arguments.group)
+    if not found:
+        raise BadPlace(f"no broker is registered at {arguments.namesrv}")
+    _one_for(stores, [each.group for each in found])
+    return [
+        Group(each.group, (GroupSource(arguments.namesrv, each.group, each.cluster, options), *stores))
+        for each in found
+    ]
+
+
+def _shipped(arguments: argparse.Namespace, stores: tuple[StoreSource, ...], now_ms: int) -> list[Group]:
+    # Here, as it needs pyarrow, which an audit of stores and brokers does without.
+    from audit.shipped import ShippedSource, shipped_groups
+
+    root, files = arguments.digests, files_for(arguments.digests)
+    known = shipped_groups(files, root)
+    if arguments.group is not None and arguments.group not in known:
+        close = get_close_matches(arguments.group, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
+        raise BadPlace(f"{root}: nothing was shipped of a group {arguments.group!r}; {hint}")
+    if not known:
+        raise BadPlace(f"{root}: nothing was shipped there: is digestShipPath set on the brokers?")
+    chosen = [group for group in known if arguments.group in (None, group)]
+    _one_for(stores, chosen)
+    max_age_s = DIGESTS_MAX_AGE_S if arguments.max_age is None else arguments.max_age
+    not_before_ms = now_ms - max_age_s * 1000
+    groups = []
+    for group in chosen:
+        live = [] if arguments.namesrv is None else [GroupSource(arguments.namesrv, group, arguments.cluster)]
+        groups.append(Group(group, (ShippedSource(root, group, files, not_before_ms),), (*live, *stores)))
+    return groups
+
+
+def _one_for(stores: Sequence[StoreSource], groups: Sequence[str]) -> None:
+    if stores and len(groups) > 1:
+        raise BadPlace(f"say by --group of which group the directories are: {', '.join(groups)}")
+
+
+def joined(groups: Sequence[Group], reports: Sequence[Report]) -> Report:
+    """One report of several groups, whose replicas are called `group/replica` then."""
+    if len(reports) == 1:
+        return reports[0]
+    together = Report([], min(report.compared_up_to for report in reports), [])
+    for group, report in zip(groups, reports, strict=True):
+        together.replicas.extend(
+            {**each, "replica": _prefixed(group, str(each["replica"]))} for each in report.replicas
+        )
+        together.findings.extend(
+            found._replace(replica=_prefixed(group, found.replica)) for found in report.findings
+        )
+    return replace(together, seconds=sum(report.seconds for report in reports))
+
+
+def _prefixed(group: Group, replicas: str) -> str:
+    """A finding may name several replicas, or none."""
+    return ",".join(f"{group.name}/{replica}".rstrip("/") for replica in replicas.split(","))

@@ -1,0 +1,50 @@
+"""One line on standard error that says how far a job is. Nothing where nobody looks (no terminal)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WIDTH = 78
+
+
+class Progress:
+    """`stream`: where the line goes, None for nowhere."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._shown = ""
+        self._what = ""
+
+    def say(self, what: str) -> None:
+        """What is being done now; a job's thread may call this."""
+        self._what = what
+
+    def show(self, further: str = "") -> None:
+        """Draw the line anew: what is being done, and how far that is."""
+        text = ": ".join(part for part in (self._what, further) if part)[:WIDTH]
+        if self._stream is not None and text != self._shown:
+            self._stream.write("\r" + text.ljust(len(self._shown)))
+            self._stream.flush()
+            self._shown = text
+
+    def clear(self) -> None:
+        """Take the line away: results follow."""
+        if self._stream is not None and self._shown:
+            self._stream.write("\r" + " " * len(self._shown) + "\r")
+            self._stream.flush()
+        self._shown = ""
+
+
+def tasks(spark: SparkSession) -> str:
+    """How many tasks of the running stages are done; empty between two stages, and over Spark Connect."""
+    context = getattr(spark, "sparkContext", None)
+    if context is None:
+        return ""
+    tracker = context.statusTracker()
+    stages = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage))]
+    done = sum(stage.numCompletedTasks for stage in stages)
+    total = sum(stage.numTasks for stage in stages)
+    return f"{done} of {total} tasks" if total else ""

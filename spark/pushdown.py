@@ -1,0 +1,149 @@
+"""Filters of a query that reading can apply itself (Spark's `pushFilters`).
+
+Handled are comparisons with constants: of topic, partition, offset, logIndex, tags and storeTimestamp in
+`messages`, of index in `entries`. What is handled exactly is not given back to Spark; times are, as log times
+are in milliseconds and columns in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from spark.selection import ANY, Bounds
+
+_NEVER_NULL = {
+    "messages": frozenset(("topic", "partition", "offset", "logIndex", "storeTimestamp")),
+    "entries": frozenset(("index",)),
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What filters leave over. Bounds: inclusive from, exclusive to."""
+
+    topics: frozenset[str] | None = None
+    tags: frozenset[str] | None = None
+    partition: Bounds = ANY
+    offset: Bounds = ANY
+    index: Bounds = ANY
+    time_ms: Bounds = ANY
+
+    def ranges(self, asked: tuple[tuple[int, int], ...] | None) -> tuple[tuple[int, int], ...] | None:
+        """Inclusive index ranges that both this and the option `indexRanges` allow."""
+        if self.index == ANY:
+            return asked
+        low, last = self.index.low, self.index.high - 1
+        met = [(max(first, low), min(end, last)) for first, end in asked or ((0, last),)]
+        return tuple((first, end) for first, end in met if first <= end)
+
+
+NOTHING = Pushed()
+
+
+def push(view: str, filters: Iterable[Filter], *, all_rows: bool) -> tuple[Pushed, list[Filter]]:
+    """What can be applied while reading, and the filters that Spark must still apply.
+
+    `all_rows`: rows without a topic may come, too (corruptRecords=include): then Spark filters everything.
+    """
+    pushed = NOTHING
+    rest = []
+    for item in filters:
+        narrowed = None if all_rows else _narrowed(view, pushed, item)
+        if narrowed is None:
+            rest.append(item)
+        else:
+            pushed, whole = narrowed
+            if not whole:
+                rest.append(item)
+    return pushed, rest
+
+
+def _narrowed(view: str, pushed: Pushed, item: Filter) -> tuple[Pushed, bool] | None:
+    """With this filter, and whether nothing of it is left for Spark; None when it cannot be applied."""
+    name = ".".join(getattr(item, "attribute", ()))
+    if isinstance(item, IsNotNull):
+        return (pushed, True) if name in _NEVER_NULL[view] else None
+    if name in ("topic", "tags") and view == "messages":
+        wanted = _texts(item)
+        if wanted is None:
+            return None
+        if name == "topic":
+            return replace(pushed, topics=_both(pushed.topics, wanted)), True
+        return replace(pushed, tags=_both(pushed.tags, wanted)), True
+    if name not in _NEVER_NULL[view]:
+        return None
+    if name == "storeTimestamp":
+        times = _time_bounds(item)
+        return None if times is None else (replace(pushed, time_ms=pushed.time_ms.meet(times)), False)
+    numbers = _number_bounds(item)
+    if numbers is None:
+        return None
+    match name:
+        case "partition":
+            return replace(pushed, partition=pushed.partition.meet(numbers)), True
+        case "offset":
+            return replace(pushed, offset=pushed.offset.meet(numbers)), True
+        case _:
+            return replace(pushed, index=pushed.index.meet(numbers)), True
+
+
+def _texts(item: Filter) -> frozenset[str] | None:
+    if isinstance(item, EqualTo):
+        values: tuple[object, ...] = (item.value,)
+    elif isinstance(item, In):
+        values = tuple(item.value)
+    else:
+        return None
+    texts = frozenset(value for value in values if isinstance(value, str))
+    return texts if len(texts) == len(frozenset(values)) else None
+
+
+def _both(old: frozenset[str] | None, new: frozenset[str]) -> frozenset[str]:
+    return new if old is None else old & new
+
+
+def _number_bounds(item: Filter) -> Bounds | None:
+    value = getattr(item, "value", None)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return _compared(item, value, value)
+
+
+def _time_bounds(item: Filter) -> Bounds | None:
+    """In whole milliseconds, so a little wide."""
+    value = getattr(item, "value", None)
+    if not isinstance(value, datetime):
+        return None
+    utc = value if value.tzinfo else value.replace(tzinfo=UTC)
+    millisecond = int((utc - _EPOCH) / timedelta(milliseconds=1))
+    return _compared(item, millisecond - 1, millisecond + 1)
+
+
+def _compared(item: Filter, low: int, high: int) -> Bounds | None:
+    """The range that a comparison with a value between `low` and `high` leaves."""
+    match item:
+        case EqualTo():
+            return Bounds(low, high + 1)
+        case GreaterThan():
+            return Bounds(low + 1, ANY.high)
+        case GreaterThanOrEqual():
+            return Bounds(low, ANY.high)
+        case LessThan():
+            return Bounds(ANY.low, high)
+        case LessThanOrEqual():
+            return Bounds(ANY.low, high + 1)
+    return None

@@ -1,0 +1,184 @@
+"""Queues of a store directory: what its ConsumeQueue files say, bounded by what is there and committed.
+
+A ConsumeQueue is derived data. It is believed as a hint: whoever reads a message through it checks that the
+log says the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from audit.layout import Replica, StoreError, segment_path
+from audit.unit_files import UnitFiles
+from formats.consume_queue import UNIT_SIZE, unpack_unit
+from formats.record import BORN_HOST_V6, STORE_TIMESTAMP_AT
+from runtime import File, Files
+from runtime.remote_files import files_for
+from spark.offsets import DataLost, out_of_range
+from spark.option_values import Queue
+from spark.runs import read_windows
+from spark.selection import ANY, Bounds
+from spark.stores import IndexUnits, pieces
+
+UNIT = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_SYS_FLAG_AT = 36
+_HOST_V6_MORE = 12
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """Messages [low, high) of a queue; store times in ms of the first and the last one, None without any."""
+
+    topic: str
+    queue_id: int
+    bounds: Bounds
+    first_ms: int | None
+    last_ms: int | None
+
+
+class QueueFiles:
+    """The queues of one replica. Blocking; StoreError when there are none that are surely its own."""
+
+    def __init__(self, replica: Replica) -> None:
+        if not replica.queue_root:
+            raise StoreError(
+                f"{replica.store}: no ConsumeQueue that is surely this node's: read by log index instead "
+                "(offsetType=log, view=messages)"
+            )
+        self.replica = replica
+        self.files = files_for(replica.directory)
+        self._log_start = replica.segments[0].start if replica.segments else 0
+        self.end = committed_end(replica)
+        """Log offset behind the last committed entry."""
+
+    def queues(self) -> list[Queue]:
+        """Topic and number of each queue that has files."""
+        root = self.replica.queue_root
+        return [
+            (topic, int(number))
+            for topic in self.files.listdir(root)
+            for number in sorted(self.files.listdir(f"{root}/{topic}"))
+            if number.isdigit()
+        ]
+
+    def units(self, topic: str, queue_id: int) -> UnitFiles:
+        """The files of one queue; to be closed."""
+        return unit_files(self.files, self.replica.queue_root, topic, queue_id)
+
+    def bounds(self, topic: str, queue_id: int) -> Bounds:
+        """Offsets of the messages that are there and committed."""
+        units = self.units(topic, queue_id)
+        try:
+            return self._bounds(units)
+        finally:
+            units.close()
+
+    def at_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Offset of the first message stored at or after a time; the end when there is none."""
+        units = self.units(topic, queue_id)
+        try:
+            bounds = self._bounds(units)
+            return _first(bounds, lambda offset: self._stored_ms(units, offset) >= timestamp_ms)
+        finally:
+            units.close()
+
+    def rows(self) -> Iterator[QueueRow]:
+        """One of each queue."""
+        for topic, queue_id in self.queues():
+            units = self.units(topic, queue_id)
+            try:
+                bounds = self._bounds(units)
+                filled = bounds.low < bounds.high
+                first = self._stored_ms(units, bounds.low) if filled else None
+                last = self._stored_ms(units, bounds.high - 1) if filled else None
+                yield QueueRow(topic, queue_id, bounds, first, last)
+            finally:
+                units.close()
+
+    def _bounds(self, units: UnitFiles) -> Bounds:
+        """Positions rise with offsets; units that were never written are zeros."""
+        every = Bounds(units.first, units.end())
+
+        def position(offset: int) -> int:
+            unit = unpack_unit(units.read(offset, 1))
+            return unit.physical_offset if unit.size > 0 else -1
+
+        low = _first(every, lambda offset: position(offset) >= self._log_start)
+        return Bounds(low, _first(Bounds(low, every.high), lambda offset: position(offset) >= self.end))
+
+    def _stored_ms(self, units: UnitFiles, offset: int) -> int:
+        position = unpack_unit(units.read(offset, 1)).physical_offset
+        start = position - position % self.replica.segment_size
+        file: File = self.files.open_read(segment_path(self.replica.data, start))
+        try:
+            data = file.pread(STORE_TIMESTAMP_AT + _HOST_V6_MORE + 8, position - start)
+        finally:
+            file.close()
+        try:
+            (sys_flag,) = struct.unpack_from(">i", data, _SYS_FLAG_AT)
+            at = STORE_TIMESTAMP_AT + (_HOST_V6_MORE if sys_flag & BORN_HOST_V6 else 0)
+            return int(struct.unpack_from(">q", data, at)[0])
+        except struct.error as error:
+            raise StoreError(f"{file.path}: no record at {position}: the ConsumeQueue is damaged") from error
+
+
+def check_bounds(wanted: Mapping[Queue, Bounds], replicas: Iterable[Replica]) -> None:
+    """DataLost when a batch asks for offsets that were deleted, or that are not committed yet."""
+    for replica in replicas if wanted else ():
+        files = QueueFiles(replica)
+        known = files.queues()
+        for (name, queue_id), asked in wanted.items():
+            topic, _, group = name.partition("@")
+            if (topic, queue_id) not in known or group not in ("", replica.group):
+                continue
+            there = files.bounds(topic, queue_id)
+            if asked.low and not there.low <= asked.low <= there.high:
+                raise DataLost(out_of_range(name, queue_id, "startingOffsets", asked.low, there))
+            if asked.high != ANY.high and asked.high > there.high:
+                raise DataLost(out_of_range(name, queue_id, "endingOffsets", asked.high, there))
+
+
+def unit_files(files: Files, root: str, topic: str, queue_id: int) -> UnitFiles:
+    """ConsumeQueue files of one queue."""
+    return UnitFiles(files, f"{root}/{topic}/{queue_id}", UNIT_SIZE)
+
+
+def read_units(units: UnitFiles, bounds: Bounds) -> npt.NDArray[np.void]:
+    """Units of these offsets, as columns."""
+    return np.frombuffer(units.read(bounds.low, max(0, bounds.high - bounds.low)), UNIT)
+
+
+def committed_end(replica: Replica) -> int:
+    """Log offset behind the last committed entry: from its index unit, else from the log itself."""
+    if replica.committed < 0:
+        return 0
+    files = files_for(replica.directory)
+    units = IndexUnits(files, replica)
+    try:
+        found = units.end_position(replica.committed)
+    finally:
+        units.close()
+    if found is not None:
+        return found
+    last = 0
+    for piece in pieces(replica, replica.committed, [(replica.committed, replica.committed)]):
+        for window in read_windows(piece):
+            last = int(window.columns.pos[-1] + window.columns.size[-1])
+    return last
+
+
+def _first(bounds: Bounds, holds: Callable[[int], bool]) -> int:
+    """The first offset of [low, high) for which something holds that holds for all behind it, else `high`."""
+    low, high = bounds.low, bounds.high
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

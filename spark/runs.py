@@ -1,0 +1,221 @@
+"""Entries of a piece of a segment, for reading: only what believing a message needs is checked.
+
+Where the index files say how entries lie, whole columns of headers are compared with them and no loop is
+needed but for the CRCs. At the first thing that is not plainly right, `audit.scan` reads on, which tells
+damage from the end of the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from audit.entries import BODY_DAMAGED, Columns, slice_crcs
+from audit.layout import SegmentTask
+from audit.scan import Window, read_entries
+from audit.unit_files import UnitFiles
+from formats.entry import APACHE_MAGICS, HEADER_SIZE, INDEX_UNIT_SIZE, MAGIC, MAX_ENTRY_SIZE
+from formats.store_files import INDEX_DIR
+from runtime import File, Files
+from runtime.remote_files import files_for
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+
+WINDOW = 8 * 1024 * 1024
+"""Bytes read at a time: some thousand entries, more than the largest one. Measured: smaller is slower."""
+NO_END = 1 << 62
+
+_HEADER = np.dtype(
+    [
+        ("magic", ">i4"),
+        ("size", ">i4"),
+        ("index", ">i8"),
+        ("term", ">i8"),
+        ("pos", ">i8"),
+        ("channel", ">u4"),
+        ("chain", ">u4"),
+        ("crc", ">u4"),
+        ("body", ">i4"),
+    ]
+)
+_UNIT = np.dtype([("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")])
+_HINT_UNITS = 65536
+"""Index units read at a time: 2 MiB."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Entries `first` to `last` of one segment, to be read by one task; `last` -1: to the end of the log.
+
+    The walk begins with entry `begin` at `offset` of the file; `begin` -1: where entries lie is not known,
+    the segment must be searched. `bytes`: about how much to read.
+    """
+
+    task: SegmentTask
+    begin: int
+    offset: int
+    first: int
+    last: int
+    bytes: int
+
+
+def read_windows(piece: Piece) -> Iterator[Window]:
+    """Entries of a piece, ascending; fewer where they are lost. OSError when the file cannot be read.
+
+    The chain of CRCs is not looked at: it is the audit's affair which of two valid entries is the right one.
+    """
+    files = files_for(piece.task.path)
+    last = piece.last if piece.last >= 0 else NO_END
+    walk = _Walk(files, piece)
+    try:
+        if piece.begin >= 0:
+            for window in walk.run(last):
+                kept = window.columns.index >= piece.first
+                yield window if kept.all() else replace(window, columns=window.columns[kept])
+    finally:
+        walk.close()
+    following = max(walk.next, piece.first)
+    must_reach = piece.task.committed if piece.task.next_first is None else piece.task.next_first - 1
+    if following <= min(last, must_reach):
+        yield from read_entries(files, piece.task, piece.task.first_index, [(following, last)])
+
+
+class _Walk:
+    """The walk while all is well. `next`: index of the entry that comes next."""
+
+    def __init__(self, files: Files, piece: Piece) -> None:
+        self.next = piece.begin
+        self._files = files
+        self._task = piece.task
+        self._offset = piece.offset
+        self._term = 0
+        self._own_crcs = False
+        self._units: UnitFiles | None = None
+        self._first_hint = 0
+        self._hints = np.empty(0, _UNIT)
+
+    def close(self) -> None:
+        """Close the index files."""
+        if self._units is not None:
+            self._units.close()
+
+    def run(self, last: int) -> Iterator[Window]:
+        """Windows of entries up to `last`, until something is odd or the file ends."""
+        try:
+            file = self._files.open_read(self._task.path)
+        except FileNotFoundError:
+            return  # retired since it was listed
+        try:
+            yield from self._run(file, last)
+        finally:
+            file.close()
+
+    def _run(self, file: File, last: int) -> Iterator[Window]:
+        size = file.size()
+        while self.next <= last and size - self._offset >= HEADER_SIZE:
+            data = file.pread(min(WINDOW, size - self._offset), self._offset)
+            base = self._task.start + self._offset
+            found = self._believed(data, base, last - self.next + 1)
+            if not len(found):
+                return
+            self._offset += int(found.size.sum())
+            self.next += len(found)
+            self._term = int(found.term[-1])
+            yield Window(data, base, found)
+
+    def _believed(self, data: bytes, base: int, most: int) -> Columns:
+        """Whole entries from the front of `data` up to the first that is not as it should be."""
+        starts = self._hinted(base, len(data), most)
+        head = headers(data, starts)
+        count = self._right(head, starts, base)
+        if not count or count < len(starts):  # the index files are wrong, or the log is: the log decides
+            starts = _places(data, most)
+            head = headers(data, starts)
+            count = self._right(head, starts, base)
+        found = checked(data, head[:count], starts[:count])
+        own = (found.stored_crc != 0) | (found.chain != 0)  # Apache leaves both 0
+        forgotten = ~own & (np.maximum.accumulate(own) | self._own_crcs)
+        foreign = own & (head["magic"][:count] != MAGIC)
+        good = _leading((found.damage == 0) & ~forgotten & ~foreign)
+        self._own_crcs = self._own_crcs or bool(own[:good].any())
+        return found[:good]
+
+    def _right(self, head: npt.NDArray[np.void], starts: Ints, base: int) -> int:
+        """How many headers from the front are those that must be there."""
+        count = len(starts)
+        size = head["size"].astype(np.int64)
+        term = head["term"].astype(np.int64)
+        return _leading(
+            (head["magic"] >= APACHE_MAGICS[0])
+            & (head["magic"] <= APACHE_MAGICS[-1])
+            & (head["index"] == self.next + np.arange(count))
+            & (head["pos"] == base + starts)
+            & (size == head["body"].astype(np.int64) + HEADER_SIZE)
+            & (size <= MAX_ENTRY_SIZE)
+            & (starts == np.concatenate(([0], starts + size))[:count])
+            & (term >= np.concatenate(([self._term], term))[:count])
+        )
+
+    def _hinted(self, base: int, limit: int, most: int) -> Ints:
+        """Where entries begin that end within `limit` bytes behind `base`, as the index files say."""
+        if not self._first_hint <= self.next < self._first_hint + len(self._hints) // 2:
+            if self._units is None:
+                directory = f"{self._task.directory}/{INDEX_DIR}"
+                self._units = UnitFiles(self._files, directory, INDEX_UNIT_SIZE)
+            self._hints = np.frombuffer(self._units.read(self.next, _HINT_UNITS), _UNIT)
+            self._first_hint = self.next
+        units = self._hints[self.next - self._first_hint :][:most]
+        starts = units["pos"].astype(np.int64) - base
+        ends = starts + units["size"]
+        fits = (units["size"] >= HEADER_SIZE) & (starts >= 0) & (ends <= limit)
+        return starts[: _leading(fits)]
+
+
+def _places(data: bytes, most: int) -> Ints:
+    """Where entries begin if each size is right: the only loop that the structure needs."""
+    unpack = struct.Struct(">i").unpack_from
+    places: list[int] = []
+    at = 0
+    limit = len(data)
+    while limit - at >= HEADER_SIZE and len(places) < most:
+        end = at + unpack(data, at + 4)[0]
+        if end < at + HEADER_SIZE or end > limit:
+            break
+        places.append(at)
+        at = end
+    return np.array(places, np.int64)
+
+
+def headers(data: bytes, starts: Ints) -> npt.NDArray[np.void]:
+    """The 48 bytes at each start, as columns. Every header lies within the data."""
+    return structs(np.frombuffer(data, np.uint8), starts, _HEADER)
+
+
+def checked(data: bytes, head: npt.NDArray[np.void], starts: Ints) -> Columns:
+    """Columns of entries whose structure is right; `damage` where the CRC of the body is not."""
+    size, crc, chain = (head[name].astype(np.int64) for name in ("size", "crc", "chain"))
+    computed = slice_crcs(data, starts + HEADER_SIZE, starts + size)
+    wrong = ((crc != 0) | (chain != 0)) & (computed != crc)
+    index, term, pos, channel = (head[name].astype(np.int64) for name in ("index", "term", "pos", "channel"))
+    return Columns(index, term, pos, size, channel, computed, crc, chain, np.where(wrong, BODY_DAMAGED, 0))
+
+
+def structs(buffer: Bytes, starts: Ints, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    """A struct at each start: one copy of as many bytes. Every one lies within the buffer."""
+    if not len(starts):
+        return np.empty(0, dtype)
+    raw = np.dtype((np.void, dtype.itemsize))
+    every = np.ndarray((len(buffer) - dtype.itemsize + 1,), raw, buffer=buffer.data, strides=(1,))
+    return every[starts].view(dtype)
+
+
+def _leading(right: Bools) -> int:
+    """How many are true before the first that is not."""
+    wrong = np.flatnonzero(~right)
+    return int(wrong[0]) if len(wrong) else len(right)

@@ -1,0 +1,143 @@
+"""Which messages are wanted: by topic, queue, offset, time and tags. Judged on whole columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from formats.record import SYSTEM_TOPIC
+from spark.option_values import Queue
+from spark.options import ALL_TOPICS, TopicChoice
+from spark.records import Records
+from spark.runs import Bools
+
+ALL_OFFSETS = 1 << 62
+_SYSTEM_TOPICS = frozenset(
+    (
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    )
+)
+_SYSTEM_PREFIX = "rmq_sys_"
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether brokers write there for themselves (TopicValidator). Retry and dead letter topics are none."""
+    return topic in _SYSTEM_TOPICS or topic.lower().startswith(_SYSTEM_PREFIX)
+
+
+def qualified(topic: str, group: str) -> str:
+    """A topic's name where several broker groups are read: queues of the same number are different queues."""
+    return f"{topic}@{group}" if group else topic
+
+
+def wants_topic(choice: TopicChoice, topic: str) -> bool:
+    """Whether a topic is chosen."""
+    if choice.named is not None:
+        return topic in choice.named
+    if choice.assign is not None:
+        return topic in choice.assign
+    if is_system_topic(topic) and not choice.system:
+        return False
+    return choice.pattern is None or re.fullmatch(choice.pattern, topic) is not None
+
+
+def wants_queue(choice: TopicChoice, topic: str, queue_id: int) -> bool:
+    """Whether a queue is chosen."""
+    if not wants_topic(choice, topic):
+        return False
+    return choice.assign is None or queue_id in choice.assign[topic]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Inclusive from, exclusive to."""
+
+    low: int = 0
+    high: int = ALL_OFFSETS
+
+    def meet(self, other: Bounds) -> Bounds:
+        """What lies in both."""
+        return Bounds(max(self.low, other.low), min(self.high, other.high))
+
+
+ANY = Bounds()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """All of it must hold. `group`: of the replica that is read, for offsets by qualified topic."""
+
+    topics: TopicChoice = ALL_TOPICS
+    tags: frozenset[str] | None = None
+    """None: all, also messages without a tag."""
+    offsets: Mapping[Queue, Bounds] = field(default_factory=dict)
+    """Of queues that are not in here all."""
+    time_ms: Bounds = ANY
+    only_topics: frozenset[str] | None = None
+    partition: Bounds = ANY
+    offset: Bounds = ANY
+    """These three: filters of the query."""
+    group: str = ""
+
+    @property
+    def system_entries(self) -> bool:
+        """Whether entries of the broker's own (topics, groups, offsets) are wanted."""
+        return wants_topic(self.topics, SYSTEM_TOPIC)
+
+    def mask(self, records: Records) -> Bools:
+        """Which records are wanted, but for their tags."""
+        topics = [self._wants(topic) for topic in records.topics]
+        wanted = np.array(topics, np.bool_)[records.topic] if topics else np.zeros(0, np.bool_)
+        wanted &= records.good
+        wanted &= _within(records.stored, self.time_ms)
+        wanted &= _within(records.queue_id, self.partition)
+        wanted &= _within(records.queue_offset, self.offset)
+        if self.offsets or self.topics.assign is not None:
+            wanted &= self._by_queue(records)
+        return np.asarray(wanted, np.bool_)
+
+    def of_tags(self, tags: pa.StringArray) -> Bools | None:
+        """Which of these tags are wanted; None: all."""
+        if self.tags is None:
+            return None
+        found = pc.is_in(tags, value_set=pa.array(sorted(self.tags), pa.string()))
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+
+    def _wants(self, topic: str) -> bool:
+        if self.only_topics is not None and topic not in self.only_topics:
+            return False
+        return wants_topic(self.topics, topic)
+
+    def _by_queue(self, records: Records) -> Bools:
+        """Bounds are looked up once for each queue that occurs."""
+        codes, inverse = np.unique(records.topic << 32 | records.queue_id & 0xFFFFFFFF, return_inverse=True)
+        queues = [(records.topics[code >> 32], code & 0xFFFFFFFF) for code in codes.tolist()]
+        bounds = [self._bounds(topic, queue_id) for topic, queue_id in queues]
+        low = np.array([bound.low for bound in bounds], np.int64)[inverse]
+        high = np.array([bound.high for bound in bounds], np.int64)[inverse]
+        return np.asarray((records.queue_offset >= low) & (records.queue_offset < high), np.bool_)
+
+    def _bounds(self, topic: str, queue_id: int) -> Bounds:
+        if not wants_queue(self.topics, topic, queue_id):
+            return Bounds(0, 0)
+        named = self.offsets.get((qualified(topic, self.group), queue_id))
+        return named or self.offsets.get((topic, queue_id), ANY)
+
+
+def _within(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]], bounds: Bounds) -> Bools:
+    if bounds == ANY:
+        return np.ones(len(values), np.bool_)
+    return np.asarray((values >= bounds.low) & (values < bounds.high), np.bool_)

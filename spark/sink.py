@@ -1,0 +1,210 @@
+"""Sink of the data source `dledger`: DataFrames and streams as messages of live brokers.
+
+Delivery is at least once. A task ends well only when a quorum has acknowledged every row; what a task sent
+before it failed stays, and comes again. Rows of one task keep their order in every queue, as one batch is
+under way at a time. The ids of repeats are equal where the rows of a partition come again in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+from zlib import crc32
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from client import (
+    ClientError,
+    Message,
+    MessageQueue,
+    NoBroker,
+    OutcomeUnknown,
+    Producer,
+    SendResult,
+    SendStatus,
+)
+from runtime.env import production_env
+from spark.sink_options import SinkOptions
+from spark.sink_rows import Outgoing, SinkError, outgoing
+
+PRODUCER_GROUP = "SPARK_SINK"
+BATCH_MESSAGES = 1024
+"""Of one request at most."""
+BUFFERED_BATCHES = 4
+"""How many times `maxBatchBytes` wait in a task at most, over all queues."""
+MESSAGE_OVERHEAD = 512
+"""Bytes that a message costs beside body and properties, at most: lengths, unique id, topic, as stored."""
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+
+class Sending(Protocol):
+    """What is needed of `client.Producer`."""
+
+    def queues(self, topic: str) -> list[MessageQueue]: ...
+    def send(self, message: Message, queue: MessageQueue) -> SendResult: ...
+    def send_batch(self, messages: list[Message], queue: MessageQueue) -> SendResult: ...
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task sent, all of it acknowledged."""
+
+    messages: int
+
+
+@dataclass
+class _Waiting:
+    """Rows for one queue that are not sent yet; `size` in bytes."""
+
+    rows: list[Outgoing] = field(default_factory=list)
+    size: int = 0
+
+
+class QueueWriter:
+    """Sends the rows of one task. SinkError, ClientError; what was sent before stays.
+
+    Which queue a row goes to depends on the rows before it alone, so that a repeat goes the same ways.
+    """
+
+    def __init__(self, producer: Sending, options: SinkOptions, turn: int) -> None:
+        self.sent = 0
+        self._producer = producer
+        self._options = options
+        self._turn = turn
+        self._queues: dict[str, list[MessageQueue]] = {}
+        self._waiting: dict[MessageQueue, _Waiting] = {}
+        self._current: dict[str, MessageQueue] = {}
+        self._size = 0
+
+    def write(self, rows: Iterable[Outgoing]) -> int:
+        """Send all and wait for the acknowledgements; how many."""
+        limit = self._options.max_batch_bytes
+        for row in rows:
+            size = _size(row.message)
+            queue = self._queue_of(row)
+            waiting = self._waiting.get(queue)
+            if waiting and (waiting.size + size > limit or len(waiting.rows) >= BATCH_MESSAGES):
+                self._flush(queue)
+                queue = self._queue_of(row)
+            while self._waiting and self._size + size > BUFFERED_BATCHES * limit:
+                self._flush(max(self._waiting, key=lambda one: self._waiting[one].size))
+            waiting = self._waiting.setdefault(queue, _Waiting())
+            waiting.rows.append(row)
+            waiting.size += size
+            self._size += size
+        for queue in list(self._waiting):
+            self._flush(queue)
+        return self.sent
+
+    def _queue_of(self, row: Outgoing) -> MessageQueue:
+        """By partition, else by key, else by turns: batch after batch."""
+        topic = row.message.topic
+        queues = self._queues.get(topic)
+        if queues is None:
+            queues = self._queues[topic] = sorted(self._producer.queues(topic))
+        if row.partition is not None:
+            if not 0 <= row.partition < len(queues):
+                raise SinkError(
+                    f"row {row.row} of the task: partition {row.partition} is none of the topic {topic!r}: "
+                    f"it has 0 to {len(queues) - 1}"
+                )
+            return queues[row.partition]
+        if row.message.keys:
+            return queues[crc32(str(row.message.keys).encode()) % len(queues)]
+        queue = self._current.get(topic)
+        if queue is None:
+            queue = self._current[topic] = queues[self._turn % len(queues)]
+            self._turn += 1
+        return queue
+
+    def _flush(self, queue: MessageQueue) -> None:
+        waiting = self._waiting.pop(queue)
+        self._size -= waiting.size
+        if self._current.get(queue.topic) == queue:
+            del self._current[queue.topic]
+        messages = [row.message for row in waiting.rows]
+        where = f"rows {waiting.rows[0].row} to {waiting.rows[-1].row} of the task, to {queue}"
+        for attempt in range(self._options.retries + 1):
+            try:
+                result = self._send(messages, queue)
+                break
+            except (NoBroker, OutcomeUnknown) as error:
+                if attempt == self._options.retries:
+                    raise SinkError(
+                        f"{where}: not acknowledged in {attempt + 1} attempts: {error}"
+                    ) from error
+            except ClientError as error:
+                raise SinkError(f"{where}: {error}") from error
+        if result.status is not SendStatus.OK:
+            raise SinkError(f"{where}: stored, but not by a quorum: {result.status.value}")
+        self.sent += len(messages)
+
+    def _send(self, messages: list[Message], queue: MessageQueue) -> SendResult:
+        if len(messages) == 1:
+            return self._producer.send(messages[0], queue)  # may be compressed, and larger than a batch
+        return self._producer.send_batch(messages, queue)
+
+
+def _size(message: Message) -> int:
+    """Bytes in a request, at most."""
+    texts = [*(message.properties or {}).keys(), *(message.properties or {}).values()]
+    texts += [message.tags or "", str(message.keys or "")]
+    return MESSAGE_OVERHEAD + len(message.body) + sum(len(text.encode()) + 1 for text in texts)
+
+
+@dataclass(frozen=True)
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`. `job`: prefix of the ids of this write."""
+
+    options: SinkOptions
+    columns: tuple[str, ...]
+    job: str
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return _write(iterator, self.options, self.columns, self.job)
+
+
+@dataclass(frozen=True)
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`writeStream`. The ids of a micro-batch are those of its first attempt, also after a restart."""
+
+    options: SinkOptions
+    columns: tuple[str, ...]
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        context = _context()
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        if self.options.dedup_id and (query is None or batch is None):
+            raise SinkError("Spark does not tell which batch this is: set the option dedupId to false")
+        return _write(iterator, self.options, self.columns, f"{query}:{batch}")
+
+
+def new_job() -> str:
+    """A name for one write that no other has."""
+    env = production_env("sink")
+    try:
+        return f"{env.random.getrandbits(128):032x}"
+    finally:
+        env.workers.close()
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise SinkError("the sink writes inside of Spark tasks only")
+    return context
+
+
+def _write(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, columns: tuple[str, ...], prefix: str
+) -> Written:
+    """Runs in a task."""
+    partition = _context().partitionId()
+    dedup = f"{prefix}:{partition}" if options.dedup_id else None
+    rows = outgoing(batches, columns, options.topic, dedup)
+    with Producer(PRODUCER_GROUP, options.servers) as producer:
+        return Written(QueueWriter(producer, options, partition).write(rows))

@@ -1,0 +1,111 @@
+"""Options and columns of the sink of the data source `dledger`. What is unknown is refused with a hint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from client import ClientError
+from client.message import MAX_MESSAGE_SIZE, check_topic
+from client.options import namesrv_addresses
+from spark import option_values as values
+from spark.option_values import BadOption, did_you_mean
+
+OPTIONS = {
+    "servers": "NameServers of live brokers: host:port, several with , or ;",
+    "topic": "where all goes; without it the column topic says so row by row",
+    "maxBatchBytes": "bytes of one request, about; default 524288, at most 4194304",
+    "retries": "further attempts of a batch that was not acknowledged; default 3, 0 for none",
+    "dedupId": "true (default): every message carries a DEDUP_ID that a repeat has, too",
+}
+"""Name -> what it means."""
+ALIASES = {"nameServer": "servers", "namesrvAddr": "servers", "kafka.bootstrap.servers": "servers"}
+SPARK_OWN = ("checkpointLocation", "queryName")
+"""Spark hands these on, though they are for itself."""
+
+TEXT = ("string",)
+NUMBER = ("tinyint", "smallint", "int", "bigint")
+COLUMNS = {
+    "value": ("string", "binary"),
+    "key": TEXT,
+    "topic": TEXT,
+    "tags": TEXT,
+    "partition": NUMBER,
+    "headers": ("map<string,string>",),
+    "flag": NUMBER,
+}
+"""Column -> types that it may have."""
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Checked options. `topic` is empty when the column decides."""
+
+    servers: str
+    topic: str = ""
+    max_batch_bytes: int = 512 * 1024
+    retries: int = 3
+    dedup_id: bool = True
+
+
+def parse(options: Mapping[str, str]) -> SinkOptions:
+    """Check everything; BadOption names what is wrong."""
+    given = _known(options)
+    servers = given.get("servers", "").strip()
+    if not servers:
+        raise BadOption("option servers is missing: NameServers as host:port")
+    topic = given.get("topic", "").strip()
+    try:
+        namesrv_addresses(servers)
+    except ClientError as error:
+        raise BadOption(f"option servers: {error}") from error
+    if "topic" in given:
+        try:
+            check_topic(topic)
+        except ClientError as error:
+            raise BadOption(f"option topic: {error}") from error
+    default = SinkOptions(servers)
+    size = values.positive("maxBatchBytes", given.get("maxBatchBytes", str(default.max_batch_bytes)))
+    if size > MAX_MESSAGE_SIZE:
+        raise BadOption(f"option maxBatchBytes: {size} is more than brokers take: at most {MAX_MESSAGE_SIZE}")
+    retries = given.get("retries", str(default.retries))
+    if not retries.isdecimal():
+        raise BadOption(f"option retries: {retries!r} is not a number from 0")
+    dedup_id = values.flag("dedupId", given.get("dedupId", "true"))
+    return SinkOptions(servers, topic, size, int(retries), dedup_id)
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    """Options by their right names."""
+    by_lower = {name.lower(): name for name in (*OPTIONS, *SPARK_OWN)}
+    by_lower |= {alias.lower(): name for alias, name in ALIASES.items()}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        known = by_lower.get(name.lower())
+        if known is None and name.lower() == "path":
+            raise BadOption("option path: only live brokers can be written to: give servers, NameServers")
+        if known is None:
+            raise BadOption(f"unknown option {name!r}{did_you_mean(name, [*OPTIONS, *ALIASES])}")
+        if known in given:
+            raise BadOption(f"option {known} is given twice, once by an alias: give one")
+        given[known] = value
+    return given
+
+
+def check_columns(columns: Sequence[tuple[str, str]], topic: str) -> tuple[str, ...]:
+    """Names in their order, in lower case. `columns`: name and Spark's simple type. BadOption."""
+    names = tuple(name.lower() for name, _ in columns)
+    for name, (written, kind) in zip(names, columns, strict=True):
+        if name == "delaylevel":
+            raise BadOption("column delayLevel: the brokers cannot deliver later: leave the column out")
+        if name not in COLUMNS:
+            raise BadOption(f"unknown column {written!r}{did_you_mean(written, list(COLUMNS))}")
+        if kind not in COLUMNS[name]:
+            raise BadOption(f"column {written} is {kind}: cast it to {' or '.join(COLUMNS[name])}")
+        if names.count(name) > 1:
+            raise BadOption(f"column {written} is there twice")
+    if "value" not in names:
+        raise BadOption("column value (string or binary) is missing: it is the body of the message")
+    if not topic and "topic" not in names:
+        raise BadOption("option topic is missing, and there is no column topic")
+    return names

@@ -1,0 +1,109 @@
+"""Rows to messages. A row that cannot be one is refused by its number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from client import Message
+from formats import properties as names
+
+DEDUP_ID = "DEDUP_ID"
+"""Property: the same for all copies of a message that came of repeated attempts."""
+SLICE_BYTES = 1 << 20
+"""Bytes of Arrow columns, about, that are Python objects at a time."""
+FIRST_LIFE = (
+    names.TAGS,
+    names.KEYS,
+    names.UNIQ_KEY,
+    names.WAIT,
+    names.DELAY,
+    names.RETRY_TOPIC,
+    names.REAL_TOPIC,
+    names.REAL_QID,
+    names.TRAN_MSG,
+    names.PGROUP,
+    names.CLUSTER,
+    names.MSG_REGION,
+    names.TRACE_ON,
+    names.MIN_OFFSET,
+    names.MAX_OFFSET,
+    names.RECONSUME_TIME,
+    names.MAX_RECONSUME_TIMES,
+    names.ORIGIN_MESSAGE_ID,
+    names.CONSUME_START_TIME,
+    names.POP_CK,
+    "__RESEND",
+)
+"""Properties that belong to the first life of a message, or that the client sets."""
+_LATER = (names.DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+
+
+class SinkError(ValueError):
+    """A row that cannot be sent, or a batch that was not acknowledged."""
+
+
+class Outgoing(NamedTuple):
+    """A message, the number of its row in its task, and the queue number that was asked for."""
+
+    row: int
+    message: Message
+    partition: int | None
+
+
+def outgoing(
+    batches: Iterable[pa.RecordBatch], columns: Sequence[str], topic: str, dedup: str | None
+) -> Iterator[Outgoing]:
+    """Rows of a task in their order. `topic` goes before the column, `dedup` is the prefix of ids."""
+    number = 0
+    for batch in batches:
+        for part in _slices(batch):
+            lists = (column.to_pylist() for column in part.columns)
+            for fields in zip(*lists, strict=True):
+                row = dict(zip(columns, fields, strict=True))
+                try:
+                    message = message_of(row, topic, None if dedup is None else f"{dedup}:{number}")
+                except ValueError as error:
+                    raise SinkError(f"row {number} of the task: {error}") from error
+                yield Outgoing(number, message, row.get("partition"))
+                number += 1
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows = max(1, SLICE_BYTES * batch.num_rows // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def message_of(row: Mapping[str, Any], topic: str, dedup_id: str | None) -> Message:
+    """One row. ValueError without the row's number."""
+    value = row["value"]
+    if value is None:
+        raise ValueError("value is null: a message has a body")
+    body = value.encode() if isinstance(value, str) else bytes(value)
+    if not body:
+        raise ValueError("value is empty: brokers refuse messages without a body")
+    to = topic or row["topic"]
+    if not to:
+        raise ValueError("topic is null or empty, and the option topic is not set")
+    headers = dict(row.get("headers") or ())
+    _refuse(headers)
+    properties = {name: text for name, text in headers.items() if name not in FIRST_LIFE}
+    if dedup_id is not None:
+        properties[DEDUP_ID] = dedup_id
+    keys = row.get("key") or headers.get(names.KEYS)
+    tags = row.get("tags") or headers.get(names.TAGS)
+    return Message(to, body, tags=tags, keys=keys, properties=properties, flag=row.get("flag") or 0)
+
+
+def _refuse(headers: Mapping[str, str | None]) -> None:
+    """What would be sent otherwise than its headers ask for."""
+    for name, text in headers.items():
+        if text is None:
+            raise ValueError(f"header {name!r} is null: leave it out")
+        if name in _LATER and not (name == names.DELAY and text == "0"):
+            raise ValueError(f"header {name}: the brokers cannot deliver later: leave it out")
+        if name == names.TRAN_MSG and text == "true":
+            raise ValueError(f"header {name}: the sink does not send transactions: leave it out")

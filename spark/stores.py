@@ -1,0 +1,189 @@
+"""Store directories on the driver: which replicas to read, and into which pieces their logs are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from audit.layout import Replica, SegmentTask, StoreError, segment_tasks
+from audit.replicas import StoreReplica, StoreSource, look_at
+from audit.unit_files import UnitFiles
+from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
+from formats.store_files import INDEX_DIR
+from runtime import Files
+from runtime.remote_files import files_for
+from spark.runs import NO_END, Piece
+
+PACK_BYTES = 64 * 1024 * 1024
+"""Bytes of log that one task reads: enough to be worth a task, little enough for many to share the work."""
+_LEAST_BYTES = 256 * 1024
+
+Ranges = Sequence[tuple[int, int]]
+
+
+def open_replicas(paths: Sequence[str], groups: Sequence[str] = ()) -> list[Replica]:
+    """Replicas in these directories; of these broker groups, or of all. StoreError."""
+    look = look_at([StoreSource.at(path) for path in paths])
+    replicas = [view.replica for view in look.replicas if isinstance(view, StoreReplica)]
+    chosen = [replica for replica in replicas if not groups or replica.group in groups]
+    if not chosen:
+        there = ", ".join(sorted({replica.group or "(no name)" for replica in replicas}))
+        raise StoreError(f"no store of group {', '.join(groups)}: there are {there}")
+    return chosen
+
+
+def best_of_each_group(replicas: Iterable[Replica]) -> list[Replica]:
+    """The replica with the highest committed index, per group (stores without identity are one group)."""
+    best: dict[tuple[str, str], Replica] = {}
+    for replica in replicas:
+        identity = replica.identity
+        key = (identity.cluster, identity.group) if identity else ("", "")
+        if key not in best or replica.committed > best[key].committed:
+            best[key] = replica
+    return [best[key] for key in sorted(best)]
+
+
+class IndexUnits:
+    """Where entries lie, as the index files of a replica say. A hint: whoever reads there checks."""
+
+    def __init__(self, files: Files, replica: Replica) -> None:
+        self._units = UnitFiles(files, f"{replica.directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
+        self.end = replica.index_end
+        """First index without a unit."""
+
+    def position(self, index: int) -> int | None:
+        """Log offset of an entry, None when the files do not say."""
+        unit = self._unit(index)
+        return None if unit is None else unit[0]
+
+    def end_position(self, index: int) -> int | None:
+        """Log offset behind an entry."""
+        unit = self._unit(index)
+        return None if unit is None else unit[0] + unit[1]
+
+    def at_position(self, low: int, high: int, position: int) -> int | None:
+        """The first entry of [low, high] at or behind a log offset; None when the files do not say."""
+        while low < high:
+            middle = (low + high) // 2
+            found = self.position(middle)
+            if found is None:
+                return None
+            if found < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def close(self) -> None:
+        """Close the files."""
+        self._units.close()
+
+    def _unit(self, index: int) -> tuple[int, int] | None:
+        if not 0 <= index < self.end:
+            return None
+        magic, pos, size, said, _ = INDEX_UNIT.unpack(self._units.read(index, 1))
+        return (pos, size) if magic == MAGIC and said == index else None
+
+
+def pieces(
+    replica: Replica, highest: int | None, ranges: Ranges | None, target: int | None = PACK_BYTES
+) -> Iterator[Piece]:
+    """Pieces of a replica's log, ascending: entries up to `highest` (None: to the end), in these ranges.
+
+    Pieces are of about `target` bytes (None: whole segments) where the index files say where to cut.
+    """
+    units = IndexUnits(files_for(replica.directory), replica)
+    try:
+        for task, first, last in _spans(replica, units, highest):
+            for low, high in _clipped(first, last, ranges):
+                if task.first_index < 0:
+                    yield Piece(task, -1, 0, low, high, task.size)
+                else:
+                    yield from _cut(units, task, low, high, target)
+    finally:
+        units.close()
+
+
+def _spans(
+    replica: Replica, units: IndexUnits, highest: int | None
+) -> Iterator[tuple[SegmentTask, int, int]]:
+    """Each segment with its first index (-1: not known) and the last one wanted (-1: to the log's end)."""
+    firsts = _first_indexes(replica, units)
+    end = None if highest is None else units.end_position(highest)
+    for task, first, next_first in zip(segment_tasks(replica), firsts, [*firsts[1:], -1], strict=True):
+        if highest is not None and first > highest:
+            continue
+        if first < 0 and next_first < 0 and end is not None and task.start >= end:
+            continue  # prepared for entries to come
+        last = -1 if next_first < 0 else next_first - 1
+        if highest is not None:
+            last = highest if last < 0 else min(last, highest)
+        yield task, first, last
+
+
+def _first_indexes(replica: Replica, units: IndexUnits) -> list[int]:
+    """First index of each segment: where its header is damaged, the index files may know."""
+    firsts = [-1 if segment.first_index is None else segment.first_index for segment in replica.segments]
+    for number, segment in enumerate(replica.segments):
+        if firsts[number] >= 0:
+            continue
+        high = next((first for first in firsts[number + 1 :] if first >= 0), units.end)
+        found = units.at_position(max([0, *firsts[:number]]), high, segment.start)
+        if found is not None and units.position(found) == segment.start:
+            firsts[number] = found
+    return firsts
+
+
+def _clipped(first: int, last: int, ranges: Ranges | None) -> Iterator[tuple[int, int]]:
+    low = max(first, 0)
+    high = NO_END if last < 0 else last
+    for start, end in ranges if ranges is not None else [(0, NO_END)]:
+        if start <= high and end >= low:
+            found = min(end, high)
+            yield max(start, low), -1 if found == NO_END else found
+
+
+def _cut(units: IndexUnits, task: SegmentTask, low: int, high: int, target: int | None) -> Iterator[Piece]:
+    """Entries `low` to `high` of a segment with a readable first header."""
+    begin, start = task.first_index, task.start
+    found = units.position(low)
+    if found is not None and task.start <= found < task.start + task.size:
+        begin, start = low, found
+    known = high if high >= 0 else units.end - 1
+    end = units.end_position(known) or task.start + task.size
+    parts = 1 if target is None else max(1, -(-(end - start) // target))
+    for part in range(1, parts):
+        cut = units.at_position(low, known, start + (end - start) // (parts - part + 1))
+        place = None if cut is None else units.position(cut)
+        if cut is None or place is None or cut <= low or not start < place < end:
+            break
+        yield Piece(task, begin, start - task.start, low, cut - 1, place - start)
+        begin, start, low = cut, place, cut
+    yield Piece(task, begin, start - task.start, low, high, max(end - start, 0))
+
+
+def packed(parts: Iterable[Piece], min_partitions: int | None = None) -> list[tuple[Piece, ...]]:
+    """Neighbours together, up to PACK_BYTES a task; less when more tasks are wanted."""
+    known = list(parts)
+    limit = PACK_BYTES
+    if min_partitions is not None:
+        limit = min(limit, max(1, sum(piece.bytes for piece in known) // min_partitions))
+    packs: list[tuple[Piece, ...]] = []
+    pending: list[Piece] = []
+    size = 0
+    for piece in known:
+        if pending and size + piece.bytes > limit:
+            packs.append(tuple(pending))
+            pending, size = [], 0
+        pending.append(piece)
+        size += piece.bytes
+    if pending:
+        packs.append(tuple(pending))
+    return packs
+
+
+def target_bytes(replicas: Iterable[Replica], min_partitions: int | None) -> int:
+    """Size of a piece, so that so many tasks have work."""
+    if min_partitions is None:
+        return PACK_BYTES
+    total = sum(segment.size for replica in replicas for segment in replica.segments)
+    return max(_LEAST_BYTES, min(PACK_BYTES, total // min_partitions))

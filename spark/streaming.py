@@ -1,0 +1,167 @@
+"""The stream reader: where a query begins, how far each batch goes, what its tasks read.
+
+The rules are the same for files and for live brokers (`Queues`). Offsets are `offsets.encode`d: Spark keeps
+them in the checkpoint, and nothing else is kept anywhere; no consumer group moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from spark.offsets import (
+    DataLost,
+    Offsets,
+    QueueRange,
+    check_not_lost,
+    decode,
+    encode,
+    limited,
+    named_offsets,
+    out_of_range,
+    ranges_between,
+)
+from spark.option_values import BadOption, Queue
+from spark.options import Options
+from spark.selection import Bounds
+
+
+class Queues(Protocol):
+    """Queues that can be read from offset to offset. Blocking."""
+
+    def groups(self) -> list[str]:
+        """Names of the broker groups that are read."""
+
+    def bounds(self, *, qualify: bool) -> dict[Queue, Bounds]:
+        """Every queue that is wanted, and the offsets that are there and committed now."""
+
+    def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
+        """Offset of the first message of each queue stored at or after a time, in ms since the epoch."""
+
+    def message_bytes(self, start: Mapping[Queue, int]) -> int:
+        """Bytes of log that a message takes, about."""
+
+    def plan(self, ranges: Sequence[QueueRange]) -> list[InputPartition]:
+        """Tasks that read these ranges."""
+
+    def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Messages of one task; on an executor."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One stream. It lives in a process beside the driver; tasks get copies of it."""
+
+    def __init__(self, options: Options, queues: Queues) -> None:
+        self._options = options
+        self._queues = queues
+        self._target: Offsets | None = None
+        """Where a query with trigger AvailableNow ends."""
+        self._latest: Offsets = {}
+
+    # --- offsets --------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, int]:
+        there = self._queues.bounds(qualify=len(self._queues.groups()) > 1)
+        options = self._options
+        if options.starting_ms is not None:
+            return encode(self._queues.at_time(sorted(there), options.starting_ms))
+        if isinstance(options.starting, str):
+            latest = options.starting == "latest"
+            return encode({queue: bounds.high if latest else bounds.low for queue, bounds in there.items()})
+        # Queues that it does not name begin at their first message, as new ones do.
+        start = {queue: bounds.low for queue, bounds in there.items()}
+        fail = options.fail_on_data_loss
+        return encode({**start, **named_offsets(options.starting, there, "startingOffsets", fail=fail)})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        begin = decode(start)
+        there = self._there(begin)
+        self._latest = {**begin, **{queue: bounds.high for queue, bounds in there.items()}}
+        if self._target is not None:
+            there = {
+                queue: Bounds(bounds.low, min(bounds.high, max(self._target[queue], bounds.low)))
+                for queue, bounds in there.items()
+                if queue in self._target
+            }
+        go_on = check_not_lost(begin, there, fail=self._options.fail_on_data_loss)
+        end = limited(go_on, there, self._most(begin, limit))
+        # A queue without messages is not yet named: an offset that says nothing new must equal the start.
+        changed = {queue: at for queue, at in end.items() if begin.get(queue, go_on.get(queue)) != at}
+        return encode({**begin, **{queue: at for queue, at in end.items() if changed}}) if changed else start
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        return encode(self._latest) if self._latest else None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = None
+        plain = self._queues.bounds(qualify=False)
+        qualified = self._queues.bounds(qualify=True)
+        self._target = {queue: bounds.high for queue, bounds in {**plain, **qualified}.items()}
+
+    def _there(self, known: Mapping[Queue, int]) -> dict[Queue, Bounds]:
+        """What is there, with queues named as in the offsets known so far."""
+        if any("@" in topic for topic, _ in known):
+            return self._queues.bounds(qualify=True)
+        groups = self._queues.groups()
+        if known and len(groups) > 1:
+            raise BadOption(
+                f"the checkpoint is of one broker group, now there are {', '.join(sorted(groups))}: name one "
+                "with the option group, and read the others with queries of their own"
+            )
+        return self._queues.bounds(qualify=len(groups) > 1)
+
+    def _most(self, start: Mapping[Queue, int], limit: ReadLimit) -> int | None:
+        """Messages of a batch with this limit; None without one."""
+        if isinstance(limit, ReadAllAvailable):
+            return None
+        counts = [limit.max_rows] if isinstance(limit, ReadMaxRows) else []
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
+        if size is not None:
+            counts.append(max(1, size // self._queues.message_bytes(start)))
+        return min(counts, default=None)
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        begin, stop = decode(start), decode(end)
+        if begin == stop:
+            return []
+        there = self._there(stop)
+        begin = check_not_lost(begin, there, fail=self._options.fail_on_data_loss)
+        for queue, at in stop.items():
+            bounds = there.get(queue)
+            if begin.get(queue, 0) < at and (bounds is None or bounds.high < at):
+                known = Bounds(0, 0) if bounds is None else bounds
+                raise DataLost(out_of_range(*queue, "a batch planned before ends at", at, known))
+        return self._queues.plan(ranges_between(begin, stop))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if type(partition) is InputPartition:
+            return iter(())  # Spark's stand-in for an empty plan
+        return self._queues.read(partition)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing: the checkpoint is the only truth about progress."""
+
+    def stop(self) -> None:
+        self._queues.close()

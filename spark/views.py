@@ -1,0 +1,323 @@
+"""The views over store directories, as batches: each plans tasks on the driver and reads them on executors.
+
+Objects of this module travel to executors by pickle: they hold options and nothing that is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from audit.entries import UNREADABLE
+from audit.findings import flatten
+from audit.layout import Replica, SegmentTask, segment_tasks
+from audit.scan import Window, read_entries, scan_segment, scan_side
+from audit.unit_files import UnitFiles
+from formats.entry import INDEX_UNIT_SIZE
+from formats.store_files import INDEX_DIR
+from runtime.remote_files import files_for
+from spark import columns
+from spark.messages import MessageRows, message_columns
+from spark.offsets import batch_bounds
+from spark.options import Options
+from spark.pushdown import NOTHING, Pushed
+from spark.queues import QueueFiles, QueueRow, check_bounds
+from spark.runs import NO_END, Piece
+from spark.selection import ANY, Bounds, Selection, wants_queue
+from spark.state import state_rows
+from spark.stores import (
+    best_of_each_group,
+    open_replicas,
+    packed,
+    pieces,
+    target_bytes,
+)
+
+_INDEX_UNITS = 1 << 20
+"""Units of the index files that one task reads: 32 MiB."""
+
+_INDEX_DTYPE = np.dtype(
+    [("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
+)
+
+Batches = Iterator[pa.RecordBatch]
+
+
+class View(Protocol):
+    """One view with its options."""
+
+    @property
+    def columns(self) -> columns.Columns:
+        """Names and types of its columns."""
+
+    def plan(self) -> list[InputPartition]:
+        """What each task reads. On the driver; StoreError for wrong paths."""
+
+    def read(self, part: InputPartition) -> Batches:
+        """Rows of one task. On an executor."""
+
+
+@dataclass(frozen=True)
+class PiecePack(InputPartition):
+    """Pieces of the log of one replica that one task reads one after another."""
+
+    pieces: tuple[Piece, ...]
+    group: str
+
+
+@dataclass(frozen=True)
+class MessagesView:
+    """User messages, committed only. Of the replicas of a group the one that knows most is read."""
+
+    options: Options
+    pushed: Pushed = NOTHING
+
+    @property
+    def columns(self) -> columns.Columns:
+        return message_columns(self.options)
+
+    def plan(self) -> list[InputPartition]:
+        replicas = best_of_each_group(open_replicas(self.options.paths, self.options.groups))
+        check_bounds(batch_bounds(self.options), replicas)
+        target = target_bytes(replicas, self.options.min_partitions)
+        ranges = self.pushed.ranges(self.options.index_ranges)
+        packs: list[InputPartition] = []
+        for replica in replicas:
+            highest = None if self.options.isolation == "all" else replica.committed
+            found = pieces(replica, highest, ranges, target)
+            packs += [PiecePack(pack, replica.group) for pack in packed(found, self.options.min_partitions)]
+        return packs
+
+    def read(self, part: InputPartition) -> Batches:
+        assert isinstance(part, PiecePack)
+        rows = MessageRows(self.selection(part.group), self.columns, self.options.corrupt_records, part.group)
+        for piece in part.pieces:
+            highest = NO_END if self.options.isolation == "all" else piece.task.committed
+            yield from rows.of_piece(piece, highest)
+
+    def selection(self, group: str) -> Selection:
+        """What is wanted of one group."""
+        options, pushed = self.options, self.pushed
+        tags = frozenset(options.tags) if options.tags else None
+        if pushed.tags is not None:
+            tags = pushed.tags if tags is None else pushed.tags & tags
+        high = ANY.high if options.ending_ms is None else options.ending_ms
+        times = Bounds(options.starting_ms or 0, high)
+        return Selection(
+            topics=options.topics,
+            tags=tags,
+            offsets=batch_bounds(options),
+            time_ms=times.meet(pushed.time_ms),
+            only_topics=pushed.topics,
+            partition=pushed.partition,
+            offset=pushed.offset,
+            group=group,
+        )
+
+
+@dataclass(frozen=True)
+class EntriesView:
+    """Log entries of every replica given, without bodies."""
+
+    options: Options
+    pushed: Pushed = NOTHING
+    columns: columns.Columns = columns.ENTRIES
+
+    def plan(self) -> list[InputPartition]:
+        replicas = open_replicas(self.options.paths, self.options.groups)
+        target = target_bytes(replicas, self.options.min_partitions)
+        ranges = self.pushed.ranges(self.options.index_ranges)
+        found = [
+            piece
+            for replica in replicas
+            for piece in pieces(
+                replica, None if self.options.isolation == "all" else replica.committed, ranges, target
+            )
+        ]
+        return [PiecePack(pack, "") for pack in packed(found, self.options.min_partitions)]
+
+    def read(self, part: InputPartition) -> Batches:
+        assert isinstance(part, PiecePack)
+        for piece in part.pieces:
+            try:
+                files = files_for(piece.task.path)
+                last = piece.last if piece.last >= 0 else NO_END
+                spans = [(piece.first, last)]
+                for window in read_entries(files, piece.task, piece.task.first_index, spans):
+                    yield self._batch(piece.task, window)
+            except OSError:
+                if self.options.corrupt_records != "include":
+                    raise
+                unreadable = (piece.task.replica, -1, -1, -1, 0, 0, 0, 0, 0, 0, UNREADABLE)
+                yield from columns.batches(self.columns, [unreadable])
+
+    def _batch(self, task: SegmentTask, window: Window) -> pa.RecordBatch:
+        found = window.columns
+        values = {
+            "replica": pa.repeat(pa.scalar(task.replica), len(found)),
+            "kind": pa.array((found.channel >> 24).astype(np.int32)),
+            "size": pa.array(found.size.astype(np.int32)),
+            "damage": pa.array(found.damage.astype(np.int32)),
+            "chain_crc": pa.array(found.chain),
+        }
+        schema = columns.arrow_schema(self.columns)
+        arrays = [values[name] if name in values else pa.array(getattr(found, name)) for name in schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@dataclass(frozen=True)
+class IndexPart(InputPartition):
+    """Units [first, first + count) of the index files of a replica."""
+
+    replica: str
+    directory: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class IndexView:
+    """Units of the index files of every replica given, as they are: also wrong ones."""
+
+    options: Options
+    columns: columns.Columns = columns.INDEX
+
+    def plan(self) -> list[InputPartition]:
+        return [
+            IndexPart(replica.name, replica.directory, first, min(_INDEX_UNITS, last + 1 - first))
+            for replica in open_replicas(self.options.paths, self.options.groups)
+            for low, high in self.options.index_ranges or ((0, NO_END),)
+            for last in [min(high, replica.index_end - 1)]
+            for first in range(low, last + 1, _INDEX_UNITS)
+        ]
+
+    def read(self, part: InputPartition) -> Batches:
+        assert isinstance(part, IndexPart)
+        files = UnitFiles(files_for(part.directory), f"{part.directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
+        try:
+            data = files.read(part.first, part.count)
+        finally:
+            files.close()
+        units = np.frombuffer(data, _INDEX_DTYPE)
+        number = np.arange(part.first, part.first + part.count)
+        written = np.frombuffer(data, np.uint8).reshape(-1, INDEX_UNIT_SIZE).any(axis=1)
+        units, number = units[written], number[written]
+        schema = columns.arrow_schema(self.columns)
+        values = {
+            "replica": pa.repeat(pa.scalar(part.replica), len(number)),
+            "number": pa.array(number, pa.int64()),
+        }
+        arrays = [
+            values[field.name]
+            if field.name in values
+            else pa.array(units[field.name].astype(field.type.to_pandas_dtype()))
+            for field in schema
+        ]
+        yield from pa.Table.from_arrays(arrays, schema=schema).to_batches(columns.BATCH_ROWS)
+
+
+@dataclass(frozen=True)
+class ReplicaPart(InputPartition):
+    """All that one replica has beside its segments."""
+
+    replica: Replica
+
+
+@dataclass(frozen=True)
+class QueuesView:
+    """Ranges of offsets of the queues of every replica given."""
+
+    options: Options
+    columns: columns.Columns = columns.QUEUES
+
+    def plan(self) -> list[InputPartition]:
+        return [ReplicaPart(replica) for replica in open_replicas(self.options.paths, self.options.groups)]
+
+    def read(self, part: InputPartition) -> Batches:
+        assert isinstance(part, ReplicaPart)
+        rows = (
+            self._row(part.replica, row)
+            for row in QueueFiles(part.replica).rows()
+            if wants_queue(self.options.topics, row.topic, row.queue_id)
+        )
+        return columns.batches(self.columns, rows)
+
+    def _row(self, replica: Replica, row: QueueRow) -> tuple[object, ...]:
+        times = [None if ms is None else ms * 1000 for ms in (row.first_ms, row.last_ms)]
+        names = (replica.group, replica.name, row.topic, row.queue_id)
+        return (*names, row.bounds.low, row.bounds.high, *times)
+
+
+@dataclass(frozen=True)
+class StateView:
+    """Topics, groups, consumer offsets and queue ends of every replica given."""
+
+    options: Options
+    columns: columns.Columns = columns.STATE
+
+    def plan(self) -> list[InputPartition]:
+        return [ReplicaPart(replica) for replica in open_replicas(self.options.paths, self.options.groups)]
+
+    def read(self, part: InputPartition) -> Batches:
+        assert isinstance(part, ReplicaPart)
+        return columns.batches(self.columns, state_rows(part.replica))
+
+
+@dataclass(frozen=True)
+class ScanPack(InputPartition):
+    """Segments and sides of replicas that one task scans: a task costs more than a small segment."""
+
+    parts: tuple[SegmentTask | Replica, ...]
+
+
+@dataclass(frozen=True)
+class ScanView:
+    """Rows of the audit (`audit.findings.FlatRow`). Damage is rows, never an exception."""
+
+    options: Options
+    columns: columns.Columns = columns.SCAN
+
+    def plan(self) -> list[InputPartition]:
+        replicas = open_replicas(self.options.paths, self.options.groups)
+        limit = target_bytes(replicas, self.options.min_partitions)
+        packs: list[InputPartition] = [ScanPack(tuple(replicas))]
+        pending: list[SegmentTask | Replica] = []
+        size = 0
+        for task in (task for replica in replicas for task in segment_tasks(replica)):
+            if pending and size + task.size > limit:
+                packs.append(ScanPack(tuple(pending)))
+                pending, size = [], 0
+            pending.append(task)
+            size += task.size
+        return [*packs, *([ScanPack(tuple(pending))] if pending else [])]
+
+    def read(self, part: InputPartition) -> Batches:
+        assert isinstance(part, ScanPack)
+        rows = (
+            flatten(row)
+            for item in part.parts
+            for row in (
+                scan_side(files_for(item.directory), item)
+                if isinstance(item, Replica)
+                else scan_segment(files_for(item.directory), item, self.options.block_rows)
+            )
+        )
+        return columns.batches(self.columns, rows)
+
+
+def directory_view(options: Options) -> View:
+    """The view over store directories that the options ask for."""
+    views: dict[str, Callable[[Options], View]] = {
+        "messages": MessagesView,
+        "entries": EntriesView,
+        "index": IndexView,
+        "queues": QueuesView,
+        "state": StateView,
+        "scan": ScanView,
+    }
+    return views[options.view](options)

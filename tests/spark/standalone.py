@@ -1,0 +1,100 @@
+"""A standalone Spark cluster on loopback, as pip's pyspark brings it: a master and workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from spark.java import cache_dir, find_java
+
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 30.0
+SPARK_HOME = Path(str(pyspark.__file__)).parent
+
+
+@dataclass
+class Cluster:
+    """`master`: its URL. `environ`: what programs need that talk to it; nothing of ours is on their path."""
+
+    master: str
+    environ: dict[str, str]
+    directory: Path
+
+    def submit(self, *arguments: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        """spark-submit, from a directory where our packages are not."""
+        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.master, *options, *arguments]
+        return run(command, self.environ, self.directory)
+
+
+def run(command: list[str], environ: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A program to its end."""
+    return subprocess.run(
+        command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@contextmanager
+def cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
+    """Start it, one core and 1 GiB a worker, and stop it at the end."""
+    java = find_java(os.environ, cache_dir(os.environ))
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ.get("HOME", str(directory)),
+        "LANG": "C.UTF-8",
+        "JAVA_HOME": java.home,
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_DIRS": str(directory),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    local = ["--host", "127.0.0.1", "--webui-port", "0"]
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        log = directory / "master.log"
+        started.append(_start("master.Master", [*local, "--port", "0"], environ, log))
+        master = _wait_for(log, r"Starting Spark master at (spark://\S+)", started[-1])
+        size = ["--cores", "1", "--memory", "1g"]
+        for number in range(workers):
+            log = directory / f"worker-{number}.log"
+            place = ["--work-dir", str(directory / f"worker-{number}")]
+            started.append(_start("worker.Worker", [*local, *size, *place, master], environ, log))
+        for number in range(workers):
+            log = directory / f"worker-{number}.log"
+            _wait_for(log, r"(Successfully registered) with master", started[1 + number])
+        yield Cluster(master, environ, directory)
+    finally:
+        for process in reversed(started):
+            process.send_signal(signal.SIGTERM)
+        for process in started:
+            try:
+                process.wait(STOP_LIMIT_S)
+            finally:
+                process.kill()
+
+
+def _start(what: str, arguments: list[str], environ: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    program = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}", *arguments]
+    with log.open("wb") as out:
+        return subprocess.Popen(program, env=environ, cwd=log.parent, stdout=out, stderr=out)
+
+
+def _wait_for(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
+    """The first group of the pattern, once the log has it."""
+    until = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < until and process.poll() is None:
+        if found := re.search(pattern, log.read_text(errors="replace")):
+            return found[1]
+        time.sleep(0.05)
+    raise RuntimeError(f"no {pattern!r}: {log.read_text(errors='replace')[-2000:]}")

@@ -1,0 +1,76 @@
+"""Offsets of streams: pure rules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark.offsets import (
+    DataLost,
+    QueueRange,
+    check_not_lost,
+    decode,
+    divided,
+    encode,
+    limited,
+    ranges_between,
+)
+from spark.selection import Bounds
+
+QUEUES = st.sampled_from([("a", 0), ("a", 1), ("b", 0), ("c@g", 7)])
+OFFSETS = st.dictionaries(QUEUES, st.integers(0, 50))
+
+
+@given(OFFSETS)
+def test_offsets_survive_a_checkpoint(offsets: dict[tuple[str, int], int]) -> None:
+    assert decode(encode(offsets)) == offsets
+
+
+def test_a_foreign_checkpoint_is_refused() -> None:
+    with pytest.raises(ValueError, match="no offset of this source"):
+        decode({"logOffset": 3})
+
+
+@given(OFFSETS, st.dictionaries(QUEUES, st.integers(0, 90)), st.integers(1, 200))
+def test_a_limit_is_kept_and_used_up(
+    start: dict[tuple[str, int], int], more: dict[tuple[str, int], int], limit: int
+) -> None:
+    there = {queue: Bounds(0, start.get(queue, 0) + count) for queue, count in more.items()}
+    end = limited(start, there, limit)
+    assert set(end) == set(start) | set(there), "no queue is forgotten"
+    taken = {queue: end[queue] - start.get(queue, 0) for queue in end}
+    assert all(0 <= count <= more.get(queue, 0) for queue, count in taken.items())
+    assert sum(taken.values()) == min(limit, sum(more.values()))
+    waiting = [queue for queue, count in more.items() if count]
+    if len(waiting) <= limit:
+        assert all(taken[queue] for queue in waiting), "no queue starves"
+
+
+def test_a_source_that_is_behind_takes_nothing_back() -> None:
+    there = {("a", 0): Bounds(0, 5)}
+    assert limited({("a", 0): 9}, there, None) == {("a", 0): 9}
+    assert check_not_lost({("a", 0): 9}, there, fail=True) == {("a", 0): 9}
+
+
+def test_what_retention_deleted_fails_or_is_skipped() -> None:
+    there = {("a", 0): Bounds(10, 50), ("new", 1): Bounds(3, 4)}
+    with pytest.raises(DataLost, match="a/0: offset 7 is outside of what is there, 10 to 50"):
+        check_not_lost({("a", 0): 7}, there, fail=True)
+    assert check_not_lost({("a", 0): 7}, there, fail=False) == {("a", 0): 10, ("new", 1): 3}
+
+
+@given(OFFSETS, OFFSETS, st.integers(1, 5))
+def test_parts_cover_a_batch_once(
+    start: dict[tuple[str, int], int], end: dict[tuple[str, int], int], parts: int
+) -> None:
+    ranges = ranges_between(start, end)
+    wanted = {(item.topic, item.queue_id, at) for item in ranges for at in range(item.low, item.high)}
+    cut = divided(ranges, parts)
+    assert len(cut) <= parts and all(cut)
+    found = [(i.topic, i.queue_id, at) for part in cut for i in part for at in range(i.low, i.high)]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_a_new_queue_begins_at_its_start() -> None:
+    assert ranges_between({}, {("a", 0): 2}) == [QueueRange("a", 0, 0, 2)]
