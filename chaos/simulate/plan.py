@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 
 from chaos.simulate.profiles import PROFILES, Draw, Profile
@@ -148,7 +148,21 @@ def _draw_faults(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
     chosen += rng.choices(kinds, weights, k=count - len(chosen))
     rng.shuffle(chosen)
     times = sorted(rng.randint(FIRST_FAULT_MS, DURATION_MS - 4_000) for _ in chosen)
-    return tuple(_draw_fault(rng, at, draw) for at, draw in zip(times, chosen, strict=True))
+    faults = [_draw_fault(rng, at, draw) for at, draw in zip(times, chosen, strict=True)]
+    return tuple(_in_turn(faults, profile.spares))
+
+
+def _in_turn(faults: list[Fault], spares: int) -> Iterator[Fault]:
+    """Only a group that grew can shrink, and only so far can it grow: otherwise they change places."""
+    grown = 0
+    for fault in faults:
+        kind = fault.kind
+        if kind == "shrink" and grown == 0:
+            kind = "grow"
+        elif kind == "grow" and grown == spares:
+            kind = "shrink"
+        grown += {"grow": 1, "shrink": -1}.get(kind, 0)
+        yield replace(fault, kind=kind)
 
 
 def _draw_fault(rng: random.Random, at_ms: int, draw: Draw) -> Fault:
