@@ -67,7 +67,7 @@ def test_plans_hold_what_a_seed_must_do(profile: str) -> None:
         assert len(plan.faults) >= 8 and len({fault.kind for fault in plan.faults}) >= 3
         assert all(0 <= fault.at_ms < plan.duration_ms for fault in plan.faults)
         sizes = list(accumulate({"grow": 1, "shrink": -1}.get(fault.kind, 0) for fault in plan.faults))
-        assert 0 <= min(sizes) and max(sizes) <= plan.spares, "who never grew cannot shrink"
+        assert min(sizes) >= 0 and max(sizes) <= plan.spares, "who never grew cannot shrink"
 
 
 def test_seeds_take_turns_through_the_profiles() -> None:
