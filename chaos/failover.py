@@ -176,7 +176,8 @@ class Measurement:
         self._acked = 0
         self._places = 0
         self._load_acked = 0
-        self._loop_lag_ms = 0.0
+        self._loop_lag = (0.0, 0.0)
+        """The worst of any node in ms, and how much of it was waiting for a core."""
         self._gc_ms = 0.0
 
     @property
@@ -271,7 +272,8 @@ class Measurement:
     def _note_pauses(self, group: LocalCluster) -> None:
         for node in group.spec.node_ids:
             state = group.state(node)
-            self._loop_lag_ms = max(self._loop_lag_ms, float(state.get("loop_lag_ms_max", 0)))
+            lag = (float(state.get("loop_lag_ms_max", 0)), float(state.get("loop_lag_ms_max_waited", 0)))
+            self._loop_lag = max(self._loop_lag, lag)
             self._gc_ms = max(self._gc_ms, float(state.get("gc_ms_max", 0)))
 
     def report(self) -> dict[str, Any]:
@@ -293,7 +295,8 @@ class Measurement:
             "acknowledged": self._acked,
             "lost": self._acked - self._places,
             "load_acknowledged": self._load_acked,
-            "loop_lag_ms_max": self._loop_lag_ms,
+            "loop_lag_ms_max": self._loop_lag[0],
+            "loop_lag_ms_max_waited": self._loop_lag[1],
             "gc_ms_max": self._gc_ms,
             "slowest": [asdict(done) for done in slowest],
         }
@@ -363,7 +366,11 @@ def describe(report: dict[str, Any], rounds: Sequence[Round]) -> Iterator[str]:
         f"{'within' if report['within_budget'] else 'OUTSIDE'} the budget"
     )
     lag, collection = report["loop_lag_ms_max"], report["gc_ms_max"]
-    yield f"worst event-loop lag {lag:.1f} ms, worst collection {collection:.1f} ms"
+    waited = report["loop_lag_ms_max_waited"]
+    yield (
+        f"worst event-loop lag {lag:.1f} ms ({waited:.1f} ms waiting for a core), "
+        f"worst collection {collection:.1f} ms"
+    )
     yield (
         f"acknowledged to the probe {report['acknowledged']}, lost {report['lost']}; "
         f"acknowledged to the load {report['load_acknowledged']}"

@@ -23,6 +23,8 @@ class NodeMetrics:
         self.flush_seconds_max = 0.0
         self.loop_lag_max_s = 0.0
         self.loop_lag_s = 0.0
+        self.loop_lag_max_waited_s = 0.0
+        """Of the longest delay: how long the loop was ready to run and other programs had the cores."""
 
     def flushed(self, entries: int, size: int, seconds: float) -> None:
         """One group write was done, from hand-over to the worker until its result arrived."""
@@ -36,12 +38,16 @@ class NodeMetrics:
         """Measure how late the loop wakes up, until cancelled; a long delay is logged."""
         loop = asyncio.get_running_loop()
         while True:
-            began = loop.time()
+            began, waited_before_s = loop.time(), self._pauses.waited_s()
             await asyncio.sleep(every_s)
             self.loop_lag_s = max(0.0, loop.time() - began - every_s)
-            self.loop_lag_max_s = max(self.loop_lag_max_s, self.loop_lag_s)
+            waited_s = self._pauses.waited_s() - waited_before_s
+            if self.loop_lag_s > self.loop_lag_max_s:
+                self.loop_lag_max_s, self.loop_lag_max_waited_s = self.loop_lag_s, waited_s
             if self.loop_lag_s >= LATE_LOOP_S:
-                log.warning("the event loop was late", ms=round(self.loop_lag_s * 1e3))
+                # Whose fault? All of it can be waiting for a core: then the machine is too busy.
+                late_ms, waited_ms = round(self.loop_lag_s * 1e3), round(waited_s * 1e3)
+                log.warning("the event loop was late", ms=late_ms, waited_for_core_ms=waited_ms)
 
     def snapshot(self) -> dict[str, object]:
         """Times in milliseconds."""
@@ -54,6 +60,7 @@ class NodeMetrics:
             "flush_ms_max": round(self.flush_seconds_max * 1e3, 3),
             "loop_lag_ms": round(self.loop_lag_s * 1e3, 3),
             "loop_lag_ms_max": round(self.loop_lag_max_s * 1e3, 3),
+            "loop_lag_ms_max_waited": round(self.loop_lag_max_waited_s * 1e3, 3),
             "gc_pauses": sum(self._pauses.count),
             "gc_pauses_full": self._pauses.count[-1],
             "gc_ms_total": round(self._pauses.seconds * 1e3, 3),

@@ -1,6 +1,11 @@
-"""Pauses of the garbage collector: plain figures, written by the program's shell, read by whoever reports."""
+"""What keeps a program from running: its garbage collector, and other programs on its cores.
+
+Plain figures, written by the program's shell, read by whoever reports.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 GENERATIONS = 3
 
@@ -14,6 +19,9 @@ class Pauses:
         self.seconds = 0.0
         """All together."""
         self.worst_s = 0.0
+        self.waited_s: Callable[[], float] = lambda: 0.0
+        """How long the thread of the event loop was ready and had no core, since its start; 0 where the
+        system does not tell."""
 
     def note(self, generation: int, seconds: float) -> None:
         """One collection ended."""

@@ -21,6 +21,8 @@ WANTED_FILES = 8192
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop may keep the interpreter from a waiting worker. A group write needs it twice (to
 start, and when fdatasync returns); with Python's default of 5 ms that alone was 10 ms a flush under load."""
+THREAD_STATISTICS = "/proc/thread-self/schedstat"
+"""Linux: nanoseconds that this thread ran, and that it was ready and waited for a core; times it ran."""
 GC_THRESHOLDS = (10_000, 20, 20)
 """Generations of the garbage collector. A full collection of a broker's modules alone takes 20 to 90 ms, a
 good part of an election time-out: what is there at the start is frozen, the rest is looked at less often."""
@@ -30,7 +32,7 @@ def run_until_signal(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
     """Run until it ends or a signal asks it to stop; whatever it raises comes out of here.
 
     The first SIGTERM or SIGINT sets the event (stop in good order), the second cancels: CancelledError.
-    Meanwhile the pauses of the garbage collector are recorded in `pauses`.
+    Meanwhile the pauses of the garbage collector, and waits for a core, are recorded in `pauses`.
     """
 
     async def guarded() -> None:
@@ -50,13 +52,38 @@ def run_until_signal(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_file_limit()
-    with tuned_collector(pauses), asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with (
+        waits_for_cores(pauses),
+        tuned_collector(pauses),
+        asyncio.Runner(loop_factory=loop_factory()) as runner,
+    ):
         runner.run(guarded())
 
 
 def settle() -> None:
     """The program is up: what it made so far stays, so the collector need not look at it again."""
     gc.freeze()
+
+
+@contextmanager
+def waits_for_cores(pauses: Pauses) -> Iterator[None]:
+    """Let `pauses` tell how long this thread, the event loop's, waited for a core; where Linux says so."""
+    try:
+        statistics = open(THREAD_STATISTICS, "rb", buffering=0)  # noqa: SIM115  # one descriptor, read often
+    except OSError:
+        yield
+        return
+
+    def waited_s() -> float:
+        statistics.seek(0)
+        return int(statistics.read(100).split()[1]) / 1e9
+
+    with statistics:
+        pauses.waited_s = waited_s
+        try:
+            yield
+        finally:
+            pauses.waited_s = lambda: 0.0
 
 
 @contextmanager

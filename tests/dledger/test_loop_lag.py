@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from dledger.metrics import LATE_LOOP_S, NodeMetrics
 from runtime.log import StandardLog
 from runtime.pauses import Pauses
+from runtime.program import THREAD_STATISTICS, waits_for_cores
 
 
 @pytest.mark.parametrize(("blocked_s", "said"), [(LATE_LOOP_S * 2, True), (0.0, False)])
@@ -28,3 +33,40 @@ def test_a_late_loop_is_said(caplog: pytest.LogCaptureFixture, blocked_s: float,
         asyncio.run(work())
     assert any("event loop was late" in line for line in caplog.messages) == said
     assert (metrics.loop_lag_max_s >= LATE_LOOP_S) == said
+
+
+def test_waiting_for_a_core_is_told_apart() -> None:
+    pauses = Pauses()
+    waits = iter([5.0, 5.25, 5.25, 5.25])
+    pauses.waited_s = lambda: next(waits)
+    metrics = NodeMetrics(pauses)
+
+    async def work() -> None:
+        watch = asyncio.ensure_future(metrics.watch_loop(0.01, StandardLog("node")))
+        await asyncio.sleep(0)
+        time.sleep(0.05)  # noqa: ASYNC251
+        await asyncio.sleep(0.001)
+        watch.cancel()
+
+    asyncio.run(work())
+    assert metrics.loop_lag_max_s > 0.03
+    assert metrics.snapshot()["loop_lag_ms_max_waited"] == 250.0
+
+
+@pytest.mark.skipif(not Path(THREAD_STATISTICS).exists(), reason="the system does not tell")
+def test_a_thread_that_has_no_core_knows_how_long_it_waited() -> None:
+    pauses = Pauses()
+    affinity = os.sched_getaffinity(0)
+    spin = "import time; end = time.monotonic() + 5\nwhile time.monotonic() < end: pass"
+    with waits_for_cores(pauses), subprocess.Popen([sys.executable, "-c", spin]) as other:
+        try:
+            core = {min(affinity)}
+            os.sched_setaffinity(other.pid, core)
+            os.sched_setaffinity(0, core)
+            before, began = pauses.waited_s(), time.monotonic()
+            while pauses.waited_s() - before < 0.02:
+                assert time.monotonic() - began < 4, "two busy programs on one core, and nobody waited"
+        finally:
+            os.sched_setaffinity(0, affinity)
+            other.kill()
+    assert pauses.waited_s() == 0.0
