@@ -5,8 +5,8 @@ up and imported then and not before. It is configured where it always is: its ow
 files (`AWS_*`, ...), or fsspec's.
 
 An object store answers a request in tens of milliseconds and then delivers fast, so files are read in aligned
-blocks and ahead when the reads go forward. What it holds is not a live store: the length of a file is the one
-it had when it was opened.
+blocks and ahead when the reads go forward, and one listing tells of all names in a directory for a while.
+What it holds is not a live store: the length of a file is the one it had when it was opened.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -26,6 +27,9 @@ BLOCK = 1024 * 1024
 """Bytes of the smallest read, aligned: small reads near each other, also backwards, cost one request."""
 MAX_AHEAD = 8 * 1024 * 1024
 """Bytes of the largest read ahead: what an open file keeps in memory."""
+LISTED_FOR_S = 2.0
+"""Seconds for which a listing is believed: a scan asks for the same names dozens of times in a row, an audit
+that is repeated finds what is new."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://|::)")
 
@@ -58,6 +62,10 @@ class FsspecFiles:
         self._url = url.rstrip("/")
         self._fs, root = _driver(url)
         self._root: str = root.rstrip("/")
+        self._listings: dict[str, tuple[float, dict[str, dict[str, Any]]]] = {}
+
+    def __reduce__(self) -> tuple[type[FsspecFiles], tuple[str]]:
+        return FsspecFiles, (self._url,)  # what was listed here may be old where it arrives
 
     def open(self, path: str, create: bool = False) -> FsspecFile:
         """Refused: see `open_read`."""
@@ -80,14 +88,7 @@ class FsspecFiles:
 
     def listdir(self, path: str) -> list[str]:
         """Names inside, sorted; empty when there is nothing: object stores have no empty directories."""
-        key = self._key(path)
-        with _as_os_error(path):
-            try:
-                found = self._fs.ls(key, detail=False)
-            except FileNotFoundError:
-                return []
-        inside = [name.rstrip("/") for name in found]
-        return sorted(name.rpartition("/")[2] for name in inside if name.strip("/") != key.strip("/"))
+        return sorted(self._listing(self._key(path), path))
 
     def is_dir(self, path: str) -> bool:
         """Whether the name is a directory, or a prefix of names in an object store."""
@@ -130,12 +131,34 @@ class FsspecFiles:
 
     def _info(self, path: str) -> dict[str, Any] | None:
         """None when there is no such name. Any other failure is an OSError: fsspec's `exists` hides them."""
+        key = self._key(path).rstrip("/")
+        parent, _, name = key.rpartition("/")
+        if len(key) > len(self._root):
+            return self._listing(parent, path).get(name)
+        # Above the store may be the top of a bucket, with much that is nobody's business.
         with _as_os_error(path):
             try:
-                info: dict[str, Any] = self._fs.info(self._key(path))
+                info: dict[str, Any] = self._fs.info(key)
             except FileNotFoundError:
                 return None
         return info
+
+    def _listing(self, key: str, path: str) -> dict[str, dict[str, Any]]:
+        """What the directory `key` holds, by name; empty when there is none."""
+        now = time.monotonic()
+        at, known = self._listings.get(key, (now - LISTED_FOR_S, {}))
+        if now - at < LISTED_FOR_S:
+            return known
+        with _as_os_error(path):
+            try:
+                found = self._fs.ls(key, detail=True)
+            except FileNotFoundError:
+                found = []
+        inside = {info["name"].strip("/"): info for info in found}
+        inside.pop(key.strip("/"), None)  # as a file, or a mark of an empty directory
+        known = {name.rpartition("/")[2]: info for name, info in inside.items()}
+        self._listings[key] = (now, known)
+        return known
 
 
 class FsspecFile:

@@ -241,3 +241,29 @@ def test_a_url_that_holds_no_store_is_told(memory: str) -> None:
         report = audit([url])
         assert report.exit_code == 4
         assert text in report.findings[0].detail
+
+
+def test_names_of_one_directory_are_asked_for_once_and_again_later(
+    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload(small_tree(tmp_path), memory)
+    files = files_for(memory)
+    fs = fsspec.filesystem("memory")
+    asked: list[str] = []
+    really = fs.ls
+
+    def ls(path: str, *args: Any, **options: Any) -> Any:
+        asked.append(path)
+        return really(path, *args, **options)
+
+    monkeypatch.setattr(fs, "ls", ls)
+    monkeypatch.setattr(files, "_fs", fs)
+    for _ in range(20):
+        assert files.exists(f"{memory}/data/a") and not files.exists(f"{memory}/data/none")
+        assert files.size(f"{memory}/data/b") == files.open_read(f"{memory}/data/b").size() == 16384
+        assert files.listdir(f"{memory}/data") == ["a", "b"]
+    assert len(asked) == 1
+    fs.pipe_file(f"{memory}/data/none", b"1")
+    monkeypatch.setattr(remote_files, "LISTED_FOR_S", 0.0)
+    assert files.exists(f"{memory}/data/none")
+    assert not pickle.loads(pickle.dumps(files))._listings

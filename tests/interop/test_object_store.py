@@ -1,0 +1,99 @@
+"""Stores behind the S3 protocol: s3fs as it is, against a server on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from chaos.cluster import find_base_port
+from tests.audit.store_builder import rewrite, sample_log, write_group
+from tests.interop.conftest import cache, install
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("moto[s3,server]==5.*", "s3fs")
+MOST_LISTINGS = 200
+"""Of an audit of three stores with 22 files each: dozens of questions about each file, few requests."""
+UPLOAD = """
+import pathlib, s3fs, sys
+there, root = s3fs.S3FileSystem(), pathlib.Path(sys.argv[1])
+there.mkdir("replicas")
+for path in sorted(root.rglob("*")):
+    if path.is_file():
+        there.put_file(str(path), f"replicas/{path.relative_to(root)}")
+"""
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], Path]]:
+    """The environment that reaches an S3 server, and the file in which it logs requests."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", "."]
+    modules = install(cache() / "pip" / "s3", [*pip, *PACKAGES], "s3fs and an S3 server")
+    port = find_base_port(start=21000)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{modules}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+    }
+    log = tmp_path_factory.mktemp("s3") / "requests.log"
+    command = [sys.executable, "-c", "from moto.server import main; main()", "-p", str(port)]
+    with log.open("w") as output, subprocess.Popen(command, env=environment, stderr=output) as server:
+        try:
+            _wait(f"http://127.0.0.1:{port}/", server)
+            yield environment, log
+        finally:
+            server.terminate()
+
+
+def _wait(url: str, server: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        assert server.poll() is None, "the S3 server ended"
+        try:
+            with urlopen(url, timeout=5):
+                return
+        except (URLError, ConnectionError, TimeoutError):
+            time.sleep(0.2)
+    pytest.fail("the S3 server does not answer")
+
+
+@pytest.mark.interop
+def test_replicas_in_s3_are_audited_like_directories(s3: tuple[dict[str, str], Path], tmp_path: Path) -> None:
+    environment, requests = s3
+    log = sample_log()
+    stores = write_group(log, tmp_path / "stores")
+    rewrite(stores[2], log, 1200)
+    subprocess.run(
+        [sys.executable, "-c", UPLOAD, str(tmp_path / "stores")], env=environment, check=True, timeout=120
+    )
+    before = len(requests.read_text().splitlines())
+    found = []
+    for base in ("s3://replicas", str(tmp_path / "stores")):
+        names = [f"{base}/{store.name}" for store in stores]
+        command = [sys.executable, "-m", "audit", "compare", "--json", *names]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 3, done.stderr
+        found.append({**json.loads(done.stdout.replace(base, "BASE")), "seconds": 0})
+    assert found[0] == found[1]
+    asked = requests.read_text().splitlines()[before:]
+    assert 0 < sum("list-type" in line for line in asked) <= MOST_LISTINGS
+    assert not any('"HEAD ' in line for line in asked)
+
+
+@pytest.mark.interop
+def test_a_bucket_that_is_not_there_is_no_clean_audit(s3: tuple[dict[str, str], Path]) -> None:
+    command = [sys.executable, "-m", "audit", "verify", "s3://nowhere/n0"]
+    done = subprocess.run(command, env=s3[0], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 4, done.stdout
+    assert "s3://nowhere/n0" in done.stdout
