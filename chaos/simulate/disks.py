@@ -95,11 +95,11 @@ class StoreOnDisk:
             return None
         return manifest, files
 
-    def durable_mark(self, first: int, last: int) -> int:
-        """Last index up to `last` whose index unit, and that of all from `first` on, is durable (S4)."""
+    def durable_units(self, first: int, last: int) -> Iterator[IndexUnit]:
+        """The index units of entries `first` to `last` that a power cut would leave, up to the first gap."""
         place = self.find(INDEX_DIR, durable=True)
         if not isinstance(place, Directory):
-            return -1
+            return
         files = {
             parse_segment_name(name): thing.durable
             for name, thing in sorted(place.durable.items())
@@ -109,12 +109,15 @@ class StoreOnDisk:
         for index in range(first, last + 1):
             at = index * INDEX_UNIT_SIZE
             content = files.get(at - at % size) if size else None
-            unit = None if content is None else bytes(content[at % size : at % size + INDEX_UNIT_SIZE])
-            if unit is None or len(unit) < INDEX_UNIT_SIZE or INDEX_UNIT.unpack(unit)[3] != index:
-                return index - 1
-            if INDEX_UNIT.unpack(unit)[0] != MAGIC:
-                return index - 1
-        return last
+            data = b"" if content is None else bytes(content[at % size : at % size + INDEX_UNIT_SIZE])
+            unit = IndexUnit(*INDEX_UNIT.unpack(data)) if len(data) == INDEX_UNIT_SIZE else None
+            if unit is None or unit.index != index or unit.magic != MAGIC:
+                return
+            yield unit
+
+    def durable_mark(self, first: int, last: int) -> int:
+        """Last index up to `last` whose index unit, and that of all from `first` on, is durable (S4)."""
+        return max((unit.index for unit in self.durable_units(first, last)), default=first - 1)
 
     def has_unit(self, unit: IndexUnit) -> bool:
         """Whether it is in the index, on the device and in the page cache."""
@@ -178,10 +181,14 @@ def entry_of(header: EntryHeader) -> Entry:
 
 
 class DurableMark:
-    """How far a store's disk durably holds a log, found out step by step: each entry is read once."""
+    """How far a store's disk durably holds a log, found out step by step: each entry is read once.
 
-    def __init__(self, store: StoreOnDisk) -> None:
+    `fsynced` False is for ASYNC_FLUSH: what is written counts, as it survives the end of a process.
+    """
+
+    def __init__(self, store: StoreOnDisk, *, fsynced: bool = True) -> None:
         self._store = store
+        self._fsynced = fsynced
         self.index = -1
 
     def holds(
@@ -193,7 +200,7 @@ class DurableMark:
             wanted = self.index + 1
             entry = log.get(wanted)
             rots = rotten is not None and entry is not None and rotten.get(wanted) == entry
-            if entry is None or not (rots or self.is_there(wanted, entry)):
+            if entry is None or not (rots or self.is_there(wanted, entry, durable=self._fsynced)):
                 return False
             self.index = wanted
         return True

@@ -87,7 +87,16 @@ class Injector(RotFaults):
         return self._end(fault, self._world.kill)
 
     def _power(self, fault: Fault) -> bool:
-        return self._end(fault, partial(self._world.power_cut, mode=self._mode(fault)))
+        cut = partial(self._world.power_cut, mode=self._mode(fault))
+        if self._stage.profile.sync_flush:
+            return self._end(fault, cut)
+        target = self._damages(fault)
+        if target is None:
+            return False
+        self._stage.machines[target].loses_what_it_said()
+        cut(target)
+        self._start_later(fault.lasting_ms, target)
+        return True
 
     def _mode(self, fault: Fault) -> str:
         return POWER_MODES[fault.pick % len(POWER_MODES)]

@@ -56,17 +56,34 @@ class Machine:
         """The disk was wiped or replaced."""
         disk = self.stage.world.node(self.name).disk
         self.disk_store = StoreOnDisk(disk, self.node_dir, self.stage.profile.segment)
-        self.durable = DurableMark(self.disk_store)
+        self.durable = DurableMark(self.disk_store, fsynced=self.stage.profile.sync_flush)
         self.base = ORIGIN
 
     def wipe(self) -> None:
         """Its store is gone; what comes next is another one."""
         self.stage.world.nodes[self.name].disk.wipe("/store")
         self.wipes += 1
-        self.gone |= {index: entry for index, entry in self.log.items() if index <= self.durable.index}
+        self.loses_what_it_said()
         self.log = {}
         self.rotten, self.rotten_units, self.touched = {}, {}, {}
         self.renew_reader()
+
+    def loses_what_it_said(self) -> None:
+        """What it acknowledged is lost here, at least in part; the answers may still be on their way."""
+        self.gone |= {index: entry for index, entry in self.log.items() if index <= self.durable.index}
+
+    def check_units(self) -> None:
+        """Who has a durable index unit is durable (safety.md S4): else its loss would be taken for rot."""
+        if not self.log or self.still_rotten():
+            return
+        self.stage.cluster.count("an index unit follows its entry to the disk")
+        there = DurableMark(self.disk_store)
+        for unit in self.disk_store.durable_units(self.base.index + 1, max(self.log)):
+            entry = self.log.get(unit.index)
+            if entry is None or (entry.term, entry.pos, entry.size) != (unit.term, unit.pos, unit.size):
+                continue  # of an entry that was cut
+            if not there.is_there(unit.index, entry):
+                raise InvariantViolated(f"{self.name}: {unit} is durable, entry {unit.index} is not")
 
     def begins(self, base: LogBase) -> None:
         """Its log begins behind this, or is about to: then a snapshot that is true there is durable (S20)."""

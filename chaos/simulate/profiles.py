@@ -35,6 +35,8 @@ class Profile:
     """Age at which segments go; None: they stay. Shorter than an outage, it makes installs."""
     ballast: int = 0
     """Bytes of a snapshot besides the state."""
+    sync_flush: bool = True
+    """False: ASYNC_FLUSH. A power cut then takes what was acknowledged, so the atlas counts it as damage."""
     spread_chance: float = 0.0
     """That a worker's job does not run in one piece; it costs a thread each time."""
 
@@ -162,6 +164,11 @@ PROFILES: dict[str, Profile] = {
         (KILL, POWER, POWER_ALL, CRASH, STOP, EIO_FSYNC, WIPE, CUT, ISOLATE, RING, ONE_WAY),
         nodes=5,
         marks=(TAIL, OLD_LEADS, NO_CONTACT, ADMITTED, REFILLED, OLDER_TERM),
+    ),
+    "async-flush": Profile(
+        (KILL, CRASH, KILL_ALL, Draw("power", 3), CUT, ISOLATE),
+        sync_flush=False,
+        marks=(TAIL, OLDER_TERM, REFILLED, RECOVERED),
     ),
     "disk-stall": Profile((DISK_STALL, DISK_SLOW, KILL, CUT), marks=(STALLED, OLDER_TERM)),
     "disk-full": Profile((DISK_ROOM, KILL, POWER, CUT), marks=(FULL, REFUSED)),

@@ -133,6 +133,7 @@ class Run:
             if machine.node is None or probe is None or host is None or not probe.opened:
                 continue
             probe.check()
+            machine.check_units()
             if machine.still_rotten() or machine.node.snapshots.receiver.replacing:
                 continue  # its log cannot be read from the start now
             rebuilt = self._rebuild(machine, host.state.index)
@@ -180,7 +181,8 @@ class Run:
             self.stage.cluster.same("snapshot equals replay", [("replay", replayed), *states[index]])
 
     def _durable_log(self, machine: Machine) -> list[tuple[EntryHeader, bytes]]:
-        return list(machine.disk_store.walk(durable=True, begin=machine.base.pos))
+        fsynced = self.stage.profile.sync_flush
+        return list(machine.disk_store.walk(durable=fsynced, begin=machine.base.pos))
 
     def _judge(self) -> None:
         """All logs are equal, byte for byte on the disks; the clients' histories fit them."""

@@ -112,6 +112,7 @@ class Stage:
             segment_size=self.profile.segment,
             max_entry_bytes=16 * 1024,
             index_units_per_file=self.index_units,
+            sync_flush=self.profile.sync_flush,
             push_bytes=PUSH_BYTES,
             pool_segments=1,
             scrub_pause_s=3.0,
@@ -138,6 +139,10 @@ class Stage:
         if machine is None:
             return
         self._ends(machine)
+        try:
+            machine.check_units()
+        except InvariantViolated as violation:
+            self.violated(str(violation))
         then = self._then.pop(process, None)
         if then is not None:
             self.world.push(self.world.now, lambda _: then(), None)
