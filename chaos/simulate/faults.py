@@ -87,22 +87,19 @@ class Injector(RotFaults):
         return self._end(fault, self._world.kill)
 
     def _power(self, fault: Fault) -> bool:
-        cut = partial(self._world.power_cut, mode=self._mode(fault))
-        if self._stage.profile.sync_flush:
-            return self._end(fault, cut)
-        target = self._damages(fault)
-        if target is None:
-            return False
-        self._stage.machines[target].loses_what_it_said()
-        cut(target)
-        self._start_later(fault.lasting_ms, target)
-        return True
+        return self._end(fault, partial(self._world.power_cut, mode=self._mode(fault)))
 
     def _mode(self, fault: Fault) -> str:
         return POWER_MODES[fault.pick % len(POWER_MODES)]
 
+    def _victim(self, fault: Fault) -> str | None:
+        """Whose process ends. Under ASYNC_FLUSH a loss of power is damage: it takes what was acknowledged."""
+        if self._stage.profile.sync_flush or not fault.kind.startswith("power"):
+            return self._target(fault)
+        return self._damages(fault)
+
     def _end(self, fault: Fault, end: Callable[[str], None]) -> bool:
-        target = self._target(fault)
+        target = self._victim(fault)
         if target is None:
             return False
         end(target)
@@ -119,7 +116,7 @@ class Injector(RotFaults):
         self._stage.when_ended(process, lambda: self._start_later(delay_ms, target))
 
     def _crash(self, fault: Fault) -> bool:
-        target = self._target(fault)
+        target = self._victim(fault)
         if target is None:
             return False
         power = fault.kind == "power-crash"

@@ -166,7 +166,7 @@ PROFILES: dict[str, Profile] = {
         marks=(TAIL, OLD_LEADS, NO_CONTACT, ADMITTED, REFILLED, OLDER_TERM),
     ),
     "async-flush": Profile(
-        (KILL, CRASH, KILL_ALL, Draw("power", 3), CUT, ISOLATE),
+        (KILL, CRASH, KILL_ALL, POWER, Draw("power-crash", 3, ANY, (50, 3_000), (1, 40)), CUT, ISOLATE),
         sync_flush=False,
         marks=(TAIL, OLDER_TERM, REFILLED, RECOVERED),
     ),

@@ -96,6 +96,7 @@ class Stage:
         machine = self.machines[name]
         if machine.running or not machine.in_use:
             return
+        machine.check_units()
         machine.lives += 1
         machine.probe = machine.host = None
         self.batches.started(machine)
@@ -139,10 +140,8 @@ class Stage:
         if machine is None:
             return
         self._ends(machine)
-        try:
-            machine.check_units()
-        except InvariantViolated as violation:
-            self.violated(str(violation))
+        if not self.profile.sync_flush and not self.world.nodes[machine.name].powered:
+            machine.loses_what_it_said()
         then = self._then.pop(process, None)
         if then is not None:
             self.world.push(self.world.now, lambda _: then(), None)
