@@ -142,7 +142,7 @@ class Model:
         disk = StoreOnDisk(self.world.nodes["n0"].disk, DIRECTORY, SEGMENT)
         for unit in disk.durable_units(0, len(self.items) - 1):
             item = self.items[unit.index]
-            if (item.term, HEADER_SIZE + len(item.body)) == (unit.term, unit.size):  # else of one that was cut
+            if (item.term, HEADER_SIZE + len(item.body)) == (unit.term, unit.size):  # else of a cut one
                 data = disk.read(unit.pos, unit.size, durable=True)
                 assert data[HEADER_SIZE:] == item.body, f"{unit} is durable, the entry is not"
 
