@@ -188,6 +188,7 @@ class Node(Conversation):
         self._members.open(opened.identity, opened.configs, self.snapshots.base_config())
         self.log.on_durable = self._on_durable
         self.log.on_flush = self._on_flush
+        self.log.before_roll = self._save_configs
         applied = await self.snapshots.start_host(await self._host.open(self.log))
         if applied > self.log.last_index:
             raise NodeFailed(

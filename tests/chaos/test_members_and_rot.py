@@ -1,13 +1,17 @@
-"""Which members there are is known after rot (safety.md S19)."""
+"""Which members there are is known after rot, and however fast the log moves on (safety.md S19)."""
 
 from __future__ import annotations
+
+import errno
 
 import node_group
 import pytest
 from member_group import MemberGroup
 
 from chaos.sim import World
+from dledger.election.configuration import Configuration
 from dledger.host import LogReader
+from dledger.identity import StoreFiles
 from dledger.log.retention import RetentionSettings
 
 SEGMENT = 64 * 1024
@@ -66,3 +70,35 @@ def test_a_rotten_snapshot_does_not_bring_the_founding_members_back(
             world.run_for(0.05)
             assert not any(group.nodes[name].serving for name in ("n0", "n1")), "a minority has a leader"
         assert group.nodes["n0"]._members.voters == FIVE
+
+
+def test_the_log_does_not_run_away_from_the_note_of_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start reads the last segment only: what an earlier one says of the members has to be noted before the
+    log goes on in the next, also while there is no room for the note."""
+    full = True
+    save = StoreFiles.save_configs
+
+    async def no_room(files: StoreFiles, entries: list[tuple[int, int, Configuration]]) -> None:
+        if full and files._dir.endswith(victim):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        await save(files, entries)
+
+    with World(2) as world:
+        group = small_group(world)
+        leader = group.await_leader()
+        world.run_for(0.5)
+        victim = next(name for name in group.founders if name != leader)
+        monkeypatch.setattr(StoreFiles, "save_configs", no_room)
+        group.grow("n3")
+        fill(group, 3)
+        world.run_for(2.0)
+        node = group.nodes[victim]
+        assert node.log.last_index > node._members.index > 0
+        world.kill(victim)
+        full = False
+        world.isolate(victim)
+        group.start(victim)
+        world.run_for(0.5)
+        assert group.nodes[victim]._members.voters == ("n0", "n1", "n2", "n3")
+        world.heal()
+        group.settle(("n0", "n1", "n2", "n3"))
