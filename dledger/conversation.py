@@ -47,7 +47,8 @@ _FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_RE
 """Handled whoever sends them: a leader or candidate may be a voter by an entry that this node lacks (see
 dledger/members.py), and a learner's answers move its window. Other answers count only from a named voter."""
 MAX_HELD = 10_000
-"""Peer messages held back while term and vote are saved; more are dropped, as the network may drop them."""
+"""Peer messages held back while term and vote are saved; with one more its connection is closed. Who sends
+relies on a connection that loses nothing while it stands: no question is asked twice over the same one."""
 
 
 class Conversation(NodeFace, ABC):
@@ -149,6 +150,8 @@ class Conversation(NodeFace, ABC):
         if self._holds:
             if len(self._held) < MAX_HELD:
                 self._held.append((connection, peer, message))
+            else:
+                connection.close(f"more than {MAX_HELD} messages are held back")  # the next one begins anew
         else:
             self._handle(peer, message)
         self._schedule_tick()

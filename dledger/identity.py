@@ -70,6 +70,7 @@ class StoreFiles:
         self._hard_state: HardStateFile | None = None
         self._saved_checkpoint = Checkpoint()
         self._saved_configs: list[tuple[int, int, Configuration]] = []
+        self._saving_configs = asyncio.Lock()
         self._poisoned = False
         self._refill = ""
 
@@ -219,11 +220,15 @@ class StoreFiles:
 
     async def _read_configs(self, log: LogStore, scanned: list[int]) -> list[tuple[int, Configuration]]:
         noted = await self._noted_configs()
-        entries = []
+        entries: list[tuple[int, Configuration]] = []
         for index in sorted(dict.fromkeys([*scanned, *noted])):
+            term, copy = noted.get(index, (-1, b""))
+            if index < log.first_index and not log.base.known:
+                # The snapshot at the log's beginning, which should tell, is lost: the last one before counts.
+                before = decode_configuration(copy)
+                entries = entries if before is None else [(index, before)]
             if not log.first_index <= index <= log.last_index:
                 continue
-            term, copy = noted.get(index, (-1, b""))
             configuration = decode_configuration(copy) if term == log.term_of(index) else None
             configuration = configuration or await self._read_config(log, index)
             if configuration is not None:
@@ -263,12 +268,14 @@ class StoreFiles:
         await self._publish(IDENTITY_FILE, encode_json(identity))
 
     async def save_configs(self, entries: list[tuple[int, int, Configuration]]) -> None:
-        """Remember where the configuration entries are, of which term, and a copy of each: a rotten one must
-        not keep a node from knowing whose votes count.
+        """Remember where the configuration entries are, of which term, and a copy of each: a rotten one, or a
+        rotten snapshot, must not keep a node from knowing whose votes count.
 
         OSError (ENOSPC) when the disk is full: to be tried again.
         """
-        if entries != self._saved_configs:
+        async with self._saving_configs:
+            if entries == self._saved_configs:
+                return
             copies = [(index, term, encode_configuration(config).hex()) for index, term, config in entries]
             value = {"copies": copies, "indexes": [index for index, _, _ in entries]}
             await self._publish(MEMBERS_FILE, encode_json(value))

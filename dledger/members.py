@@ -112,9 +112,10 @@ class Members:
         )
 
     @property
-    def entries(self) -> list[tuple[int, Configuration]]:
-        """Configuration entries in the log, ascending."""
-        return list(self._entries)
+    def noted(self) -> list[tuple[int, Configuration]]:
+        """What must outlive the log's first segments: its configuration entries, ascending, and before them
+        the configuration of the snapshot that it begins at."""
+        return [*([] if self._base is None else [self._base]), *self._entries]
 
     @property
     def indexes(self) -> list[int]:

@@ -188,6 +188,7 @@ class Node(Conversation):
         self._members.open(opened.identity, opened.configs, self.snapshots.base_config())
         self.log.on_durable = self._on_durable
         self.log.on_flush = self._on_flush
+        self.log.before_roll = self._save_configs
         applied = await self.snapshots.start_host(await self._host.open(self.log))
         if applied > self.log.last_index:
             raise NodeFailed(
@@ -470,9 +471,7 @@ class Node(Conversation):
                 formed = form_or_join(self.identity, self.config.peers, self._peers.hellos)
                 if formed is not None:
                     await self._become(formed)
-                await self._store.save_configs(
-                    [(index, self.log.term_of(index) or 0, config) for index, config in self._members.entries]
-                )
+                await self._save_configs()
                 if self.elector.may_vote:
                     await self._store.clear_poison()
             except OSError as error:
@@ -481,6 +480,11 @@ class Node(Conversation):
                 self._say.warning("disk full: identity or members not saved, trying again", error=error)
                 await asyncio.sleep(self.config.disk_check_s)
                 self._identity_wake.set()
+
+    async def _save_configs(self) -> None:
+        await self._store.save_configs(
+            [(index, self.log.term_of(index) or 0, config) for index, config in self._members.noted]
+        )
 
     async def _become(self, identity: Identity) -> None:
         await self._store.save_identity(identity)

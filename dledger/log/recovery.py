@@ -26,9 +26,11 @@ from formats.entry import (
     INDEX_UNIT,
     INDEX_UNIT_SIZE,
     MAGIC,
+    CorruptEntry,
     EntryHeader,
     IndexUnit,
     Kind,
+    check_entry,
     unpack_header,
 )
 
@@ -189,12 +191,12 @@ def _refuse_to_forget(segments: Segments, mark: IndexUnit | None, result: Recove
     """
     if mark is not None or not result.stale_segments:
         return
+    if result.stale_segments == segments.starts[:1] and not _begins_whole(segments, result):
+        return  # no other segment tells of this one: a torn write, or none at all
     heads = {
         start: unpack_header(read_bytes(segments, start, HEADER_SIZE)) for start in result.stale_segments
     }
     there = [head.index for start, head in heads.items() if head.magic == MAGIC and head.pos == start]
-    if not there and result.stale_segments[-1] == segments.starts[0]:
-        return  # nothing was written into the only segment
     cut = read_bytes(segments, result.end_pos, _SECTOR)
     if result.last_index < result.first_index and not any(cut[:HEADER_SIZE]) and any(cut[HEADER_SIZE:]):
         return
@@ -203,6 +205,20 @@ def _refuse_to_forget(segments: Segments, mark: IndexUnit | None, result: Recove
         f"the index is lost, and the log is damaged at index {result.last_index + 1}, "
         f"but it went on up to {known} or further: {REFILL_ADVICE}"
     )
+
+
+def _begins_whole(segments: Segments, result: Recovered) -> bool:
+    """Whether the entry at the end of the log is whole in itself, so that only what lies before it can be
+    wrong."""
+    size = unpack_header(read_bytes(segments, result.end_pos, HEADER_SIZE)).size
+    if not HEADER_SIZE <= size <= segments.size:
+        return False
+    try:
+        data = read_bytes(segments, result.end_pos, size)
+        check_entry(data, 0, result.last_index + 1, result.end_pos, -1, None)
+    except CorruptEntry:
+        return False
+    return True
 
 
 def _first_index(

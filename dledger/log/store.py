@@ -84,6 +84,8 @@ class LogStore(MendableLog):
         """The disk has no room for another segment."""
         self.on_durable: Callable[[], None] = lambda: None
         self.on_flush: Callable[[FlushStats], None] = lambda stats: None
+        self.before_roll: Callable[[], Awaitable[None]] | None = None
+        """Notes what a start could not find in a segment that is not the last (OSError: no room to)."""
 
     # Opening
 
@@ -342,6 +344,8 @@ class LogStore(MendableLog):
             await self._write_units()
             await self.sync_index()
         try:
+            if self.before_roll is not None:
+                await self.before_roll()
             warm = await self.pool.take(self._segments.path(start))
         except OSError as error:
             raise _no_room(

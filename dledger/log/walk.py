@@ -184,15 +184,13 @@ class Walker:
         unit = self._believable_unit(wanted, at)
         blank = is_blank(head, 0)
         moves_on = unit is not None and unit.pos == following
-        if blank or (durable and moves_on):
-            if segments.has(following) and (durable or self._entry_at(following, wanted, at) is not None):
-                return Roll(at._replace(pos=following), blank)
-            if not durable:
-                return End("")
+        ends_here = segments.has(following) and (blank or (durable and moves_on))
+        if ends_here and (durable or self._entry_at(following, wanted, at) is not None):
+            return Roll(at._replace(pos=following), blank)
+        if not durable:
+            return self._above_the_mark(at._replace(pos=following) if blank else at)
         reason = self._reason(at, wanted, start)
         header = unpack_header(head) if len(head) == HEADER_SIZE else None
-        if not durable:
-            return self._above_the_mark(at, header, reason)
         if header is not None and self._chain_fits(header, at, following):
             place = Place(wanted, header.term, at.pos + header.size, header.chain_crc)
             return Rot(place, [(wanted, header.term)], reason, certain=True)
@@ -274,11 +272,14 @@ class Walker:
         reason = f"client batch of entry {at.index + 1} does not continue"
         return Rot(place, terms, reason, certain=True)
 
-    def _above_the_mark(self, at: Place, header: EntryHeader | None, reason: str) -> Rot | End:
+    def _above_the_mark(self, at: Place) -> Rot | End:
         """A torn tail, what was cut, or rot: an entry behind it that continues the chain proves rot."""
         wanted = at.index + 1
-        if header is None or not any(header):
+        head = self.peek(at.pos, HEADER_SIZE)
+        if len(head) < HEADER_SIZE or not any(head):
             return End("")
+        header = unpack_header(head)
+        reason = self._reason(at, wanted, self._segments.start_of(at.pos))
         fits = (header.magic == MAGIC) + (header.index == wanted) + (header.pos == at.pos)
         if fits < 2:
             return End("")  # bytes of a recycled segment

@@ -278,6 +278,31 @@ def test_a_damaged_end_that_nobody_can_judge_is_doubt(tmp_path: Path) -> None:
     assert doubts
 
 
+@pytest.mark.parametrize("count", [443, 450])
+def test_damage_where_a_segment_begins_is_judged_as_anywhere(tmp_path: Path, count: int) -> None:
+    """Above the mark, after a mere crash: what a whole entry continues is rot, the very end is doubt."""
+    fill(tmp_path, count)
+    file, offset, _ = position(tmp_path, 442)
+    assert (int(file.name), offset) == (SEGMENT, 0)
+    forget_units(tmp_path, 442)
+    overwrite(file, offset + HEADER_SIZE, b"bad")
+    doubts: list[str] = []
+
+    async def note(reason: str) -> None:
+        doubts.append(reason)
+
+    async def work() -> None:
+        log = test_log_store.new_store(tmp_path)
+        await log.open(power_lost=False, discard_above_mark=False, on_doubt=note)
+        if count == 443:
+            assert log.last_index == 441 and doubts
+        else:
+            assert log.last_index == 449 and list(log.faulty) == [(442, 442)] and not doubts
+        await log.close()
+
+    asyncio.run(work())
+
+
 def test_a_copy_that_does_not_fit_is_refused(tmp_path: Path, pristine: Path, entries: Entries) -> None:
     directory = tmp_path / "store"
     shutil.copytree(pristine, directory)

@@ -49,6 +49,7 @@ def use(
     begins: int | None = None,
     replace: bool = False,
     doubts: list[str] | None = None,
+    power_lost: bool = False,
 ) -> None:
     """Open a log, work with a running flusher, close."""
 
@@ -67,7 +68,7 @@ def use(
                 doubts.append(reason)
 
         await log.open(
-            power_lost=False,
+            power_lost=power_lost,
             discard_above_mark=False,
             on_doubt=note,
             bases=bases,
@@ -266,6 +267,27 @@ def test_a_cut_of_the_whole_log_that_was_interrupted_is_no_damage(tmp_path: Path
         await append(log, 50, term=4)
 
     use(tmp_path, work, bases={base.pos: base}, begins=base.pos)
+
+
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_a_torn_first_write_behind_a_snapshot_is_cut(tmp_path: Path, power_lost: bool) -> None:
+    """No index unit yet, a whole header, half a body: as in a log that begins at 0."""
+    base = LogBase(1000, 5, 100 * SEGMENT, 77)
+    doubts: list[str] = []
+
+    async def install(log: LogStore) -> None:
+        await log.reset(base)
+        await append(log, 2, term=6)
+
+    async def again(log: LogStore) -> None:
+        assert (log.last_index, log.last_term, log.end_pos) == (base.index, base.term, base.pos)
+        assert bool(doubts) is not power_lost
+        await append(log, 3, term=6)
+
+    use(tmp_path, install)
+    lose_index(tmp_path)
+    overwrite(tmp_path, base.pos + 512, bytes(SEGMENT - 512))
+    use(tmp_path, again, bases={base.pos: base}, begins=base.pos, doubts=doubts, power_lost=power_lost)
 
 
 @pytest.mark.parametrize("count", [1, 2])

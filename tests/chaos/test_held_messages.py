@@ -1,0 +1,38 @@
+"""What a node holds back while its disk is asked has a limit; beyond it nothing is lost for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import node_group
+import pytest
+
+from chaos.sim import World
+from dledger import conversation
+from dledger.host import Role
+
+
+def test_a_follower_that_held_back_too_much_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader asks a new follower once where it agrees. If that was dropped, the follower never got another
+    entry: connections that stand lose nothing, so nobody asks again."""
+    monkeypatch.setattr(conversation, "MAX_HELD", 5)
+    with World(1) as world:
+        group = node_group.Group(world)
+        first = group.await_leader()
+        group.append(first, [b"one"])
+        victim = next(name for name in node_group.NAMES if name != first)
+        node = group.nodes[victim]
+        process, leading = world.nodes[victim].process, world.nodes[first].process
+        assert process is not None and leading is not None
+        releases: list[Callable[[], None]] = []
+        process.loop.call_soon(lambda: releases.append(node.hold()))
+        world.run_for(1.0)
+        leading.loop.call_soon(group.nodes[first].step_down)
+        world.run_until(lambda: group.nodes[first].role is not Role.LEADER, 1)
+        second = group.await_leader()
+        world.run_for(1.0)
+        process.loop.call_soon(releases[0])
+        world.run_for(3.0)
+        last = group.append(group.await_leader(), [b"two"])
+        group.await_applied(node_group.NAMES, last)
+        assert second != victim
