@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from chaos.simulate.stage import Stage
 
 KEYS = 8
+CURIOUS = 4
+"""One in so many reads asks for the entry behind all that is committed."""
 BATCH_LIMIT_S = 2.0
 """How long a client waits for the outcome of a batch."""
 CERTAINLY_NOT = (Code.LEADER_PENDING_FULL, Code.DISK_FULL, Code.UNEXPECTED_ARGUMENT, Code.NOT_LEADER)
@@ -116,6 +118,8 @@ class Client:
     async def _get(self, client: DLedgerClient, pick: int) -> None:
         known = self._history.known_indexes()
         index = known[pick % len(known)] if known else 0
+        if pick % CURIOUS == 0:
+            index = self._stage.cluster.commit_index + 1
         call = self._history.begin(Call(self.name, "get", self._now(), index=index))
         try:
             entry = await client.get(index)
@@ -123,6 +127,9 @@ class Client:
             call.outcome = ACKNOWLEDGED
             if entry.index != index:
                 self._stage.violated(f"{self.name} asked for entry {index} and got {entry.index}")
+            self._stage.cluster.count("what is read is committed")
+            if index > self._stage.cluster.commit_index:
+                self._stage.violated(f"{self.name} was shown entry {index}, which is not committed (S25)")
         except RequestFailed as error:
             call.outcome = UNKNOWN
             call.text = str(error)

@@ -64,6 +64,18 @@ def test_a_silent_follower_asks_for_pre_votes_and_keeps_its_term() -> None:
     assert sent(effects, VoteRequest) == [VoteRequest(4, "n0", 10, 3, pre=True)] * 2
 
 
+def test_of_five_voters_three_elect() -> None:
+    node = elector(voters=("n0", "n1", "n2", "n3", "n4"))
+    node.tick(1.0)
+    for pre in (True, False):
+        for voter in ("n1", "n2"):
+            assert (node.term, node.role) == (3 if pre else 4, Role.CANDIDATE), (
+                "two votes of five are not enough"
+            )
+            node.receive(voter, VoteResponse(node.term, 4, pre, VoteResult.ACCEPT), 1.0)
+    assert node.role is Role.LEADER
+
+
 def test_term_and_own_vote_are_saved_before_votes_are_asked_for() -> None:
     node = elector()
     node.tick(1.0)
