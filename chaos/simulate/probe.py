@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaos.invariants import Entry, InvariantViolated, NodeState, check_node, check_step
 from chaos.simulate.disks import entry_of
-from chaos.simulate.register_host import HostEvents, State
+from chaos.simulate.register_host import HostEvents
 from dledger.host import LogReader, Role
 from dledger.log.base import LogBase
 from dledger.log.tail import Batch
@@ -154,15 +154,13 @@ class Probe(HostEvents):
     def applied(self, header: EntryHeader) -> None:
         self._guarded(self._cluster.applied, self.machine.store, header.index, header.term, header.chain_crc)
 
-    def restored(self, state: State, index: int) -> None:
-        self._guarded(self._restored, state, index)
+    def restored(self, content: bytes, index: int) -> None:
+        self._guarded(self._restored, content, index)
 
-    def _restored(self, state: State, index: int) -> None:
+    def _restored(self, content: bytes, index: int) -> None:
         """A snapshot is what replay makes."""
         replayed = self._stage.chronicle.states([index])[index]
-        self._cluster.same(
-            "snapshot equals replay", [("replay", replayed), (self.machine.name, state.encode())]
-        )
+        self._cluster.same("snapshot equals replay", [("replay", replayed), (self.machine.name, content)])
 
     def _open(self) -> None:
         node, machine = self.node, self.machine
