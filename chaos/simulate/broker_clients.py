@@ -270,14 +270,16 @@ class PullReader(Consumer):
             self._history.commits.append(commit)
             try:
                 await consumer.offsets.commit(queue, self.group, offset)
-                commit.outcome = ACKNOWLEDGED
-                commit.term = self._stage.leader_term()
-                begin = self.now()
-                found = await consumer.committed(queue)
-                self._stands(queue, -1 if found is None else found, begin)
             except ClientError:
-                commit.outcome = UNKNOWN if commit.outcome != ACKNOWLEDGED else ACKNOWLEDGED
-            commit.end = self.now()
+                commit.outcome, commit.end = UNKNOWN, self.now()
+                continue
+            commit.outcome, commit.end = ACKNOWLEDGED, self.now()
+            commit.term = self._stage.leader_term()
+            try:
+                found = await consumer.committed(queue)
+            except ClientError:
+                continue
+            self._stands(queue, -1 if found is None else found, commit.end)
 
     def _committed(self, queue: tuple[str, int]) -> int:
         own = (one for one in reversed(self._history.commits) if one.queue == queue)
