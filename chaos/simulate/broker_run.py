@@ -95,6 +95,8 @@ class BrokerRun(Run):
         last = next(program for program in self._programs if isinstance(program, Producer))
         world.spawn(last.name, last.send_last)
         world.run_until(lambda: last.last_sent, PROGRESS_LIMIT_S)
+        world.run_until(self.stage.routes_are_right, PROGRESS_LIMIT_S)
+        self.stage.cluster.count("the NameServer knows the leader and the others")
         world.run_until(self._caught_up, CATCH_UP_LIMIT_S)
 
     def _caught_up(self) -> bool:

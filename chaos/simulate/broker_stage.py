@@ -25,12 +25,13 @@ from dledger.node import Node
 from formats.entry import unpack_header
 from formats.state import pack_parts
 from namesrv.config import NamesrvConfig
+from namesrv.service import NameServer
 from namesrv.service import main as namesrv_main
 from runtime.env import Env
 
 NAMESRV = "ns"
 NAMESRV_PORT = 9876
-BROKER_NAME = "broker-a"
+CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
 LIMITS = StoreLimits(flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_queue=16)
 """Derived files and their snapshots often, and so little in memory that reads go to the files."""
 PRODUCERS, OPERATOR, PULL, PUSH = (0, 1), 2, 3, (4, 5)
@@ -119,6 +120,7 @@ class BrokerStage(Stage):
         self.programs: dict[str, Main] = {}
         """Of the client machines."""
         self._stops: dict[Process, asyncio.Event] = {}
+        self._nameserver: NameServer | None = None
         self.start_namesrv()
 
     # The NameServer
@@ -127,7 +129,24 @@ class BrokerStage(Stage):
         """Start it, if it does not run."""
         if self.world.nodes[NAMESRV].process is None:
             config = NamesrvConfig(listenPort=NAMESRV_PORT, kvConfigPath="/kvConfig.json")
-            self.world.restart(NAMESRV, partial(namesrv_main, config=config))
+            main = partial(namesrv_main, config=config, on_ready=self._namesrv_ready)
+            self.world.restart(NAMESRV, main)
+
+    def _namesrv_ready(self, nameserver: NameServer) -> None:
+        self._nameserver = nameserver
+
+    def routes_are_right(self) -> bool:
+        """Whether the NameServer knows all brokers, and who serves as the leader, id 0."""
+        leader = self.leader()
+        nameserver = self._nameserver if self.namesrv_runs else None
+        if leader is None or nameserver is None:
+            return False
+        known = nameserver.routes.member_group(CLUSTER, BROKER_NAME)
+        addresses = {} if known is None else known.brokerAddrs
+        brokers = {name: self.broker(name) for name in self.founders}
+        wanted = {name: one.config.client_addr for name, one in brokers.items() if one is not None}
+        complete = sorted(addresses.values()) == sorted(wanted.values())
+        return complete and addresses.get(0) == wanted.get(leader)
 
     @property
     def namesrv_runs(self) -> bool:
@@ -143,6 +162,7 @@ class BrokerStage(Stage):
 
     async def _main(self, env: Env, machine: Machine) -> None:
         config = BrokerConfig(
+            cluster_name=CLUSTER,
             broker_name=BROKER_NAME,
             broker_ip=self.world.nodes[machine.name].address,
             namesrv_addr=(f"{NAMESRV}:{NAMESRV_PORT}",),
