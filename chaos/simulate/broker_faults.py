@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from chaos.sim import Process
 from chaos.simulate.broker_stage import NAMESRV, BrokerStage
 from chaos.simulate.faults import Injector
 from chaos.simulate.plan import Fault
@@ -46,6 +47,11 @@ class BrokerInjector(Injector):
 
         self._stage.when_ended(process, again)
         return True
+
+    def _had_no_effect(self, process: Process, target: str) -> None:
+        # Only the process that was meant: nobody would start its successor again.
+        if self._world.nodes[target].process is process:
+            super()._had_no_effect(process, target)
 
     # The NameServer
 
