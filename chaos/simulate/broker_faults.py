@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from chaos.sim import Process
-from chaos.simulate.broker_stage import NAMESRV, BrokerStage
+from chaos.simulate.broker_stage import NAMESRV, PULL, BrokerStage
 from chaos.simulate.faults import Injector
 from chaos.simulate.plan import Fault
 
@@ -18,6 +19,7 @@ class BrokerInjector(Injector):
         self._brokers = stage
         self._kinds |= {
             "namesrv-kill": self._namesrv_kill,
+            "namesrv-leader": self._namesrv_leader,
             "namesrv-power": self._namesrv_power,
             "namesrv-cut": self._namesrv_cut,
             "namesrv-stop": self._namesrv_stop,
@@ -60,6 +62,19 @@ class BrokerInjector(Injector):
         self._later(fault.lasting_ms, self._brokers.start_namesrv)
         return True
 
+    def _namesrv_leader(self, fault: Fault) -> bool:
+        """It is killed, and a moment later the leader: clients find the next one without it."""
+        if self._stage.leader() is None:
+            return False
+        self._namesrv_kill(fault)
+        shorter = replace(fault, lasting_ms=fault.lasting_ms // 2)
+
+        def kill() -> None:
+            self._kill(shorter)
+
+        self._later(fault.pick % 100, kill)
+        return True
+
     def _namesrv_power(self, fault: Fault) -> bool:
         self._world.power_cut(NAMESRV, mode=self._mode(fault))
         self._later(fault.lasting_ms, self._brokers.start_namesrv)
@@ -84,11 +99,13 @@ class BrokerInjector(Injector):
     # Clients
 
     def _client_kill(self, fault: Fault) -> bool:
-        """A producer, a consumer or the operator; it comes back and goes on."""
-        running = [name for name in self._brokers.client_names if self._world.nodes[name].process is not None]
+        """Every second time the reader, else any client; it comes back and goes on."""
+        names = self._brokers.client_names
+        wanted = names[PULL : PULL + 1] if fault.pick % 2 else names
+        running = [name for name in wanted if self._world.nodes[name].process is not None]
         if not running:
             return False
-        name = running[fault.pick % len(running)]
+        name = running[fault.pick // 2 % len(running)]
         self._world.kill(name)
         self._later(fault.lasting_ms, partial(self._brokers.start_client, name))
         return True

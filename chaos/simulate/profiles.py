@@ -92,8 +92,9 @@ CLIENTS_CUT = Draw("clients-cut", targets=LEADERS, lasting_ms=(100, 4_000))
 
 NAMESRV_KILL = Draw("namesrv-kill", lasting_ms=(50, 6_000))
 NAMESRV_POWER = Draw("namesrv-power", lasting_ms=(50, 6_000))
-NAMESRV_CUT = Draw("namesrv-cut", targets=LEADERS, lasting_ms=(100, 8_000))
-NAMESRV_STOP = Draw("namesrv-stop", lasting_ms=(100, 8_000))
+NAMESRV_CUT = Draw("namesrv-cut", 2, LEADERS, (100, 8_000))
+NAMESRV_STOP = Draw("namesrv-stop", 2, lasting_ms=(100, 8_000))
+NAMESRV_LEADER = Draw("namesrv-leader", 2, ("leader",), (200, 6_000))
 CLIENT_KILL = Draw("client-kill", 2, lasting_ms=(20, 4_000))
 
 OLD_LEADS = "a new leader while the old one still leads"
@@ -118,7 +119,8 @@ TORN = "torn tail recovered"
 VOTES_LOST = "term and vote lost"
 MISDIRECTED = ("misdirected write in data", "misdirected write in index", "misdirected write in hardstate")
 RETIRED, INSTALLED, END_OF_INSTALL = "a log begins later", "a snapshot installed", "end during an install"
-STORED = "a send of unknown outcome is stored"
+STORED, LOST = "a send of unknown outcome is stored", "a send of unknown outcome is nowhere"
+TWICE = "a message was sent again and is there twice"
 NEW_LEADER = "a consumer went on with a new leader"
 MOVED_ON = "a consumer offset moved on with a new leader"
 NAMESRV_DOWN = "the NameServer was down while the leader changed"
@@ -208,10 +210,10 @@ PROFILES: dict[str, Profile] = {
     "brokers": Profile(
         (
             KILL, KILL_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, STALL, CLOCK_JUMP, CUT, ISOLATE, CLIENTS_CUT,
-            DELAY, RESET, HALF_OPEN, NAMESRV_KILL, NAMESRV_CUT, NAMESRV_STOP, CLIENT_KILL,
+            DELAY, RESET, HALF_OPEN, NAMESRV_LEADER, NAMESRV_CUT, NAMESRV_STOP, CLIENT_KILL,
         ),
         brokers=True,
-        marks=(TAIL, STORED, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN),
+        marks=(STORED, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN),
     ),
     "brokers-power": Profile(
         (
@@ -219,7 +221,7 @@ PROFILES: dict[str, Profile] = {
             ISOLATE, NAMESRV_POWER, CLIENT_KILL,
         ),
         brokers=True,
-        marks=(NOT_DURABLE, ALL_DARK, OWN_SNAPSHOT, STORED, NEW_LEADER, MADE_MEANWHILE),
+        marks=(TAIL, NOT_DURABLE, ALL_DARK, OWN_SNAPSHOT, STORED, LOST, TWICE, MADE_MEANWHILE),
     ),
     "brokers-retention": Profile(
         (
