@@ -18,7 +18,7 @@ from chaos.simulate.plan import Operation
 from client.errors import ClientError, OutcomeUnknown
 from client.message import Message, MessageQueue, ReceivedMessage, SendResult
 from client.offsets import FromWhere
-from client.options import ClientOptions, ConsumerOptions
+from client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from client.producer import AsyncProducer
 from client.pull_consumer import AsyncPullConsumer
 from client.push_consumer import AsyncPushConsumer
@@ -33,6 +33,8 @@ FIRST_TOPIC = "auto"
 TAGS = 3
 PLAIN_UP_TO = 4096
 """Larger bodies do not get smaller by compression, every second time."""
+PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=0.25))
+"""Of the producers: who waits briefly does not know what became of its messages."""
 COMMIT_EVERY_S = 0.7
 ASSIGN_EVERY_S = 2.0
 PULL_GROUP, PUSH_GROUP = "readers", "workers"
@@ -78,6 +80,7 @@ class Planned(Program):
         super().__init__(stage, number, history, topics)
         self._operations = operations
         self._next = 0
+        self.patience = PATIENCE[number % len(PATIENCE)]
         self.last_sent = False
 
     @property
@@ -87,7 +90,7 @@ class Planned(Program):
 
     async def main(self, env: Env) -> None:
         self.lives += 1
-        async with AsyncProducer("producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
+        async with AsyncProducer("producers", NAMESRV_ADDR, self.patience, self.options(), env) as producer:
             while self._next < len(self._operations):
                 operation = self._operations[self._next]
                 early = operation.at_ms * MS - self.now()

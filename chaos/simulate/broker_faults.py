@@ -10,6 +10,8 @@ from chaos.simulate.broker_stage import NAMESRV, PULL, BrokerStage
 from chaos.simulate.faults import Injector
 from chaos.simulate.plan import Fault
 
+DERIVED = ("consumequeue", "state")
+
 
 class BrokerInjector(Injector):
     """Also hits the NameServer and the clients; brokers are shut down as by SIGTERM."""
@@ -24,6 +26,7 @@ class BrokerInjector(Injector):
             "namesrv-cut": self._namesrv_cut,
             "namesrv-stop": self._namesrv_stop,
             "client-kill": self._client_kill,
+            "eio-derived": self._derived_error,
         }
 
     def finish(self) -> None:
@@ -94,6 +97,29 @@ class BrokerInjector(Injector):
             return False
         self._world.stop(NAMESRV)
         self._later(fault.lasting_ms, partial(self._world.cont, NAMESRV))
+        return True
+
+    # Derived files
+
+    def _derived_error(self, fault: Fault) -> bool:
+        """The next writes or fsyncs of ConsumeQueues or of their snapshot fail: the broker ends."""
+        target = self._target(fault)
+        if target is None:
+            return False
+        disk, machine = self._world.nodes[target].disk, self._stage.machines[target]
+        place = DERIVED[fault.pick // 2 % len(DERIVED)]
+        disk.fail(
+            "fsync" if fault.pick % 2 else "write", fault.amount, f"{self._brokers.broker_root}/{place}"
+        )
+        machine.may_end = True
+
+        def again() -> None:
+            disk.mend()
+            machine.may_end = False
+            self._world.kill(target)
+            self._stage.start(target)
+
+        self._later(fault.lasting_ms, again)
         return True
 
     # Clients

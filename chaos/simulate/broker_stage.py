@@ -20,6 +20,7 @@ from chaos.simulate.plan import Plan
 from chaos.simulate.probe import Probe
 from chaos.simulate.stage import PUSH_BYTES, Stage
 from dledger.config import NodeConfig
+from dledger.errors import NodeFailed
 from dledger.host import Chunk, Host, LogReader, Role
 from dledger.node import Node
 from formats.entry import unpack_header
@@ -108,6 +109,7 @@ class BrokerStage(Stage):
 
     clients = 6
     bystanders = (NAMESRV,)
+    may_raise = (NodeFailed, OSError)
     broker_root = "/store"
     """Where a broker has its files."""
 

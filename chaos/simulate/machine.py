@@ -42,6 +42,8 @@ class Machine:
         """A spare machine is not, until its node is to be added."""
         self.excused = False
         """Its disk failed: the node may end with an error, and know less afterwards."""
+        self.may_end = False
+        """Its disk fails beside the log: the process may end with an error, but its log knows no less."""
         self.log: dict[int, Entry] = {}
         """The log as its node last had it, in memory or not, with the entries before its beginning: those
         that were committed there."""

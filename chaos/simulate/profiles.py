@@ -95,6 +95,7 @@ NAMESRV_POWER = Draw("namesrv-power", lasting_ms=(50, 6_000))
 NAMESRV_CUT = Draw("namesrv-cut", 2, LEADERS, (100, 8_000))
 NAMESRV_STOP = Draw("namesrv-stop", 2, lasting_ms=(100, 8_000))
 NAMESRV_LEADER = Draw("namesrv-leader", 2, ("leader",), (200, 6_000))
+EIO_DERIVED = Draw("eio-derived", 2, lasting_ms=(1_000, 6_000), amount=(1, 3))
 CLIENT_KILL = Draw("client-kill", 2, lasting_ms=(20, 4_000))
 
 OLD_LEADS = "a new leader while the old one still leads"
@@ -127,6 +128,7 @@ NAMESRV_DOWN = "the NameServer was down while the leader changed"
 SAME_GROUP = "a consumer went on where its group had been"
 AGAIN = "a group was handed a message again"
 OWN_SNAPSHOT = "a broker goes on from its own snapshot"
+DERIVED = "a broker ended by its derived files"
 MADE_MEANWHILE = "a topic was made while the leader changed"
 
 PROFILES: dict[str, Profile] = {
@@ -213,15 +215,15 @@ PROFILES: dict[str, Profile] = {
             DELAY, RESET, HALF_OPEN, NAMESRV_LEADER, NAMESRV_CUT, NAMESRV_STOP, CLIENT_KILL,
         ),
         brokers=True,
-        marks=(STORED, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN),
+        marks=(TWICE, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN),
     ),
     "brokers-power": Profile(
         (
             POWER, POWER_CRASH, POWER_ALL, CRASH, KILL, EIO_WRITE, EIO_FSYNC, DISK_SLOW, DISK_HANG, WIPE,
-            ISOLATE, NAMESRV_POWER, CLIENT_KILL,
+            EIO_DERIVED, ISOLATE, NAMESRV_POWER, CLIENT_KILL,
         ),
         brokers=True,
-        marks=(TAIL, NOT_DURABLE, ALL_DARK, OWN_SNAPSHOT, STORED, LOST, TWICE, MADE_MEANWHILE),
+        marks=(TAIL, NOT_DURABLE, ALL_DARK, OWN_SNAPSHOT, STORED, LOST, TWICE, MADE_MEANWHILE, DERIVED),
     ),
     "brokers-retention": Profile(
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from errno import EIO
 from functools import partial
 
 from chaos.invariants import Cluster, Entry, InvariantViolated
@@ -54,7 +55,9 @@ class WatchedWorld(World):
             self.on_end(process, how)
 
 
-def _by_its_disk(error: NodeFailed) -> bool:
+def _by_its_disk(error: BaseException) -> bool:
+    if not isinstance(error, NodeFailed):
+        return isinstance(error, OSError) and error.errno == EIO
     cause = error.__cause__
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
@@ -66,6 +69,8 @@ class Stage:
 
     clients = CLIENTS
     """Machines of clients."""
+    may_raise: tuple[type[BaseException], ...] = (NodeFailed,)
+    """With what a program of the group may end, when its disk failed."""
     bystanders: tuple[str, ...] = ()
     """Further machines, neither of the group nor of clients."""
 
@@ -105,7 +110,7 @@ class Stage:
         machine.probe = machine.host = None
         self.batches.started(machine)
         main = partial(self._main, machine=machine)
-        self.world.restart(name, main, may_raise=(NodeFailed,))
+        self.world.restart(name, main, may_raise=self.may_raise)
 
     async def _main(self, env: Env, machine: Machine) -> None:
         known = (*self.founders, *(() if machine.name in self.founders else (machine.name,)))
@@ -155,8 +160,11 @@ class Stage:
         if how.error is None:
             return
         error = how.error
-        if machine.excused and isinstance(error, NodeFailed) and _by_its_disk(error):
+        excused = machine.excused or machine.may_end
+        if excused and isinstance(error, self.may_raise) and _by_its_disk(error):
             self.marks.reach("node ended by its disk")
+            if machine.may_end:
+                self.marks.reach("a broker ended by its derived files")
             self.world.push(self.world.now + RESTART_NS, self._restart, machine.name)
             return
         self.world.fail(process, "the node ended", error)
