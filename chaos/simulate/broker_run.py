@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
 from chaos.invariants import InvariantViolated
-from chaos.sim import Trace
+from chaos.sim import RunTimeout, Trace
 from chaos.sim.settings import MS
 from chaos.simulate.broker_clients import (
     FIRST_TOPIC,
@@ -64,7 +64,7 @@ class BrokerRun(Run):
         self.broker_history = BrokerHistory()
         self._broker_verdict = BrokerVerdict()
         self._programs: list[Program] = []
-        self._waits_for = (-1, -1)
+        self._waits_for = (-1, -1, -1)
 
     def make_stage(self) -> BrokerStage:
         return BrokerStage(self.plan, self._trace)
@@ -94,18 +94,24 @@ class BrokerRun(Run):
         """The plan is done, routes are right, each topic takes one more message, all consumers catch up."""
         world = self.stage.world
         planned = [program for program in self._programs if isinstance(program, Planned)]
-        world.run_until(lambda: all(program.done for program in planned), CLIENTS_LIMIT_S)
+        self._within(CLIENTS_LIMIT_S, "the clients end", lambda: all(program.done for program in planned))
         # Before that a producer that begins may not find its topics: routes are what it asks for first.
-        world.run_until(self.stage.routes_are_right, ROUTES_LIMIT_S)
+        self._within(ROUTES_LIMIT_S, "the NameServer knows all brokers", self.stage.routes_are_right)
         self.stage.cluster.count("the NameServer knows the leader and the others")
         last = next(program for program in self._programs if isinstance(program, Producer))
         world.spawn(last.name, last.send_last)
-        world.run_until(lambda: last.last_sent, PROGRESS_LIMIT_S)
-        world.run_until(self._caught_up, CATCH_UP_LIMIT_S)
+        self._within(PROGRESS_LIMIT_S, "each topic takes a message", lambda: last.last_sent)
+        self._within(CATCH_UP_LIMIT_S, "all consumers catch up", self._caught_up)
+
+    def _within(self, limit_s: float, what: str, happened: Callable[[], bool]) -> None:
+        try:
+            self.stage.world.run_until(happened, limit_s)
+        except RunTimeout as error:
+            raise InvariantViolated(f"after healing it does not happen that {what}: {error}") from error
 
     def _caught_up(self) -> bool:
         """Whether every group was handed everything; looked at only when something changed."""
-        now = (len(self.broker_history.receipts), self.stage.ledger.index)
+        now = (len(self.broker_history.receipts), self.stage.ledger.index, self.stage.begun)
         if now == self._waits_for:
             return False
         self._waits_for = now
