@@ -16,7 +16,7 @@ from chaos.sim.node import Main
 from chaos.simulate.broker_replay import BrokerReplay
 from chaos.simulate.chronicle import Replay
 from chaos.simulate.machine import Machine
-from chaos.simulate.plan import Plan
+from chaos.simulate.plan import BROKER_PRODUCERS, Plan
 from chaos.simulate.probe import Probe
 from chaos.simulate.stage import PUSH_BYTES, Stage
 from dledger.config import NodeConfig
@@ -35,7 +35,8 @@ NAMESRV_PORT = 9876
 CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
 LIMITS = StoreLimits(flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_queue=16)
 """Derived files and their snapshots often, and so little in memory that reads go to the files."""
-PRODUCERS, OPERATOR, PULL, PUSH = (0, 1), 2, 3, (4, 5)
+PRODUCERS, OPERATOR = tuple(range(BROKER_PRODUCERS)), BROKER_PRODUCERS
+PULL, PUSH = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3)
 """Numbers of the client machines."""
 
 
@@ -107,7 +108,7 @@ class WatchedHost:
 class BrokerStage(Stage):
     """Brokers on the machines of the group."""
 
-    clients = 6
+    clients = PUSH[-1] + 1
     bystanders = (NAMESRV,)
     may_raise = (NodeFailed, OSError)
     broker_root = "/store"
@@ -227,7 +228,7 @@ class BrokerStage(Stage):
     def committed(self, probe: Probe) -> None:
         """A commit index moved: the ledger follows the highest."""
         if self.ledger.index < self.cluster.commit_index:
-            probe._guarded(self._advance)
+            probe.guarded(self._advance)
 
     def _advance(self) -> None:
         for header, record in self.chronicle.entries(self.ledger.index + 1, self.cluster.commit_index):
