@@ -182,7 +182,8 @@ def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
 
 def concerns(suite: Suite, mutant: Mutant) -> bool:
     """Whether the suite runs against a change there."""
-    return not suite.packages or any(path.split("/")[0] in suite.packages for path in mutant.paths)
+    places = [place for path in mutant.paths for place in (path, path.split("/")[0])]
+    return not suite.packages or any(place in suite.packages for place in places)
 
 
 def copy_tree(folder: Path) -> Path:
@@ -216,12 +217,14 @@ def _run_tests(suite: Suite, tree: Path) -> Outcome:
 
 def _run_seeds(suite: Suite, tree: Path) -> Outcome:
     """One seed, then two, four ...: most mutants need few. Marks that were not reached do not count."""
-    start, size = 0, 1
+    start, size, turn = 0, 1, 0
     until = time.monotonic() + suite.limit_s
     while start < suite.seeds and time.monotonic() < until:
         size = min(size, suite.seeds - start)
         arguments = ["-m", "chaos", "sim", "--start", str(start), "--seeds", str(size)]
         arguments += ["--no-shrink", "--json", "--replays", str(tree / "replays")]
+        if suite.profiles:
+            arguments += ["--profile", suite.profiles[turn % len(suite.profiles)]]
         done = _python(arguments, tree, suite.limit_s)
         try:
             said = json.loads(done.stdout.splitlines()[-1])
@@ -234,6 +237,7 @@ def _run_seeds(suite: Suite, tree: Path) -> Outcome:
             return Outcome(text[:_LONGEST], first["seed"] + 1, _tail(done.stdout))
         start += size
         size *= 2
+        turn += 1
     return Outcome("", start)
 
 

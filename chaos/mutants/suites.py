@@ -19,8 +19,10 @@ class Suite:
     tests: tuple[str, ...] = ()
     seeds: int = 0
     """Of `python -m chaos sim` instead of tests, in growing parts until one is violated."""
+    profiles: tuple[str, ...] = ()
+    """Of those seeds, in turn; empty: each seed has its own."""
     packages: tuple[str, ...] = ()
-    """Empty: for all."""
+    """Or single modules. Empty: for all."""
 
 
 CORE = ("dledger", "formats", "runtime")
@@ -52,8 +54,16 @@ SUITES: tuple[Suite, ...] = (
     Suite("schedules", FAST, 120, ("tests/dledger/test_core_schedules.py",), packages=CORE),
     Suite("store-model", FAST, 180, ("tests/dledger/test_log_store_model.py",), packages=CORE),
     Suite("codecs", FAST, 120, ("tests/dledger/test_codec_fuzz.py",), packages=CORE),
-    Suite("broker", FAST, 300, ("tests/broker",), packages=("broker",)),
+    Suite("broker", FAST, 300, ("tests/broker",), packages=("broker", "formats/state.py")),
     Suite("seeds", SIM, 900, seeds=36, packages=CORE),
+    Suite(
+        "broker-seeds",
+        SIM,
+        900,
+        seeds=24,
+        profiles=("brokers", "brokers-power", "brokers-retention"),
+        packages=("broker", "formats/state.py"),
+    ),
     Suite(
         "scenarios",
         SIM,

@@ -5,19 +5,33 @@ The judge's own memory: logs may begin late, and then nobody's disk holds what c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
 
 from chaos.invariants import Entry, InvariantViolated
-from chaos.simulate.register_host import State
 from formats.entry import HEADER_SIZE, EntryHeader, unpack_header
+
+
+class Replay(Protocol):
+    """A state machine that is made of entries, one after the other: the judge's own."""
+
+    index: int
+    """Of the last entry applied, -1 for none."""
+
+    def apply(self, header: EntryHeader, record: bytes) -> None:
+        """One entry; total."""
+
+    def encode(self) -> bytes:
+        """Canonical: equal states give equal bytes."""
 
 
 class Chronicle:
     """Entries as the first node had them that had them; equal chains make all others equal."""
 
-    def __init__(self, committed: Mapping[int, Entry]) -> None:
-        """`committed`: what the group committed so far; it grows."""
+    def __init__(self, committed: Mapping[int, Entry], fresh: Callable[[], Replay]) -> None:
+        """`committed`: what the group committed so far; it grows. `fresh` makes the state of no entry."""
         self._committed = committed
+        self._fresh = fresh
         self._entries: dict[tuple[int, int], bytes] = {}
 
     def note(self, index: int, term: int, data: memoryview) -> None:
@@ -38,7 +52,7 @@ class Chronicle:
         """The state at each of these indexes, by replay from the first entry."""
         wanted = dict.fromkeys(indexes)
         found: dict[int, bytes] = {}
-        state = State()
+        state = self._fresh()
         if state.index in wanted:
             found[state.index] = state.encode()
         for header, record in self.entries(0, max(wanted, default=-1)):

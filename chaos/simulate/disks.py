@@ -37,6 +37,14 @@ from formats.store_files import (
 )
 
 
+def find_file(disk: Disk, path: str) -> bytes:
+    """Content of a file as programs see it; empty when it is not there."""
+    place: Inode | Directory | None = disk.root
+    for part in path.strip("/").split("/"):
+        place = place.names.get(part) if isinstance(place, Directory) else None
+    return bytes(place.content) if isinstance(place, Inode) else b""
+
+
 class StoreOnDisk:
     """One node's store directory as its disk holds it."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from chaos.sim import Process
 from chaos.sim.settings import MS
 from chaos.simulate.plan import Fault
 from chaos.simulate.rot_faults import RotFaults
@@ -152,8 +153,13 @@ class Injector(RotFaults):
                 self._end_all(fault, cut)
 
         self._stage.when_ended(process, rest)
-        self._later(fault.lasting_ms + AGAIN_MS, lambda: self._world.power_cut(target))
+        self._later(fault.lasting_ms + AGAIN_MS, partial(self._had_no_effect, process, target))
         return True
+
+    def _had_no_effect(self, process: Process, target: str) -> None:
+        """The moment for which all were to lose power should have come by now."""
+        if self._world.nodes[target].process is process:  # nobody would start a later one again
+            self._world.power_cut(target)
 
     def _end_all(self, fault: Fault, end: Callable[[str], None]) -> bool:
         for place, name in enumerate(self._stage.names):

@@ -87,7 +87,9 @@ class LinkFaults:
                 self._world.network.heal(source, target)
 
     def _everybody_but(self, target: str) -> list[str]:
-        return [name for name in (*self._stage.names, *self._stage.client_names) if name != target]
+        stage = self._stage
+        everybody = (*stage.names, *stage.client_names, *stage.bystanders)
+        return [name for name in everybody if name != target]
 
     def _cut(self, fault: Fault) -> bool:
         target = self._target(fault) or self._stage.names[0]

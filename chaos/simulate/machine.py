@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from chaos.invariants import Entry, InvariantViolated
 from chaos.simulate.disks import DurableMark, StoreOnDisk
@@ -12,12 +12,22 @@ from formats.store_files import DATA_DIR, INDEX_DIR, segment_name
 
 if TYPE_CHECKING:
     from chaos.simulate.probe import Probe
-    from chaos.simulate.register_host import RegisterHost
     from chaos.simulate.stage import Stage
     from dledger.node import Node
 
 KIND_AT = 32
 """Where the kind lies in the header of an entry: the one byte that nothing covers (docs/guarantees.md)."""
+
+
+class Replica(Protocol):
+    """The state machine of one life of a node."""
+
+    @property
+    def index(self) -> int:
+        """Of the last entry applied, -1 for none."""
+
+    def content(self) -> bytes:
+        """The whole state, as the judge's replay encodes it."""
 
 
 class Machine:
@@ -32,6 +42,8 @@ class Machine:
         """A spare machine is not, until its node is to be added."""
         self.excused = False
         """Its disk failed: the node may end with an error, and know less afterwards."""
+        self.may_end = False
+        """Its disk fails beside the log: the process may end with an error, but its log knows no less."""
         self.log: dict[int, Entry] = {}
         """The log as its node last had it, in memory or not, with the entries before its beginning: those
         that were committed there."""
@@ -49,7 +61,7 @@ class Machine:
         """A fault of its disk waits for its moment."""
         self.node_dir = f"/store/dledger-{name}"
         self.probe: Probe | None = None
-        self.host: RegisterHost | None = None
+        self.host: Replica | None = None
         self.renew_reader()
 
     def renew_reader(self) -> None:

@@ -23,6 +23,9 @@ NEAR_FAULTS = 0.35
 LARGEST_BODY = 12 * 1024
 LARGEST_BATCH = 12 * 1024
 """Bytes of the bodies of a client batch: more than a push frame aims at."""
+BROKER_PRODUCERS = 2
+TOPIC_CHANGES = 6
+"""By the operator of a run with brokers; all but the first come when a fault does."""
 BATCHES = 0.3
 """Share of the bursts that are client batches."""
 
@@ -33,7 +36,8 @@ class Operation:
 
     `kind`: "append" (`size` bytes), "burst" (`count` appends of `size` bytes at once), "batch" (the same as a
     client batch), "get" (an entry that somebody may have: `pick` chooses which), "read" (a read point, of the
-    leader or of a node that `pick` chooses).
+    leader or of a node that `pick` chooses). With brokers: "append", "burst" and "batch" are messages to a
+    topic that `pick` chooses, "topic" makes a topic or gives it more queues.
     """
 
     at_ms: int
@@ -97,7 +101,8 @@ def draw_plan(seed: int, profile: str | None = None) -> Plan:
     chosen = PROFILES[name]
     rng = random.Random(f"{seed}/plan/{name}")
     faults = _draw_faults(rng, chosen)
-    operations = _draw_operations(rng, chosen, faults)
+    draw_operations = _draw_broker_operations if chosen.brokers else _draw_operations
+    operations = draw_operations(rng, chosen, faults)
     return Plan(seed, name, chosen.nodes, chosen.spares, DURATION_MS, operations, faults)
 
 
@@ -128,6 +133,34 @@ def _draw_operations(
         else:
             operations.append(Operation(at, client, "append", size=_size(rng)))
             done += 1
+    return tuple(sorted(operations, key=lambda one: (one.at_ms, one.client)))
+
+
+def _draw_broker_operations(
+    rng: random.Random, profile: Profile, faults: tuple[Fault, ...]
+) -> tuple[Operation, ...]:
+    """Sends of two producers, and changes of topics by an operator: the third client."""
+    operations: list[Operation] = []
+    done = 0
+    while done < profile.operations:
+        at = rng.randint(500, DURATION_MS - 1500)
+        chance = rng.random()
+        if rng.random() < NEAR_FAULTS:
+            at = max(rng.choice(faults).at_ms + rng.randint(-60, 120), 500)
+        client, pick = rng.randrange(BROKER_PRODUCERS), rng.randrange(1 << 16)
+        count = rng.randint(3, 12)
+        if chance < 0.05:
+            size = rng.choice((40, 200, LARGEST_BATCH // count))
+            operations.append(Operation(at, client, "batch", size=size, count=count, pick=pick))
+        elif chance < 0.1:
+            operations.append(Operation(at, client, "burst", size=_size(rng), count=count, pick=pick))
+        else:
+            count = 1
+            operations.append(Operation(at, client, "append", size=_size(rng), pick=pick))
+        done += count
+    for place in range(TOPIC_CHANGES):
+        at = rng.choice(faults).at_ms + rng.randint(0, 50) if place else rng.randint(500, 4_000)
+        operations.append(Operation(at, BROKER_PRODUCERS, "topic", pick=rng.randrange(1 << 16)))
     return tuple(sorted(operations, key=lambda one: (one.at_ms, one.client)))
 
 

@@ -7,12 +7,12 @@ the log, (term, chain, pos, size) by index, so that each comparison is a look-up
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from chaos.invariants import Entry, InvariantViolated, NodeState, check_node, check_step
 from chaos.simulate.disks import entry_of
-from chaos.simulate.register_host import HostEvents, State
+from chaos.simulate.register_host import HostEvents
 from dledger.host import LogReader, Role
 from dledger.log.base import LogBase
 from dledger.log.tail import Batch
@@ -75,23 +75,23 @@ class Probe(HostEvents):
 
         def probed_append(batch: Batch) -> None:
             append(batch)
-            self._guarded(self._appended, batch)
+            self.guarded(self._appended, batch)
 
         def probed_truncate(index: int) -> Coroutine[Any, Any, None]:
-            self._guarded(self._cut, index)
+            self.guarded(self._cut, index)
             return truncate(index)
 
         def probed_drop_before(base: LogBase) -> Coroutine[Any, Any, bool]:
             if base.index > self.machine.base.index:
-                self._guarded(self.machine.begins, base)
+                self.guarded(self.machine.begins, base)
             return drop_before(base)
 
         def probed_reset(base: LogBase) -> Coroutine[Any, Any, None]:
-            self._guarded(self._replaced, base)
+            self.guarded(self._replaced, base)
             return reset(base)
 
         def probed_send(peer: str, message: Message) -> None:
-            self._guarded(self._sends, peer, message)
+            self.guarded(self._sends, peer, message)
             send(peer, message)
 
         node.log.append = probed_append  # type: ignore[method-assign]
@@ -129,7 +129,8 @@ class Probe(HostEvents):
             check_step(self._before, after)
         self._before = after
 
-    def _guarded(self, check: Any, *arguments: Any) -> None:
+    def guarded(self, check: Callable[..., object], *arguments: Any) -> None:
+        """Have something checked: what it raises ends the run."""
         # A violation ends the run, but by the world: the node must not handle it.
         try:
             check(*arguments)
@@ -139,30 +140,28 @@ class Probe(HostEvents):
     # What the host hears
 
     def opening(self, log: LogReader) -> None:
-        self._guarded(self._open)
+        self.guarded(self._open)
 
     def role(self, role: Role, term: int) -> None:
         if self.opened:
-            self._guarded(self._role, role, term)
+            self.guarded(self._role, role, term)
 
     def serving(self, term: int) -> None:
-        self._guarded(self._serves, term)
+        self.guarded(self._serves, term)
 
     def committed(self, index: int) -> None:
-        self._guarded(self._committed, index)
+        self.guarded(self._committed, index)
 
     def applied(self, header: EntryHeader) -> None:
-        self._guarded(self._cluster.applied, self.machine.store, header.index, header.term, header.chain_crc)
+        self.guarded(self._cluster.applied, self.machine.store, header.index, header.term, header.chain_crc)
 
-    def restored(self, state: State, index: int) -> None:
-        self._guarded(self._restored, state, index)
+    def restored(self, content: bytes, index: int) -> None:
+        self.guarded(self._restored, content, index)
 
-    def _restored(self, state: State, index: int) -> None:
+    def _restored(self, content: bytes, index: int) -> None:
         """A snapshot is what replay makes."""
         replayed = self._stage.chronicle.states([index])[index]
-        self._cluster.same(
-            "snapshot equals replay", [("replay", replayed), (self.machine.name, state.encode())]
-        )
+        self._cluster.same("snapshot equals replay", [("replay", replayed), (self.machine.name, content)])
 
     def _open(self) -> None:
         node, machine = self.node, self.machine

@@ -37,6 +37,8 @@ class Profile:
     """Bytes of a snapshot besides the state."""
     sync_flush: bool = True
     """False: ASYNC_FLUSH. A power cut then takes what was acknowledged, so the atlas counts it as damage."""
+    brokers: bool = False
+    """Whole brokers with a NameServer, producers and consumers, instead of bare nodes."""
     spread_chance: float = 0.0
     """That a worker's job does not run in one piece; it costs a thread each time."""
 
@@ -90,6 +92,14 @@ GARBAGE = Draw("garbage", targets=ANY, lasting_ms=(10, 5_000))
 CROWD = Draw("crowd", targets=ANY, lasting_ms=(10, 5_000), amount=(10, 120))
 CLIENTS_CUT = Draw("clients-cut", targets=LEADERS, lasting_ms=(100, 4_000))
 
+NAMESRV_KILL = Draw("namesrv-kill", lasting_ms=(50, 6_000))
+NAMESRV_POWER = Draw("namesrv-power", lasting_ms=(50, 6_000))
+NAMESRV_CUT = Draw("namesrv-cut", 2, LEADERS, (100, 8_000))
+NAMESRV_STOP = Draw("namesrv-stop", 2, lasting_ms=(100, 8_000))
+NAMESRV_LEADER = Draw("namesrv-leader", 2, ("leader",), (200, 6_000))
+EIO_DERIVED = Draw("eio-derived", 2, lasting_ms=(1_000, 6_000), amount=(1, 3))
+CLIENT_KILL = Draw("client-kill", 2, lasting_ms=(20, 4_000))
+
 OLD_LEADS = "a new leader while the old one still leads"
 RECOVERED = "an append of unknown outcome is in the log"
 NOWHERE = "an append of unknown outcome is nowhere"
@@ -112,6 +122,16 @@ TORN = "torn tail recovered"
 VOTES_LOST = "term and vote lost"
 MISDIRECTED = ("misdirected write in data", "misdirected write in index", "misdirected write in hardstate")
 RETIRED, INSTALLED, END_OF_INSTALL = "a log begins later", "a snapshot installed", "end during an install"
+STORED, LOST = "a send of unknown outcome is stored", "a send of unknown outcome is nowhere"
+TWICE = "a message was sent again and is there twice"
+NEW_LEADER = "a consumer went on with a new leader"
+MOVED_ON = "a consumer offset moved on with a new leader"
+NAMESRV_DOWN = "the NameServer was down while the leader changed"
+SAME_GROUP = "a consumer went on where its group had been"
+AGAIN = "a group was handed a message again"
+OWN_SNAPSHOT = "a broker goes on from its own snapshot"
+DERIVED = "a broker ended by its derived files"
+MADE_MEANWHILE = "a topic was made while the leader changed"
 
 PROFILES: dict[str, Profile] = {
     "kills": Profile((KILL, CRASH, KILL_ALL, RESTARTS), marks=(TAIL, NOT_DURABLE, OLDER_TERM, ROLLED)),
@@ -195,5 +215,31 @@ PROFILES: dict[str, Profile] = {
         (KILL, CRASH, POWER, POWER_CRASH, POWER_ALL, EIO_FSYNC, CUT),
         spread_chance=0.1,
         marks=(TAIL, NOT_DURABLE, RECOVERED, OLDER_TERM),
+    ),
+    "brokers": Profile(
+        (
+            KILL, KILL_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, STALL, CLOCK_JUMP, CUT, ISOLATE, CLIENTS_CUT,
+            DELAY, RESET, HALF_OPEN, NAMESRV_LEADER, NAMESRV_CUT, NAMESRV_STOP, CLIENT_KILL,
+        ),
+        brokers=True,
+        marks=(TWICE, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN),
+    ),
+    "brokers-power": Profile(
+        (
+            POWER, POWER_CRASH, POWER_ALL, CRASH, KILL, EIO_WRITE, EIO_FSYNC, DISK_SLOW, DISK_HANG, WIPE,
+            EIO_DERIVED, ISOLATE, NAMESRV_POWER, CLIENT_KILL,
+        ),
+        brokers=True,
+        marks=(TAIL, NOT_DURABLE, ALL_DARK, OWN_SNAPSHOT, STORED, LOST, TWICE, MADE_MEANWHILE, DERIVED),
+    ),
+    "brokers-retention": Profile(
+        (
+            RETIRE, OUTAGE, CRASH, POWER_CRASH, POWER_ALL, INSTALL_CRASH, WIPE, CUT, CLOCK_JUMP, TERMINATE,
+            NAMESRV_KILL, CLIENT_KILL,
+        ),
+        brokers=True,
+        segment=32 * 1024,
+        reserved_s=15.0,
+        marks=(RETIRED, INSTALLED, ADMITTED, NEW_LEADER),
     ),
 }  # fmt: skip

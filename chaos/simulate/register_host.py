@@ -55,8 +55,8 @@ class HostEvents:
     def opening(self, log: LogReader) -> None:
         """The store is recovered."""
 
-    def restored(self, state: State, index: int) -> None:
-        """The host has the state of a snapshot that is true at `index`."""
+    def restored(self, content: bytes, index: int) -> None:
+        """The host has the state of a snapshot that is true at `index`; `content` is that state, encoded."""
 
     def role(self, role: Role, term: int) -> None:
         """The node's role changed."""
@@ -83,6 +83,15 @@ class RegisterHost:
         self._events = events
         self._ballast = ballast
 
+    @property
+    def index(self) -> int:
+        """Of the last entry applied."""
+        return self.state.index
+
+    def content(self) -> bytes:
+        """The whole state, as `State.encode` has it."""
+        return self.state.encode()
+
     async def open(self, log: LogReader) -> int:
         """Rebuilt from the log."""
         self._events.opening(log)
@@ -95,7 +104,7 @@ class RegisterHost:
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Go on from a state that another replica, or this one, had."""
         self.state = State.decode(parts["state"])
-        self._events.restored(self.state, index)
+        self._events.restored(self.state.encode(), index)
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Nothing of the state depends on where the log begins."""

@@ -1,19 +1,24 @@
-"""One run: a plan played on a stage, checked while it goes on and in the end."""
+"""One run: a plan played on a stage, checked while it goes on and in the end.
+
+`Run` is that of bare nodes; `broker_run.BrokerRun` puts brokers in their place.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 from chaos.invariants import InvariantViolated
 from chaos.sim import RunFailed, RunTimeout, Trace
 from chaos.sim.settings import MS, SECOND
+from chaos.simulate.chronicle import Replay
 from chaos.simulate.clients import Client
 from chaos.simulate.disks import entry_of
 from chaos.simulate.faults import Injector
 from chaos.simulate.history import History, Verdict, judge, judge_batches
 from chaos.simulate.machine import Machine
 from chaos.simulate.plan import CLIENTS, Plan
-from chaos.simulate.register_host import State
+from chaos.simulate.profiles import PROFILES
 from chaos.simulate.stage import Stage
 from formats.entry import EntryHeader, Kind
 from formats.record import decode_record
@@ -57,10 +62,19 @@ class Run:
         self.plan = plan
         self.outcome = Outcome(plan.seed, plan.profile)
         self._trace = trace
-        self.stage = Stage(plan, trace)
-        self.injector = Injector(self.stage)
+        self.stage = self.make_stage()
+        self.injector = self.make_injector()
         self.history = History()
+        self._clients: list[Client] = []
         self._verdict = Verdict()
+
+    def make_stage(self) -> Stage:
+        """Where it is played."""
+        return Stage(self.plan, self._trace)
+
+    def make_injector(self) -> Injector:
+        """Who does what the plan says to the machines."""
+        return Injector(self.stage)
 
     def play(self) -> Outcome:
         """To the end, or to the first violation."""
@@ -78,34 +92,44 @@ class Run:
         stage, world, plan = self.stage, self.stage.world, self.plan
         for name in stage.names:
             stage.start(name)
-        clients = [
-            Client(stage, number, self.history, [one for one in plan.operations if one.client == number])
-            for number in range(CLIENTS)
-        ]
-        for client in clients:
-            world.spawn(client.name, client.main)
+        self.begin_clients()
         self.injector.schedule(plan.faults)
         rng = world.stream("checkpoints")
         for _ in range(CHECKPOINTS):
             world.push(rng.randrange(plan.duration_ms) * MS, lambda _: self.check_all(), None)
         world.run_for(plan.duration_ms / 1000)
-        self._heal(clients)
+        self._heal()
 
-    def _heal(self, clients: list[Client]) -> None:
+    def begin_clients(self) -> None:
+        """Start the programs of the clients."""
+        operations = self.plan.operations
+        self._clients = [
+            Client(self.stage, number, self.history, [one for one in operations if one.client == number])
+            for number in range(CLIENTS)
+        ]
+        for client in self._clients:
+            self.stage.world.spawn(client.name, client.main)
+
+    def _heal(self) -> None:
         """The liveness phase: everything is whole again; the group must go on and agree."""
         world = self.stage.world
         self.injector.finish()
         began = world.now
-        world.run_until(lambda: all(client.done for client in clients), CLIENTS_LIMIT_S)
-        last = clients[0]
-        last.done = False
-        world.run_until(lambda: world.nodes[last.name].process is None, 1)
-        world.spawn(last.name, last.append_last)
-        world.run_until(lambda: last.done, PROGRESS_LIMIT_S)
+        self.await_progress()
         world.run_until(self._agreed, PROGRESS_LIMIT_S)
         self.outcome.recovery_s = (world.now - began) / SECOND
         self.check_all()
         self._judge()
+
+    def await_progress(self) -> None:
+        """All is whole: the clients end, and one more value is taken."""
+        world = self.stage.world
+        world.run_until(lambda: all(client.done for client in self._clients), CLIENTS_LIMIT_S)
+        last = self._clients[0]
+        last.done = False
+        world.run_until(lambda: world.nodes[last.name].process is None, 1)
+        world.spawn(last.name, last.append_last)
+        world.run_until(lambda: last.done, PROGRESS_LIMIT_S)
 
     def _agreed(self) -> bool:
         members = self.stage.members()
@@ -136,24 +160,24 @@ class Run:
             machine.check_units()
             if machine.still_rotten() or machine.node.snapshots.receiver.replacing:
                 continue  # its log cannot be read from the start now
-            rebuilt = self._rebuild(machine, host.state.index)
+            rebuilt = self._rebuild(machine, host.index)
             cluster.same(
                 "state equals a rebuild from the log",
-                [("host", host.state.encode()), ("rebuild", rebuilt.encode())],
+                [("host", host.content()), ("rebuild", rebuilt.encode())],
             )
-            hosts.setdefault(host.state.index, []).append((name, host.state.encode()))
+            hosts.setdefault(host.index, []).append((name, host.content()))
         for index, state in self.stage.chronicle.states(hosts).items():
             cluster.same("equal states at equal indexes", [("all that was committed", state), *hosts[index]])
 
-    def _rebuild(self, machine: Machine, index: int) -> State:
+    def _rebuild(self, machine: Machine, index: int) -> Replay:
         """The state at `index`, from the snapshot at which the log begins and the entries behind it."""
         cluster = self.stage.cluster
-        state = State()
+        state = self.stage.replay()
         if machine.base.pos > 0:
             found = machine.disk_store.snapshot(machine.base.pos, durable=True)
             if found is None:
                 raise InvariantViolated(f"{machine.name}: no snapshot where the log begins: {machine.base}")
-            state = State.decode(found[1]["state"])
+            state = self.stage.replay(found[1], found[0].index)
         for header, body in self._durable_log(machine):
             if header.index <= index:
                 state.apply(header, body)
@@ -174,7 +198,8 @@ class Run:
                 found = store.snapshot(pos, durable=True)
                 if found is not None:
                     manifests.setdefault(pos, []).append((name, found[0]))
-                    states.setdefault(found[0].index, []).append((name, found[1]["state"]))
+                    content = self.stage.replay(found[1], found[0].index).encode()
+                    states.setdefault(found[0].index, []).append((name, content))
         for values in manifests.values():
             self.stage.cluster.same("equal snapshots at equal places", values)
         for index, replayed in self.stage.chronicle.states(states).items():
@@ -198,21 +223,24 @@ class Run:
         last = logs[0][-1][0].index if logs[0] else machines[0].base.index
         if last < cluster.commit_index:
             raise InvariantViolated(f"the log ends before entry {cluster.commit_index}, which was committed")
-        values: dict[int, bytes] = {}
-        for header, body in (*self.stage.chronicle.entries(0, machines[0].base.index), *logs[0]):
-            if header.kind == Kind.RAW:
-                values[header.index] = decode_record(body).body
+        whole = [*self.stage.chronicle.entries(0, machines[0].base.index), *logs[0]]
+        for header, _ in whole:
             committed = cluster.committed.get(header.index)
             if committed is not None and committed != entry_of(header):
                 raise InvariantViolated(
                     f"entry {header.index} was committed as {committed}, the log has {header}"
                 )
+        self.outcome.entries = last + 1
         cluster.count("history of the clients")
+        self.judge_history(whole)
+
+    def judge_history(self, log: Iterable[tuple[EntryHeader, bytes]]) -> None:
+        """What the clients saw fits the whole log: (header, record) of each entry."""
+        values = {header.index: decode_record(body).body for header, body in log if header.kind == Kind.RAW}
         self._verdict = judge(self.history.calls, values)
-        cluster.count("a client batch is whole or not there", len(self.history.batches))
+        self.stage.cluster.count("a client batch is whole or not there", len(self.history.batches))
         if judge_batches(self.history.batches, values) < len(self.history.batches):
             self.stage.marks.reach("a client batch is not there at all")
-        self.outcome.entries = last + 1
         if self._verdict.refused:
             self.stage.marks.reach("an append refused for good reason")
         if self._verdict.recovered:
@@ -227,14 +255,23 @@ class Run:
         outcome.terms = max(stage.cluster.leaders, default=0)
         outcome.elections = stage.elections
         outcome.digest = self._trace.digest if self._trace is not None else ""
-        outcome.history = asdict(self._verdict) | {"operations": len(self.history.calls)}
         outcome.faults = dict(sorted(self.injector.injected.items()))
         outcome.marks = dict(sorted(stage.marks.reached.items()))
         outcome.checks = dict(sorted(stage.cluster.checks.items()))
+        self.sum_up_history()
+
+    def sum_up_history(self) -> None:
+        """The clients' part of the outcome."""
+        self.outcome.history = asdict(self._verdict) | {"operations": len(self.history.calls)}
         for call in self.history.calls:
             if call.end >= 0 and call.kind == "append" and call.outcome == "acknowledged":
-                bucket = _bucket((call.end - call.begin) / MS)
-                outcome.latencies[bucket] = outcome.latencies.get(bucket, 0) + 1
+                self.took((call.end - call.begin) / MS)
+
+    def took(self, latency_ms: float) -> None:
+        """An acknowledged append took so long."""
+        latencies = self.outcome.latencies
+        bucket = _bucket(latency_ms)
+        latencies[bucket] = latencies.get(bucket, 0) + 1
 
 
 def _bucket(latency_ms: float) -> str:
@@ -258,4 +295,8 @@ def kind_of(violation: str) -> str:
 
 def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     """Play one plan."""
+    if PROFILES[plan.profile].brokers:
+        from chaos.simulate.broker_run import BrokerRun  # broker and client are not loaded where unwanted
+
+        return BrokerRun(plan, trace).play()
     return Run(plan, trace).play()

@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: 0, or 1 when something was violated or never reached."""
     if args.list:
         for name in sorted(PROFILES):
-            print(f"{name:<16} {PROFILES[name].nodes} nodes")
+            what = "brokers" if PROFILES[name].brokers else "nodes"
+            print(f"{name:<18} {PROFILES[name].nodes} {what}")
         return 0
     if args.replay:
         return _play(decode_plan(Path(args.replay).read_text()), args)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from errno import EIO
 from functools import partial
 
 from chaos.invariants import Cluster, Entry, InvariantViolated
 from chaos.sim import Exit, Process, Settings, Trace, World
 from chaos.sim.settings import SECOND
 from chaos.simulate.batches import Batches
-from chaos.simulate.chronicle import Chronicle
+from chaos.simulate.chronicle import Chronicle, Replay
 from chaos.simulate.machine import Machine
 from chaos.simulate.marks import NEVER, Marks
 from chaos.simulate.plan import CLIENTS, Plan
 from chaos.simulate.probe import Probe
 from chaos.simulate.profiles import PROFILES
-from chaos.simulate.register_host import RegisterHost
+from chaos.simulate.register_host import RegisterHost, State
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Role
@@ -54,7 +55,9 @@ class WatchedWorld(World):
             self.on_end(process, how)
 
 
-def _by_its_disk(error: NodeFailed) -> bool:
+def _by_its_disk(error: BaseException) -> bool:
+    if not isinstance(error, NodeFailed):
+        return isinstance(error, OSError) and error.errno == EIO
     cause = error.__cause__
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
@@ -64,6 +67,13 @@ def _by_its_disk(error: NodeFailed) -> bool:
 class Stage:
     """Machines by name; starts and restarts nodes; remembers what was seen."""
 
+    clients = CLIENTS
+    """Machines of clients."""
+    may_raise: tuple[type[BaseException], ...] = (NodeFailed,)
+    """With what a program of the group may end, when its disk failed."""
+    bystanders: tuple[str, ...] = ()
+    """Further machines, neither of the group nor of clients."""
+
     def __init__(self, plan: Plan, trace: Trace | None) -> None:
         self.plan = plan
         self.profile = PROFILES[plan.profile]
@@ -72,7 +82,7 @@ class Stage:
         self.cluster = Cluster()
         self.index_units = self.profile.segment // 256
         """In an index file: for segments of about as many entries."""
-        self.chronicle = Chronicle(self.cluster.committed)
+        self.chronicle = Chronicle(self.cluster.committed, self.replay)
         self.marks = Marks()
         self.batches = Batches(self)
         self.elections = 0
@@ -81,12 +91,12 @@ class Stage:
         self._then: dict[Process, Callable[[], None]] = {}
         self.names = tuple(f"n{number}" for number in range(plan.nodes + plan.spares))
         self.founders = self.names[: plan.nodes]
-        self.client_names = tuple(f"c{number}" for number in range(CLIENTS))
+        self.client_names = tuple(f"c{number}" for number in range(self.clients))
         self.peers = {name: f"{name}:{PORT}" for name in self.names}
         self.machines = {name: Machine(self, name) for name in self.names}
         for name in self.founders:
             self.machines[name].in_use = True
-        for name in self.client_names:
+        for name in (*self.client_names, *self.bystanders):
             self.world.node(name)
         self.world.on_log = self._logged
         self.world.on_end = self._ended
@@ -101,7 +111,7 @@ class Stage:
         machine.probe = machine.host = None
         self.batches.started(machine)
         main = partial(self._main, machine=machine)
-        self.world.restart(name, main, may_raise=(NodeFailed,))
+        self.world.restart(name, main, may_raise=self.may_raise)
 
     async def _main(self, env: Env, machine: Machine) -> None:
         known = (*self.founders, *(() if machine.name in self.founders else (machine.name,)))
@@ -121,11 +131,15 @@ class Stage:
             retention=self._retention(),
         )
         probe = Probe(self, machine)
-        machine.host = RegisterHost(probe, self.profile.ballast)
-        node = Node(env, config, machine.host)
+        machine.host = host = RegisterHost(probe, self.profile.ballast)
+        node = Node(env, config, host)
         probe.attach(node)
         machine.probe = probe
         await node.run()
+
+    def replay(self, parts: Mapping[str, bytes] | None = None, index: int = -1) -> Replay:
+        """The judge's own state machine, from nothing or from the parts of a snapshot at `index`."""
+        return State() if parts is None else State.decode(parts["state"])
 
     def _retention(self) -> RetentionSettings:
         reserved_s = self.profile.reserved_s
@@ -150,8 +164,11 @@ class Stage:
         if how.error is None:
             return
         error = how.error
-        if machine.excused and isinstance(error, NodeFailed) and _by_its_disk(error):
+        excused = machine.excused or machine.may_end
+        if excused and isinstance(error, self.may_raise) and _by_its_disk(error):
             self.marks.reach("node ended by its disk")
+            if machine.may_end:
+                self.marks.reach("a broker ended by its derived files")
             self.world.push(self.world.now + RESTART_NS, self._restart, machine.name)
             return
         self.world.fail(process, "the node ended", error)
