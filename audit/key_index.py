@@ -253,6 +253,9 @@ class KeyCheck:
         theirs = self._units(first_position, end_position)
         ours = _pair(position, hashed, first_position)
         found = _pair(theirs.position, theirs.hashed, first_position)
+        if np.array_equal(ours, found):
+            self._check_times(theirs, np.arange(len(ours)), np.ones(len(ours), bool), store_ms, index)
+            return
         absent = ~np.isin(ours, found)
         late = np.flatnonzero(absent & (position >= self._end))  # a message's keys come one by one
         if len(late):
@@ -265,7 +268,10 @@ class KeyCheck:
             text = f" are missing, the first of the message at {position[one]} with key hash {hashed[one]}"
             self._count("KEY_MISSING", len(missing), int(index[missing[0]]), int(index[missing[-1]]), text)
         self._check_dangling(theirs, found, ours, position, index)
-        self._check_times(theirs, found, ours, store_ms, index)
+        order = np.argsort(ours, kind="stable")
+        if len(ours):
+            at = order[np.minimum(np.searchsorted(ours[order], found), len(ours) - 1)]
+            self._check_times(theirs, at, ours[at] == found, store_ms, index)
 
     def _check_dangling(
         self, theirs: _Units, found: Array, ours: Array, position: Array, index: Array
@@ -282,13 +288,9 @@ class KeyCheck:
             text = f" name a key that no message has, the first: {what}"
             self._count("KEY_DANGLING", len(wrong), int(first), int(last), text)
 
-    def _check_times(self, theirs: _Units, found: Array, ours: Array, store_ms: Array, index: Array) -> None:
-        order = np.argsort(ours, kind="stable")
-        if not len(ours):
-            return
-        at = np.minimum(np.searchsorted(ours[order], found), len(ours) - 1)
-        matched = ours[order][at] == found
-        stored = store_ms[order][at]
+    def _check_times(self, theirs: _Units, at: Array, matched: Array, store_ms: Array, index: Array) -> None:
+        """`at`: which of our keys each of their units is, where it is one (`matched`)."""
+        stored = store_ms[at]
         expected = np.clip((stored - theirs.begin_ms) // 1000, 0, MAX_SECONDS)
         # The first unit's time counts from the end of the file before; the file's own begin is its message's.
         fits = np.where(theirs.first, stored == theirs.begin_ms, theirs.seconds == expected)
@@ -296,7 +298,7 @@ class KeyCheck:
         if len(wrong):
             one = int(wrong[0])
             text = f" have a wrong time, the first: {theirs.seconds[one]} s instead of {expected[one]} s"
-            lines = index[order][at][wrong]
+            lines = index[at][wrong]
             self._count("KEY_MISMATCH", len(wrong), int(lines.min()), int(lines.max()), text)
 
     def _count(self, code: str, count: int, first: int, last: int, text: str) -> None:
@@ -433,6 +435,8 @@ def _split(text: Array, owner: Array, begin: Array, end: Array) -> tuple[Array, 
 def _utf16_lengths(text: Array, begin: Array, end: Array) -> Array:
     """Java's String.length of UTF-8 ranges."""
     lengths = end - begin
+    if not (text >= 128).any():
+        return lengths
     high = np.concatenate(([0], np.cumsum(text >= 128)))
     for number in np.flatnonzero(high[end] > high[begin]).tolist():
         value = text[begin[number] : end[number]].tobytes().decode("utf-8", "replace")

@@ -56,6 +56,9 @@ _WEIGHTS = np.cumprod(np.full(1 << 16, 0x9E3779B97F4A7C15, np.uint64))
 """Of the bytes of a topic: powers of an odd number, modulo 2^64."""
 _MAX_HASHED = 256
 """Bytes of the longest text whose hash is computed in columns."""
+_POWERS_BELOW = np.cumprod(np.array([1, *[pow(31, -1, 1 << 32)] * _MAX_HASHED], np.uint32), dtype=np.uint32)
+"""Powers of the inverse of 31, modulo 2^32."""
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,11 +202,12 @@ class QueueNames:
         """Of the queue of each record."""
         if not len(records):
             return np.empty(0, np.int64)
-        names = _topic_rows(np.frombuffer(data, np.uint8), records)
+        width = int(records.topic_size.max())
+        names = padded_rows(np.frombuffer(data, np.uint8), records.topic_at, records.topic_size, width)
         hashed = _hashes(names, records.queue_id, records.topic_size)
         at = np.minimum(np.searchsorted(self._hashes, hashed), max(len(self._hashes) - 1, 0))
         if not len(self._hashes) or not (self._hashes[at] == hashed).all():
-            return self._learn(data, records, hashed)
+            return self._learn(data, records, hashed, names)
         found = self._of_hash[at]
         return found if self._are(found, names, records) else self._singly(data, records)
 
@@ -221,10 +225,16 @@ class QueueNames:
             and (records.queue_id == queue_ids[which]).all()
         )
 
-    def _learn(self, data: bytes, records: Records, hashed: Array) -> Array:
-        found = self._singly(data, records)
+    def _learn(self, data: bytes, records: Records, hashed: Array, names: Bytes) -> Array:
+        distinct, first, which = np.unique(hashed, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        numbers = np.empty(len(distinct), np.int64)
+        numbers[order] = self._singly(data, records[first[order]])
+        found: Array = numbers[which]
+        if not self._are(found, names, records):  # two queues with one hash
+            return self._singly(data, records)
         pairs = dict(zip(self._hashes.tolist(), self._of_hash.tolist(), strict=True))
-        pairs.update(zip(hashed.tolist(), found.tolist(), strict=True))
+        pairs.update(zip(distinct.tolist(), found[first].tolist(), strict=True))
         self._hashes = np.array(sorted(pairs), np.uint64)
         self._of_hash = np.array([pairs[value] for value in sorted(pairs)])
         return found
@@ -233,18 +243,6 @@ class QueueNames:
         starts, sizes = records.topic_at.tolist(), records.topic_size.tolist()
         topics = (data[start : start + size] for start, size in zip(starts, sizes, strict=True))
         return np.array([self.number(key) for key in zip(topics, records.queue_id.tolist(), strict=True)])
-
-
-def _topic_rows(octets: Bytes, records: Records) -> Bytes:
-    """Topics as rows of bytes, filled up with zeros."""
-    width = int(records.topic_size.max())
-    places = np.arange(width)
-    if int(records.topic_at[-1]) + width <= len(octets):
-        names = np.lib.stride_tricks.sliding_window_view(octets, width)[records.topic_at]
-    else:
-        names = octets[np.minimum(records.topic_at[:, None] + places, len(octets) - 1)]
-    names[places >= records.topic_size[:, None]] = 0
-    return names
 
 
 def _hashes(names: Bytes, queue_ids: Array, sizes: Array) -> Array:
@@ -335,18 +333,34 @@ def java_hashes(text: Bytes, begin: Array, end: Array) -> Array:
     """String.hashCode of UTF-8 ranges of `text`, as signed 32-bit numbers."""
     length = end - begin
     width = int(length.max(initial=0))
-    hashed = np.zeros(len(begin), np.int64)
-    odd = np.ones(len(begin), bool)
-    if width <= _MAX_HASHED:
+    if not width or width > _MAX_HASHED:
+        odd = np.flatnonzero(length)
+        hashed = np.zeros(len(begin), np.int64)
+    else:
+        rows = padded_rows(text, begin, length, width)
         state = np.zeros(len(begin), np.uint32)
-        odd[:] = False
-        for place in range(width):
-            inside = place < length
-            octet = text[np.minimum(begin + place, len(text) - 1)]
-            odd |= inside & (octet >= 128)
-            state = np.where(inside, state * np.uint32(31) + octet, state)
+        for column in np.ascontiguousarray(rows.T):
+            state *= np.uint32(31)
+            state += column
+        # So far each text counts as one of `width` characters: divided by a power of 31 again.
+        state *= _POWERS_BELOW[width - length]
         hashed = state.view(np.int32).astype(np.int64)
-    for number in np.flatnonzero(odd).tolist():
+        odd = np.flatnonzero((rows >= 128).any(axis=1)) if (rows >= 128).any() else _NONE
+    for number in odd.tolist():
         value = text[begin[number] : end[number]].tobytes().decode("utf-8", "replace")
         hashed[number] = java_hash(value)
     return hashed
+
+
+def padded_rows(text: Bytes, begin: Array, length: Array, width: int) -> Bytes:
+    """Ranges of `text` as rows of `width` bytes, filled up with zeros."""
+    if len(text) < width:
+        text = np.append(text, np.zeros(width - len(text), np.uint8))
+    start = np.minimum(begin, len(text) - width)
+    rows = np.lib.stride_tricks.sliding_window_view(text, width)[start]
+    for number in np.flatnonzero(start < begin).tolist():  # at the end of the text
+        rest = text[begin[number] :]
+        rows[number] = np.append(rest, np.zeros(width - len(rest), np.uint8))
+    if int(length.min(initial=width)) < width:
+        rows *= np.arange(width) < length[:, None]
+    return rows
