@@ -16,7 +16,7 @@ from tests.audit.store_builder import Log, sample_log, write_group
 
 @pytest.fixture(scope="module")
 def log() -> Log:
-    return sample_log(900)
+    return sample_log()
 
 
 @pytest.fixture
