@@ -261,11 +261,11 @@ class SegmentWalker:
                 self._own_crcs = True
                 if crc != stored:
                     damage = BODY_DAMAGED
-                text, due_before, self._chain_due = pack_chain(index, term, stored), self._chain_due, None
+                linked, due_before, self._chain_due = pack_chain(index, term, stored), self._chain_due, None
                 if self._chain is None:
                     damage |= CHAIN_UNKNOWN
-                elif (due := crc32(text, self._chain)) != chain:
-                    if due_before is not None and crc32(text, due_before) == chain:
+                elif (due := crc32(linked, self._chain)) != chain:
+                    if due_before is not None and crc32(linked, due_before) == chain:
                         self._rotten_chain_field(index - 1)
                     else:
                         damage |= CHAIN_BROKEN
