@@ -16,9 +16,9 @@ from audit.findings import CODES, Finding
 from audit.layout import open_stores, segment_tasks
 from audit.report import Report
 from audit.scan import scan_segment
+from bench.big_store import MIB, add_key_file, write_big_group
 from runtime.env import production_env
 from tests.audit.big_faults import BigGroup, Said, said
-from tests.audit.big_store import MIB, add_key_file, write_big_group
 
 SIZES = [
     pytest.param(300, marks=pytest.mark.slow, id="0.3GB"),
