@@ -17,7 +17,7 @@ import numpy as np
 
 from audit.entries import BODY_DAMAGED, Array, Columns
 from audit.findings import Finding, finding
-from audit.records import Records, has_record, java_hashes, property_texts
+from audit.records import PropertyTexts, Records, has_record, java_hashes
 from audit.walk import Fault
 from formats.entry import HEADER_SIZE as ENTRY_HEADER
 from formats.index_file import (
@@ -218,13 +218,15 @@ class KeyCheck:
         """Whether there is anything to compare with."""
         return bool(self._key_files)
 
-    def add(self, data: bytes, base: int, columns: Columns, records: Records | None) -> None:
-        """One window; `records` are its records when none of them is odd."""
+    def add(
+        self, data: bytes, base: int, columns: Columns, found: tuple[Records, PropertyTexts] | None
+    ) -> None:
+        """One window; `found` are its records and their properties when none of them is odd."""
         if not self.active:
             return
         if self._from < 0:
             self._from = int(columns.pos[0])
-        keys = _keys(data, records) if records is not None else _single_keys(data, base, columns)
+        keys = _keys(data, *found) if found is not None else _single_keys(data, base, columns)
         position, hashed, store_ms, index = keys
         chosen = index <= self._committed
         self._expected.append((position[chosen], hashed[chosen], store_ms[chosen], index[chosen]))
@@ -393,16 +395,17 @@ _Keys = tuple[Array, Array, Array, Array]
 """Position, hash, store time and index of each key."""
 
 
-def _keys(data: bytes, records: Records) -> _Keys:
-    chosen = records[records.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK]
-    if not len(chosen):
+def _keys(data: bytes, records: Records, texts: PropertyTexts) -> _Keys:
+    indexed = records.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+    if not indexed.any():
         return (np.empty(0, np.int64),) * 4
     octets = np.frombuffer(data, np.uint8)
-    topics = java_hashes(octets, chosen.topic_at, chosen.topic_at + chosen.topic_size) * 31 + _HASH_SIGN
-    texts = property_texts(data, chosen)
+    topics = java_hashes(octets, records.topic_at, records.topic_at + records.topic_size) * 31 + _HASH_SIGN
     owners, hashes = [], []
     for name in (UNIQ_KEY, KEYS):
         owner, begin, end = texts.find(name)
+        if not indexed.all():
+            owner, begin, end = (column[indexed[owner]] for column in (owner, begin, end))
         if name == KEYS:
             owner, begin, end = _split(texts.text, owner, begin, end)
         units = _utf16_lengths(texts.text, begin, end)
@@ -414,7 +417,7 @@ def _keys(data: bytes, records: Records) -> _Keys:
     owner = np.concatenate(owners)
     order = np.argsort(owner, kind="stable")
     owner, hashed = owner[order], np.concatenate(hashes)[order]
-    return chosen.physical[owner], hashed, chosen.store_ms[owner], chosen.index[owner]
+    return records.physical[owner], hashed, records.store_ms[owner], records.index[owner]
 
 
 def _split(text: Array, owner: Array, begin: Array, end: Array) -> tuple[Array, Array, Array]:

@@ -51,7 +51,8 @@ _FIXED = np.dtype(
     ]
 )
 _UNITS = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_SEPARATOR = 2
+_BEHIND_NAME, _SEPARATOR = 1, 2
+"""Behind the name of a property, and behind its value."""
 _WEIGHTS = np.cumprod(np.full(1 << 16, 0x9E3779B97F4A7C15, np.uint64))
 """Of the bytes of a topic: powers of an odd number, modulo 2^64."""
 _MAX_HASHED = 256
@@ -255,11 +256,10 @@ def _hashes(names: Bytes, queue_ids: Array, sizes: Array) -> Array:
     return mixed
 
 
-def queue_units(data: bytes, records: Records) -> Array:
-    """The ConsumeQueue unit of each record: a row of 20 bytes, as they lie in a file."""
+def queue_units(records: Records, codes: Array) -> Array:
+    """The ConsumeQueue unit of each record, given its tag code: a row of 20 bytes, as they lie in a file."""
     units = np.empty(len(records), _UNITS)
-    units["physical"], units["size"] = records.physical, records.size
-    units["code"] = tag_codes(data, records)
+    units["physical"], units["size"], units["code"] = records.physical, records.size, codes
     return units.view(np.uint8).reshape(-1, UNIT_SIZE)
 
 
@@ -270,9 +270,9 @@ def differing_units(stored: bytes, expected: bytes, *, without_code: bool) -> li
     return np.flatnonzero((ours != theirs).any(axis=1)).tolist()
 
 
-def tag_codes(data: bytes, records: Records) -> Array:
+def tag_codes(texts: PropertyTexts) -> Array:
     """Tag code of each record: Java's hash of its TAGS property, 0 without."""
-    return property_texts(data, records).hashes(TAGS)
+    return texts.hashes(TAGS)
 
 
 class PropertyTexts:
@@ -283,28 +283,29 @@ class PropertyTexts:
         self._sizes = sizes
         self._starts = np.cumsum(sizes) - sizes
         self._separators = np.append(np.flatnonzero(text == _SEPARATOR), len(text))
+        self._behind_names = np.flatnonzero(text == _BEHIND_NAME)
 
     def find(self, name: str) -> tuple[Array, Array, Array]:
         """Which records have this property, and where in `text` its values begin and end.
 
         The first one of a record counts, as in `formats.properties.find_property`.
         """
-        text, starts = self.text, self._starts
-        needle = name.encode() + b"\x01"
-        count = len(text) - len(needle) + 1
-        if count <= 0:
-            return (np.empty(0, np.int64),) * 3
-        found = text[:count] == needle[0]
-        for place in range(1, len(needle)):
-            found &= text[place : place + count] == needle[place]
-        at = np.flatnonzero(found)
-        owner = np.searchsorted(starts, at, side="right") - 1
-        begins_property = (at == starts[owner]) | (text[at - 1] == _SEPARATOR)
-        whole = begins_property & (at + len(needle) <= (starts + self._sizes)[owner])
-        owner, first = np.unique(owner[whole], return_index=True)
-        begin = at[whole][first] + len(needle)
+        text, raw = self.text, name.encode()
+        at = self._behind_names
+        at = at[int(np.searchsorted(at, len(raw))) :]
+        for back, octet in enumerate(reversed(raw), 1):
+            at = at[text[at - back] == octet]
+        begin = at + 1
+        at = at - len(raw)
+        owner = np.searchsorted(self._starts, begin - 1, side="right") - 1
+        starts = self._starts[owner]
+        whole = (at == starts) | ((at > starts) & (text[at - 1] == _SEPARATOR))
+        owner, begin = owner[whole], begin[whole]
+        if not (np.diff(owner) > 0).all():
+            owner, first = np.unique(owner, return_index=True)
+            begin = begin[first]
         end = self._separators[np.searchsorted(self._separators, begin)]
-        return owner, begin, np.minimum(end, (starts + self._sizes)[owner])
+        return owner, begin, np.minimum(end, (self._starts + self._sizes)[owner])
 
     def hashes(self, name: str) -> Array:
         """Java's hash of this property of each record, 0 without."""

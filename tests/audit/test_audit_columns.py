@@ -25,7 +25,7 @@ from audit.entries import (
 )
 from audit.findings import Row
 from audit.layout import open_store, segment_tasks
-from audit.records import QueueNames, read_records, tag_codes
+from audit.records import QueueNames, property_texts, read_records, tag_codes
 from audit.scan import scan_segment
 from audit.walk import SegmentWalker
 from formats.entry import HEADER, HEADER_SIZE, MAGIC, EntryHeader, Kind, chain_crc
@@ -236,7 +236,7 @@ def test_queues_and_tags_of_records() -> None:
     records = read_records(data, START, columns)
     assert records is not None
     chosen = records[records.dispatched]
-    codes = tag_codes(data, chosen).tolist()
+    codes = tag_codes(property_texts(data, chosen)).tolist()
     for number, code in enumerate(codes):
         at, size = int(chosen.properties_at[number]), int(chosen.properties_size[number])
         tags = find_property(data[at : at + size], TAGS.encode())
@@ -280,7 +280,7 @@ def test_odd_tags_have_the_code_that_the_broker_gives_them(properties: str) -> N
     assert records is not None
     tags = find_property(properties.encode(), TAGS.encode())
     expected = [0, tags_code("first"), tags_code(tags.decode() if tags else None), 0]
-    assert tag_codes(data, records).tolist() == expected
+    assert tag_codes(property_texts(data, records)).tolist() == expected
 
 
 def test_topics_of_two_lengths_and_long_ones_are_told_apart() -> None:
