@@ -53,7 +53,19 @@ SUITES: tuple[Suite, ...] = (
     Suite("store-model", FAST, 180, ("tests/dledger/test_log_store_model.py",), packages=CORE),
     Suite("codecs", FAST, 120, ("tests/dledger/test_codec_fuzz.py",), packages=CORE),
     Suite("broker", FAST, 300, ("tests/broker",), packages=("broker",)),
-    Suite("audit", FAST, 600, ("tests/audit",), packages=("audit",)),
+    Suite(
+        "audit",
+        FAST,
+        600,
+        (
+            "tests/audit/test_audit_compare.py",
+            "tests/audit/test_audit_walk.py",
+            "tests/audit/test_audit_keys.py",
+            "tests/audit/test_audit_columns.py",
+            "tests/audit",
+        ),
+        packages=("audit",),
+    ),
     Suite("seeds", SIM, 900, seeds=36, packages=CORE),
     Suite(
         "scenarios",
