@@ -17,6 +17,8 @@ from audit.layout import open_stores, segment_tasks
 from audit.report import Report
 from audit.scan import scan_segment
 from bench.big_store import MIB, add_key_file, write_big_group
+from formats.snapshot import BEGINS_FILE
+from formats.store_files import encode_json
 from runtime.env import production_env
 from tests.audit.big_faults import BigGroup, Said, said
 
@@ -138,7 +140,6 @@ def test_deleted_segments(group: BigGroup) -> None:
     """Head, middle and tail, and a flipped index unit of an entry that is no more."""
     middle, last = group.segments // 2, group.segments - 1
     group.hide(group.segment(0, 0))
-    group.hide(group.node(0) / "snapshots" / group.segment(0, 1).name)
     group.hide(group.segment(1, middle))
     group.hide(group.segment(2, last))
     inside = group.lone(middle, 0.4)
@@ -152,8 +153,13 @@ def test_deleted_segments(group: BigGroup) -> None:
     expect(group.audit(), found, 2)
 
 
-def test_a_deleted_head_whose_end_has_a_snapshot_is_retention(group: BigGroup) -> None:
+def test_a_head_that_is_gone_was_retired_only_if_the_node_said_so(group: BigGroup) -> None:
+    """A snapshot stands at the end of every segment; only retention notes that the log begins there."""
     group.hide(group.segment(0, 0))
+    expect(group.audit(), [("MISSING_SEGMENT", "n0", *group.span(0))], 2)
+    note = group.node(0) / BEGINS_FILE
+    note.write_bytes(encode_json({"pos": group.log.segment_size, "replace": False}))
+    group.later(note.unlink)
     expect(group.audit(), [("RETENTION", "n0", *group.span(0))], 0)
 
 
