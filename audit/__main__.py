@@ -20,6 +20,7 @@ from audit.shell import (
 )
 from runtime import Env
 from runtime.env import production_env
+from runtime.processes import ProcessWorkers, cores
 from runtime.remote_files import absolute
 
 EPILOG = """exit codes: 0 clean (information only), 1 warnings, 2 errors, 3 critical, 4 could not run.
@@ -48,10 +49,24 @@ def parser() -> argparse.ArgumentParser:
         add_json(command)
         add_report_arguments(command)
         add_audit_arguments(command)
+        command.add_argument(
+            "--jobs",
+            type=_positive,
+            default=cores(),
+            metavar="N",
+            help="processes that scan segments, some 150 MB each (default: one per core, %(default)s)",
+        )
     return top
 
 
-async def main(env: Env, arguments: argparse.Namespace) -> Report:
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}: at least 1")
+    return value
+
+
+async def main(env: Env, arguments: argparse.Namespace, processes: ProcessWorkers | None = None) -> Report:
     """Run the audit; progress on standard error when that is a terminal."""
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -60,7 +75,13 @@ async def main(env: Env, arguments: argparse.Namespace) -> Report:
         if sys.stderr.isatty():
             print(f"\rscanned {done} of {total} segments", end="\n" if done == total else "", file=sys.stderr)
 
-    report = await audit_stores(env, arguments.stores, progress=progress, lag_warning=arguments.lag_warning)
+    report = await audit_stores(
+        env,
+        arguments.stores,
+        progress=progress,
+        lag_warning=arguments.lag_warning,
+        processes=processes,
+    )
     return report.timed(loop.time() - began)
 
 
@@ -74,8 +95,9 @@ def run(argv: list[str] | None = None) -> int:
         print("python -m audit compare: at least two stores are needed", file=sys.stderr)
         return COULD_NOT_RUN
     env = production_env("audit")
+    processes = ProcessWorkers(arguments.jobs) if arguments.jobs > 1 else None
     try:
-        report = asyncio.run(main(env, arguments))
+        report = asyncio.run(main(env, arguments, processes))
         if arguments.json:
             print(json.dumps(report.as_json()), flush=True)
         else:
@@ -84,7 +106,12 @@ def run(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"python -m audit: {error}", file=sys.stderr)
         return COULD_NOT_RUN
+    except KeyboardInterrupt:
+        print("python -m audit: interrupted, nothing was found out", file=sys.stderr)
+        return COULD_NOT_RUN
     finally:
+        if processes is not None:
+            processes.close()
         env.workers.close()
     return process_code(report.exit_code, arguments.fail_on)
 

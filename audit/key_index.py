@@ -17,7 +17,7 @@ import numpy as np
 
 from audit.entries import BODY_DAMAGED, Array, Columns
 from audit.findings import Finding, finding
-from audit.records import Records, has_record, java_hashes, property_texts
+from audit.records import PropertyTexts, Records, has_record, java_hashes
 from audit.walk import Fault
 from formats.entry import HEADER_SIZE as ENTRY_HEADER
 from formats.index_file import (
@@ -218,13 +218,15 @@ class KeyCheck:
         """Whether there is anything to compare with."""
         return bool(self._key_files)
 
-    def add(self, data: bytes, base: int, columns: Columns, records: Records | None) -> None:
-        """One window; `records` are its records when none of them is odd."""
+    def add(
+        self, data: bytes, base: int, columns: Columns, found: tuple[Records, PropertyTexts] | None
+    ) -> None:
+        """One window; `found` are its records and their properties when none of them is odd."""
         if not self.active:
             return
         if self._from < 0:
             self._from = int(columns.pos[0])
-        keys = _keys(data, records) if records is not None else _single_keys(data, base, columns)
+        keys = _keys(data, *found) if found is not None else _single_keys(data, base, columns)
         position, hashed, store_ms, index = keys
         chosen = index <= self._committed
         self._expected.append((position[chosen], hashed[chosen], store_ms[chosen], index[chosen]))
@@ -253,6 +255,9 @@ class KeyCheck:
         theirs = self._units(first_position, end_position)
         ours = _pair(position, hashed, first_position)
         found = _pair(theirs.position, theirs.hashed, first_position)
+        if np.array_equal(ours, found):
+            self._check_times(theirs, np.arange(len(ours)), np.ones(len(ours), bool), store_ms, index)
+            return
         absent = ~np.isin(ours, found)
         late = np.flatnonzero(absent & (position >= self._end))  # a message's keys come one by one
         if len(late):
@@ -265,7 +270,10 @@ class KeyCheck:
             text = f" are missing, the first of the message at {position[one]} with key hash {hashed[one]}"
             self._count("KEY_MISSING", len(missing), int(index[missing[0]]), int(index[missing[-1]]), text)
         self._check_dangling(theirs, found, ours, position, index)
-        self._check_times(theirs, found, ours, store_ms, index)
+        order = np.argsort(ours, kind="stable")
+        if len(ours):
+            at = order[np.minimum(np.searchsorted(ours[order], found), len(ours) - 1)]
+            self._check_times(theirs, at, ours[at] == found, store_ms, index)
 
     def _check_dangling(
         self, theirs: _Units, found: Array, ours: Array, position: Array, index: Array
@@ -282,13 +290,9 @@ class KeyCheck:
             text = f" name a key that no message has, the first: {what}"
             self._count("KEY_DANGLING", len(wrong), int(first), int(last), text)
 
-    def _check_times(self, theirs: _Units, found: Array, ours: Array, store_ms: Array, index: Array) -> None:
-        order = np.argsort(ours, kind="stable")
-        if not len(ours):
-            return
-        at = np.minimum(np.searchsorted(ours[order], found), len(ours) - 1)
-        matched = ours[order][at] == found
-        stored = store_ms[order][at]
+    def _check_times(self, theirs: _Units, at: Array, matched: Array, store_ms: Array, index: Array) -> None:
+        """`at`: which of our keys each of their units is, where it is one (`matched`)."""
+        stored = store_ms[at]
         expected = np.clip((stored - theirs.begin_ms) // 1000, 0, MAX_SECONDS)
         # The first unit's time counts from the end of the file before; the file's own begin is its message's.
         fits = np.where(theirs.first, stored == theirs.begin_ms, theirs.seconds == expected)
@@ -296,7 +300,7 @@ class KeyCheck:
         if len(wrong):
             one = int(wrong[0])
             text = f" have a wrong time, the first: {theirs.seconds[one]} s instead of {expected[one]} s"
-            lines = index[order][at][wrong]
+            lines = index[at][wrong]
             self._count("KEY_MISMATCH", len(wrong), int(lines.min()), int(lines.max()), text)
 
     def _count(self, code: str, count: int, first: int, last: int, text: str) -> None:
@@ -391,16 +395,17 @@ _Keys = tuple[Array, Array, Array, Array]
 """Position, hash, store time and index of each key."""
 
 
-def _keys(data: bytes, records: Records) -> _Keys:
-    chosen = records[records.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK]
-    if not len(chosen):
+def _keys(data: bytes, records: Records, texts: PropertyTexts) -> _Keys:
+    indexed = records.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+    if not indexed.any():
         return (np.empty(0, np.int64),) * 4
     octets = np.frombuffer(data, np.uint8)
-    topics = java_hashes(octets, chosen.topic_at, chosen.topic_at + chosen.topic_size) * 31 + _HASH_SIGN
-    texts = property_texts(data, chosen)
+    topics = java_hashes(octets, records.topic_at, records.topic_at + records.topic_size) * 31 + _HASH_SIGN
     owners, hashes = [], []
     for name in (UNIQ_KEY, KEYS):
         owner, begin, end = texts.find(name)
+        if not indexed.all():
+            owner, begin, end = (column[indexed[owner]] for column in (owner, begin, end))
         if name == KEYS:
             owner, begin, end = _split(texts.text, owner, begin, end)
         units = _utf16_lengths(texts.text, begin, end)
@@ -412,7 +417,7 @@ def _keys(data: bytes, records: Records) -> _Keys:
     owner = np.concatenate(owners)
     order = np.argsort(owner, kind="stable")
     owner, hashed = owner[order], np.concatenate(hashes)[order]
-    return chosen.physical[owner], hashed, chosen.store_ms[owner], chosen.index[owner]
+    return records.physical[owner], hashed, records.store_ms[owner], records.index[owner]
 
 
 def _split(text: Array, owner: Array, begin: Array, end: Array) -> tuple[Array, Array, Array]:
@@ -433,6 +438,8 @@ def _split(text: Array, owner: Array, begin: Array, end: Array) -> tuple[Array, 
 def _utf16_lengths(text: Array, begin: Array, end: Array) -> Array:
     """Java's String.length of UTF-8 ranges."""
     lengths = end - begin
+    if not (text >= 128).any():
+        return lengths
     high = np.concatenate(([0], np.cumsum(text >= 128)))
     for number in np.flatnonzero(high[end] > high[begin]).tolist():
         value = text[begin[number] : end[number]].tobytes().decode("utf-8", "replace")

@@ -16,7 +16,7 @@ from audit.findings import Finding, ReplicaRow, finding
 from audit.unit_files import UnitFiles
 from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, known_magic, unpack_header
 from formats.index_file import NAME_DIGITS
-from formats.snapshot import MANIFEST_FILE, Manifest, decode_manifest
+from formats.snapshot import BEGINS_FILE, MANIFEST_FILE, Manifest, decode_manifest
 from formats.state_file import SNAPSHOT_FILE, CorruptSnapshot, unpack_snapshot
 from formats.store_files import (
     CHECKPOINT_FILE,
@@ -29,6 +29,7 @@ from formats.store_files import (
     Identity,
     decode_checkpoint,
     decode_identity,
+    decode_json,
     parse_segment_name,
     segment_name,
 )
@@ -39,6 +40,7 @@ NODE_PREFIX = "dledger-"
 QUEUES_DIR = "consumequeue"
 COMMITLOG_DIR = "commitlog"
 STATE_DIR = "state"
+_ANYWHERE = 1 << 62
 
 
 class StoreError(Exception):
@@ -80,14 +82,20 @@ class Replica:
     applied: int = -1
     snapshots: tuple[Manifest, ...] = ()
     """Boundary snapshots whose manifest can be believed, by pos."""
+    begins: int = -1
+    """Where the node noted that its log begins: before it removes what comes before, and before it takes a
+    snapshot in its place. -1: it never did."""
 
     @property
     def base_index(self) -> int:
-        """The entry before the beginning of the log, where a snapshot says so; -1 without one.
+        """The entry before the beginning of the log, where a snapshot says so and the node noted that its log
+        begins there or later; -1 without one.
 
         A log without a segment begins at its newest snapshot (it was installed a moment ago).
         """
         start = self.segments[0].start if self.segments else None
+        if start is not None and start > self.begins:
+            return -1
         named = [found.index for found in self.snapshots if start is None or found.pos == start]
         return named[-1] if named else -1
 
@@ -259,6 +267,7 @@ def _open_replica(files: Files, place: _Place) -> Replica:
     segments = list(_list_segments(files, data, name, problems))
     sizes = [segment.size for segment in segments]
     segment_size = identity.segment_size if identity else max(sizes, default=0)
+    begins = _read_begins(files, directory, name, problems)  # after the segments: a live node says so first
     snapshots = tuple(_list_snapshots(files, directory, name, problems))
     first = segments[0].first_index if segments else None
     return Replica(
@@ -278,7 +287,22 @@ def _open_replica(files: Files, place: _Place) -> Replica:
         head_unit=first is not None and first > 0 and _has_unit(files, directory, first - 1),
         problems=tuple(problems),
         snapshots=snapshots,
+        begins=begins,
     )
+
+
+def _read_begins(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
+    """See `Replica.begins`; behind everything when the file cannot be believed, which is a problem."""
+    path = f"{directory}/{BEGINS_FILE}"
+    try:
+        data = read_file(files, path)
+        said = decode_json(data).get("pos") if data is not None else -1
+        if not isinstance(said, int):
+            raise CorruptFile("no position in it")
+    except (CorruptFile, ValueError) as error:
+        problems.append(finding("IDENTITY", name, f"{path}: {error}"))
+        return _ANYWHERE
+    return said
 
 
 def _list_snapshots(files: Files, directory: str, name: str, problems: list[Finding]) -> Iterator[Manifest]:

@@ -1,4 +1,4 @@
-"""The audit in this process, without Spark: `verify` one replica, `compare` the replicas of a group."""
+"""The audit on this machine, without Spark: `verify` one replica, `compare` the replicas of a group."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from audit.digests import differing, merge
 from audit.drilling import Drilling
 from audit.findings import Row
 from audit.layout import SegmentTask, StoreError
-from audit.replicas import ReplicaSource, ReplicaView, StoreSource, drill, look_at
+from audit.replicas import ReplicaSource, ReplicaView, SegmentReader, StoreSource, drill, look_at
 from audit.report import Report, failed
 from runtime import Env, Lane
+from runtime.processes import ProcessWorkers
 
 Progress = Callable[[int, int], None]
 """Called with (segments done, segments in all)."""
+ALONE_BELOW_BYTES = 192 * 1024 * 1024
+"""Less is scanned by this process before others have started."""
 
 
 async def audit_stores(
@@ -25,13 +28,22 @@ async def audit_stores(
     *,
     progress: Progress = lambda done, total: None,
     lag_warning: int = LAG_WARNING_ENTRIES,
+    processes: ProcessWorkers | None = None,
+    alone_below: int = ALONE_BELOW_BYTES,
 ) -> Report:
     """`audit_sources` over store directories, by paths or URLs."""
     try:
         sources = [StoreSource.at(path, env.files) for path in paths]
     except StoreError as error:
         return failed(str(error))
-    return await audit_sources(env, sources, progress=progress, lag_warning=lag_warning)
+    return await audit_sources(
+        env,
+        sources,
+        progress=progress,
+        lag_warning=lag_warning,
+        processes=processes,
+        alone_below=alone_below,
+    )
 
 
 async def audit_sources(
@@ -41,11 +53,14 @@ async def audit_sources(
     drill_sources: Sequence[ReplicaSource] | None = None,
     progress: Progress = lambda done, total: None,
     lag_warning: int = LAG_WARNING_ENTRIES,
+    processes: ProcessWorkers | None = None,
+    alone_below: int = ALONE_BELOW_BYTES,
 ) -> Report:
     """Verify each replica, and compare them when there are several. What cannot be read is a finding.
 
-    Replicas are scanned side by side. `drill_sources`: where entries are read when `sources` have none, and
-    were scanned at different times.
+    Segments are scanned in `processes`, unless there are less than `alone_below` bytes of them; else by
+    threads, which take turns. The report is the same; OSError when a process died. `drill_sources`: where
+    entries are read when `sources` have none, and were scanned at different times.
     """
     try:
         look = await env.workers.run(Lane.DISK, look_at, sources)
@@ -55,22 +70,33 @@ async def audit_sources(
     work = [(replica, replica.tasks()) for replica in look.replicas]
     total = sum(len(tasks) for _, tasks in work)
     done = 0
+    if processes is not None and sum(task.size for _, tasks in work for task in tasks) < alone_below:
+        processes = None
 
-    async def scan(replica: ReplicaView, tasks: Sequence[SegmentTask]) -> list[Row]:
+    async def scan(reader: SegmentReader, task: SegmentTask) -> list[Row]:
         nonlocal done
-        rows: list[Row] = []
-        for task in tasks:
-            rows += await env.workers.run(Lane.DISK, _scan, replica, task)
-            done += 1
-            progress(done, total)
-        return rows + await env.workers.run(Lane.DISK, _side, replica)
+        if processes is not None:
+            rows = await processes.run(_scan, reader, task)
+        else:
+            rows = await env.workers.run(Lane.DISK, _scan, reader, task)
+        done += 1
+        progress(done, total)
+        return rows
+
+    async def side(replica: ReplicaView) -> list[Row]:
+        return await env.workers.run(Lane.DISK, _side, replica)
 
     progress(0, total)
-    async with asyncio.TaskGroup() as group:
-        scans = [
-            group.create_task(scan(replica, tasks), name=f"scan {replica.name}") for replica, tasks in work
-        ]
-    others, blocks = split_blocks(row for each in scans for row in each.result())
+    try:
+        async with asyncio.TaskGroup() as group:
+            parts = [
+                group.create_task(part, name=f"scan {replica.name}")
+                for replica, tasks in work
+                for part in (*(scan(replica.reader, task) for task in tasks), side(replica))
+            ]
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several
+    others, blocks = split_blocks(row for part in parts for row in part.result())
 
     report = await env.workers.run(
         Lane.DISK,
@@ -85,8 +111,8 @@ async def audit_sources(
     return drilling.completed(report) if drilling else report
 
 
-def _scan(replica: ReplicaView, task: SegmentTask) -> list[Row]:
-    return list(replica.reader.scan(task))
+def _scan(reader: SegmentReader, task: SegmentTask) -> list[Row]:
+    return list(reader.scan(task))
 
 
 def _side(replica: ReplicaView) -> list[Row]:

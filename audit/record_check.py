@@ -10,7 +10,17 @@ from zlib import crc32
 
 from audit.entries import BODY_DAMAGED, Array, Columns, Entry
 from audit.queue_check import QueueCheck
-from audit.records import SCHEDULE_TOPIC, QueueNames, Records, has_record, queue_units, read_records
+from audit.records import (
+    SCHEDULE_TOPIC,
+    PropertyTexts,
+    QueueNames,
+    Records,
+    has_record,
+    property_texts,
+    queue_units,
+    read_records,
+    tag_codes,
+)
 from audit.walk import Fault
 from formats.consume_queue import UNIT
 from formats.entry import HEADER_SIZE, Kind
@@ -39,9 +49,11 @@ _TAGS = TAGS.encode()
 
 
 class Sorted(NamedTuple):
-    """Records of a window; of them those committed ones that take a place in a queue, and its number."""
+    """Records of a window and their properties; of them those committed ones that take a place in a queue,
+    and its number."""
 
     records: Records
+    texts: PropertyTexts
     queued: Records
     which: Array
 
@@ -65,11 +77,15 @@ class RecordCheck:
         if records is None:
             self._add_singly(data, base, columns[has_record(columns)].entries())
             return None
-        chosen = records[records.dispatched & (records.index <= self._committed)]
+        texts = property_texts(data, records)
+        taken = records.dispatched & (records.index <= self._committed)
+        chosen = records[taken]
         which = self.names.numbers(data, chosen)
         if len(chosen):
-            self._queues.expect_all(self.names.keys, which, chosen, queue_units(data, chosen))
-        return Sorted(records, chosen, which)
+            self._queues.expect_all(
+                self.names.keys, which, chosen, queue_units(chosen, tag_codes(texts)[taken])
+            )
+        return Sorted(records, texts, chosen, which)
 
     def _add_singly(self, data: bytes, base: int, entries: list[Entry]) -> None:
         for entry in entries:

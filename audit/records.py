@@ -51,11 +51,15 @@ _FIXED = np.dtype(
     ]
 )
 _UNITS = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_SEPARATOR = 2
+_BEHIND_NAME, _SEPARATOR = 1, 2
+"""Behind the name of a property, and behind its value."""
 _WEIGHTS = np.cumprod(np.full(1 << 16, 0x9E3779B97F4A7C15, np.uint64))
 """Of the bytes of a topic: powers of an odd number, modulo 2^64."""
 _MAX_HASHED = 256
 """Bytes of the longest text whose hash is computed in columns."""
+_POWERS_BELOW = np.cumprod(np.array([1, *[pow(31, -1, 1 << 32)] * _MAX_HASHED], np.uint32), dtype=np.uint32)
+"""Powers of the inverse of 31, modulo 2^32."""
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,11 +203,12 @@ class QueueNames:
         """Of the queue of each record."""
         if not len(records):
             return np.empty(0, np.int64)
-        names = _topic_rows(np.frombuffer(data, np.uint8), records)
+        width = int(records.topic_size.max())
+        names = padded_rows(np.frombuffer(data, np.uint8), records.topic_at, records.topic_size, width)
         hashed = _hashes(names, records.queue_id, records.topic_size)
         at = np.minimum(np.searchsorted(self._hashes, hashed), max(len(self._hashes) - 1, 0))
         if not len(self._hashes) or not (self._hashes[at] == hashed).all():
-            return self._learn(data, records, hashed)
+            return self._learn(data, records, hashed, names)
         found = self._of_hash[at]
         return found if self._are(found, names, records) else self._singly(data, records)
 
@@ -221,10 +226,16 @@ class QueueNames:
             and (records.queue_id == queue_ids[which]).all()
         )
 
-    def _learn(self, data: bytes, records: Records, hashed: Array) -> Array:
-        found = self._singly(data, records)
+    def _learn(self, data: bytes, records: Records, hashed: Array, names: Bytes) -> Array:
+        distinct, first, which = np.unique(hashed, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        numbers = np.empty(len(distinct), np.int64)
+        numbers[order] = self._singly(data, records[first[order]])
+        found: Array = numbers[which]
+        if not self._are(found, names, records):  # two queues with one hash
+            return self._singly(data, records)
         pairs = dict(zip(self._hashes.tolist(), self._of_hash.tolist(), strict=True))
-        pairs.update(zip(hashed.tolist(), found.tolist(), strict=True))
+        pairs.update(zip(distinct.tolist(), found[first].tolist(), strict=True))
         self._hashes = np.array(sorted(pairs), np.uint64)
         self._of_hash = np.array([pairs[value] for value in sorted(pairs)])
         return found
@@ -233,18 +244,6 @@ class QueueNames:
         starts, sizes = records.topic_at.tolist(), records.topic_size.tolist()
         topics = (data[start : start + size] for start, size in zip(starts, sizes, strict=True))
         return np.array([self.number(key) for key in zip(topics, records.queue_id.tolist(), strict=True)])
-
-
-def _topic_rows(octets: Bytes, records: Records) -> Bytes:
-    """Topics as rows of bytes, filled up with zeros."""
-    width = int(records.topic_size.max())
-    places = np.arange(width)
-    if int(records.topic_at[-1]) + width <= len(octets):
-        names = np.lib.stride_tricks.sliding_window_view(octets, width)[records.topic_at]
-    else:
-        names = octets[np.minimum(records.topic_at[:, None] + places, len(octets) - 1)]
-    names[places >= records.topic_size[:, None]] = 0
-    return names
 
 
 def _hashes(names: Bytes, queue_ids: Array, sizes: Array) -> Array:
@@ -257,11 +256,10 @@ def _hashes(names: Bytes, queue_ids: Array, sizes: Array) -> Array:
     return mixed
 
 
-def queue_units(data: bytes, records: Records) -> Array:
-    """The ConsumeQueue unit of each record: a row of 20 bytes, as they lie in a file."""
+def queue_units(records: Records, codes: Array) -> Array:
+    """The ConsumeQueue unit of each record, given its tag code: a row of 20 bytes, as they lie in a file."""
     units = np.empty(len(records), _UNITS)
-    units["physical"], units["size"] = records.physical, records.size
-    units["code"] = tag_codes(data, records)
+    units["physical"], units["size"], units["code"] = records.physical, records.size, codes
     return units.view(np.uint8).reshape(-1, UNIT_SIZE)
 
 
@@ -272,9 +270,9 @@ def differing_units(stored: bytes, expected: bytes, *, without_code: bool) -> li
     return np.flatnonzero((ours != theirs).any(axis=1)).tolist()
 
 
-def tag_codes(data: bytes, records: Records) -> Array:
+def tag_codes(texts: PropertyTexts) -> Array:
     """Tag code of each record: Java's hash of its TAGS property, 0 without."""
-    return property_texts(data, records).hashes(TAGS)
+    return texts.hashes(TAGS)
 
 
 class PropertyTexts:
@@ -285,28 +283,29 @@ class PropertyTexts:
         self._sizes = sizes
         self._starts = np.cumsum(sizes) - sizes
         self._separators = np.append(np.flatnonzero(text == _SEPARATOR), len(text))
+        self._behind_names = np.flatnonzero(text == _BEHIND_NAME)
 
     def find(self, name: str) -> tuple[Array, Array, Array]:
         """Which records have this property, and where in `text` its values begin and end.
 
         The first one of a record counts, as in `formats.properties.find_property`.
         """
-        text, starts = self.text, self._starts
-        needle = name.encode() + b"\x01"
-        count = len(text) - len(needle) + 1
-        if count <= 0:
-            return (np.empty(0, np.int64),) * 3
-        found = text[:count] == needle[0]
-        for place in range(1, len(needle)):
-            found &= text[place : place + count] == needle[place]
-        at = np.flatnonzero(found)
-        owner = np.searchsorted(starts, at, side="right") - 1
-        begins_property = (at == starts[owner]) | (text[at - 1] == _SEPARATOR)
-        whole = begins_property & (at + len(needle) <= (starts + self._sizes)[owner])
-        owner, first = np.unique(owner[whole], return_index=True)
-        begin = at[whole][first] + len(needle)
+        text, raw = self.text, name.encode()
+        at = self._behind_names
+        at = at[int(np.searchsorted(at, len(raw))) :]
+        for back, octet in enumerate(reversed(raw), 1):
+            at = at[text[at - back] == octet]
+        begin = at + 1
+        at = at - len(raw)
+        owner = np.searchsorted(self._starts, begin - 1, side="right") - 1
+        starts = self._starts[owner]
+        whole = (at == starts) | ((at > starts) & (text[at - 1] == _SEPARATOR))
+        owner, begin = owner[whole], begin[whole]
+        if not (np.diff(owner) > 0).all():
+            owner, first = np.unique(owner, return_index=True)
+            begin = begin[first]
         end = self._separators[np.searchsorted(self._separators, begin)]
-        return owner, begin, np.minimum(end, (starts + self._sizes)[owner])
+        return owner, begin, np.minimum(end, (self._starts + self._sizes)[owner])
 
     def hashes(self, name: str) -> Array:
         """Java's hash of this property of each record, 0 without."""
@@ -335,18 +334,34 @@ def java_hashes(text: Bytes, begin: Array, end: Array) -> Array:
     """String.hashCode of UTF-8 ranges of `text`, as signed 32-bit numbers."""
     length = end - begin
     width = int(length.max(initial=0))
-    hashed = np.zeros(len(begin), np.int64)
-    odd = np.ones(len(begin), bool)
-    if width <= _MAX_HASHED:
+    if not width or width > _MAX_HASHED:
+        odd = np.flatnonzero(length)
+        hashed = np.zeros(len(begin), np.int64)
+    else:
+        rows = padded_rows(text, begin, length, width)
         state = np.zeros(len(begin), np.uint32)
-        odd[:] = False
-        for place in range(width):
-            inside = place < length
-            octet = text[np.minimum(begin + place, len(text) - 1)]
-            odd |= inside & (octet >= 128)
-            state = np.where(inside, state * np.uint32(31) + octet, state)
+        for column in np.ascontiguousarray(rows.T):
+            state *= np.uint32(31)
+            state += column
+        # So far each text counts as one of `width` characters: divided by a power of 31 again.
+        state *= _POWERS_BELOW[width - length]
         hashed = state.view(np.int32).astype(np.int64)
-    for number in np.flatnonzero(odd).tolist():
+        odd = np.flatnonzero((rows >= 128).any(axis=1)) if (rows >= 128).any() else _NONE
+    for number in odd.tolist():
         value = text[begin[number] : end[number]].tobytes().decode("utf-8", "replace")
         hashed[number] = java_hash(value)
     return hashed
+
+
+def padded_rows(text: Bytes, begin: Array, length: Array, width: int) -> Bytes:
+    """Ranges of `text` as rows of `width` bytes, filled up with zeros."""
+    if len(text) < width:
+        text = np.append(text, np.zeros(width - len(text), np.uint8))
+    start = np.minimum(begin, len(text) - width)
+    rows = np.lib.stride_tricks.sliding_window_view(text, width)[start]
+    for number in np.flatnonzero(start < begin).tolist():  # at the end of the text
+        rest = text[begin[number] :]
+        rows[number] = np.append(rest, np.zeros(width - len(rest), np.uint8))
+    if int(length.min(initial=width)) < width:
+        rows *= np.arange(width) < length[:, None]
+    return rows

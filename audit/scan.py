@@ -184,11 +184,11 @@ def scan_segment(
             holes = len(walker.holes)
             found = records.add(window.data, window.base, columns)
             keys.whole = not queues.opaque
-            keys.add(window.data, window.base, columns, found.records if found else None)
+            keys.add(window.data, window.base, columns, (found.records, found.texts) if found else None)
             if found is None or queues.opaque:
                 state.give_up()
             else:
-                state.add(window.data, columns, records.names, *found)
+                state.add(window.data, columns, records.names, found.records, found.queued, found.which)
             first = first or columns.entry(0)
             last = columns.entry(-1)
             count += len(columns)

@@ -140,6 +140,8 @@ class SegmentWalker:
         self._term_before = -1
         """Of the entry before the last one."""
         self._chain: int | None = None
+        self._chain_due: int | None = None
+        """What the entry before should have as its chain value, if that is all that is wrong with it."""
         self._batch = 0
         self._own_crcs = False
         self._searching = False
@@ -205,6 +207,7 @@ class SegmentWalker:
         self._batch = final.channel & _REMAINING
         self._term_before = int(columns.term[-2]) if len(columns) > 1 else self._term
         self._term, self._chain, self._expect = final.term, final.chain, final.index + 1
+        self._chain_due = None
         self.bytes += end - at
         parts.append(columns)
         return end
@@ -258,10 +261,15 @@ class SegmentWalker:
                 self._own_crcs = True
                 if crc != stored:
                     damage = BODY_DAMAGED
+                linked, due_before, self._chain_due = pack_chain(index, term, stored), self._chain_due, None
                 if self._chain is None:
                     damage |= CHAIN_UNKNOWN
-                elif crc32(pack_chain(index, term, stored), self._chain) != chain:
-                    damage |= CHAIN_BROKEN
+                elif (due := crc32(linked, self._chain)) != chain:
+                    if due_before is not None and crc32(linked, due_before) == chain:
+                        self._rotten_chain_field(index - 1)
+                    else:
+                        damage |= CHAIN_BROKEN
+                        self._chain_due = None if damage & BODY_DAMAGED else due
             else:
                 damage = CHAIN_UNKNOWN
             if damage and not self._damaged(index, damage):
@@ -283,6 +291,14 @@ class SegmentWalker:
         if last:
             return at, self._judge(data, at, last) is _Next.MORE
         return at, True
+
+    def _rotten_chain_field(self, index: int) -> None:
+        """The entry behind continues the value that this one should have: what it has is not written."""
+        for number in range(len(self.faults) - 1, -1, -1):
+            if self.faults[number][:2] == ("CHAIN_BREAK", index):
+                text = "the chain value is damaged: the entry behind continues the one that fits"
+                self.faults[number] = Fault("BIT_ROT", index, index, text)
+                return
 
     def _fallen_term(self, index: int, term: int) -> Fault:
         """Without a chain, one entry whose term stands out between its neighbours' is the damaged one."""
@@ -443,6 +459,7 @@ class SegmentWalker:
         self._fault_lost(lowest, index - 1, f"the log goes on at pos {pos} with index {index}")
         self._expect = index
         self._chain = 0 if index == 0 else None
+        self._chain_due = None
         self._batch = 0
 
     def _fault_lost(self, first: int, last: int, text: str) -> None:

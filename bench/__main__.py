@@ -1,4 +1,4 @@
-"""`python -m bench produce|consume|core|idle`: arguments, gc, CPU time, output. Exit code 1: errors."""
+"""`python -m bench produce|consume|core|idle|audit`: arguments, gc, CPU time, output. Exit code 1: errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 
+from bench.audit import audit
 from bench.consume import consume
 from bench.core import measure
 from bench.idle import idle
@@ -29,6 +30,10 @@ def main(argv: list[str] | None = None) -> int:
         return _show(measure(), "us", options.json)
     if options.mode == "idle":
         return _show(idle(3, options.seconds or 20.0), "% of a core", options.json)
+    if options.mode == "audit":
+        if options.directory is None:
+            _parser().error("--directory is missing")
+        return _show(audit(options.directory, options.megabytes), "", options.json)
     if options.namesrv is None:
         _parser().error("--namesrv is missing")
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
@@ -121,8 +126,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "mode",
-        choices=("produce", "consume", "core", "idle"),
-        help="core: microseconds of election and replication steps; idle: CPU time of an idle group",
+        choices=("produce", "consume", "core", "idle", "audit"),
+        help="core: microseconds of election and replication steps; idle: CPU time of an idle group; "
+        "audit: speed and memory of the audit of large stores",
     )
     parser.add_argument("--namesrv", help="host:port of a NameServer, several with ';'")
     parser.add_argument("--topic", default="bench", help="created if it is missing (default: bench)")
@@ -134,6 +140,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--connections", type=_positive, default=1, help="producers (default: 1)")
     parser.add_argument("--queues", type=_positive, default=8, help="of a new topic (default: 8)")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds left out (default: 1)")
+    parser.add_argument("--directory", metavar="DIR", help="of the stores of audit; made once, 2 GB")
+    parser.add_argument(
+        "--megabytes", type=_positive, default=2000, help="of the stores, when made (default: 2000)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     return parser
 

@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,14 +42,15 @@ class Process:
     proportional: int
 
 
-def measure(command: list[str]) -> tuple[int, float, dict[str, Peak]]:
-    """Exit code, seconds, and the peaks by kind and of `all`."""
+def measure(command: list[str], *, quiet: bool = False) -> tuple[int, float, dict[str, Peak]]:
+    """Exit code, seconds, and the peaks by kind and of `all`. `quiet`: its output is thrown away."""
     peaks: dict[str, Peak] = {}
     began = time.monotonic()
-    program = subprocess.Popen(command)
+    program = subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)
     while program.poll() is None:
         note(peaks, tree(program.pid))
-        time.sleep(INTERVAL_S)
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(INTERVAL_S)
     return program.returncode, time.monotonic() - began, peaks
 
 

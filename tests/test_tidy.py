@@ -77,6 +77,8 @@ OUTSIDE: dict[str, str] = {
     "chaos/failover.py": "drives real processes",
     "chaos/replacement.py": "drives real processes",
     "chaos/probe.py": "a process of its own, with blocking sockets: the clock of failovers",
+    "bench/audit.py": "measures real processes",
+    "bench/big_store.py": "writes stores as they lie on a disk, at speed",
     "bench/core.py": "measures pure code with the machine's clock",
     "bench/idle.py": "measures real processes",
     "bench/memory.py": "measures real processes",

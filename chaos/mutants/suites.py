@@ -55,6 +55,23 @@ SUITES: tuple[Suite, ...] = (
     Suite("store-model", FAST, 180, ("tests/dledger/test_log_store_model.py",), packages=CORE),
     Suite("codecs", FAST, 120, ("tests/dledger/test_codec_fuzz.py",), packages=CORE),
     Suite("broker", FAST, 300, ("tests/broker",), packages=("broker", "formats/state.py")),
+    Suite(
+        "audit",
+        FAST,
+        600,
+        (
+            "tests/audit/test_audit_compare.py",
+            "tests/audit/test_audit_walk.py",
+            "tests/audit/test_audit_keys.py",
+            "tests/audit/test_audit_snapshots.py",
+            "tests/audit/test_audit_state.py",
+            "tests/audit/test_audit_apache.py",
+            "tests/audit/test_audit_columns.py",
+            "tests/audit/test_audit_command.py",
+            "tests/audit/test_audit_shipped.py",
+        ),
+        packages=("audit",),
+    ),
     Suite("seeds", SIM, 900, seeds=36, packages=CORE),
     Suite(
         "broker-seeds",

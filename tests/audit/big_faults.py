@@ -9,6 +9,7 @@ from pathlib import Path
 from zlib import crc32
 
 from audit.report import Report
+from bench.big_store import INDEX_FILE_UNITS, TIME_MS, BigLog
 from formats.consume_queue import UNIT, UNIT_SIZE
 from formats.entry import (
     HEADER,
@@ -34,7 +35,6 @@ from formats.store_files import (
     encode_json,
     segment_name,
 )
-from tests.audit.big_store import INDEX_FILE_UNITS, TIME_MS, BigLog
 from tests.audit.engine import audit
 
 Said = tuple[str, str, int, int]

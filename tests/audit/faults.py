@@ -386,7 +386,7 @@ FAULTS = [
     Fault("flipped term", _header(23), ("BIT_ROT", "CHAIN_BREAK"), 2),
     Fault("flipped pos", _header(30), ("BIT_ROT",), 2),
     Fault("flipped kind", _header(32), ("BIT_ROT",), 2),
-    Fault("flipped chain", _header(38), ("CHAIN_BREAK",), 2),
+    Fault("flipped chain", _header(38), ("BIT_ROT",), 2),
     Fault("flipped body crc", _header(42), ("BIT_ROT",), 2),
     Fault("flipped body size", _header(46), ("BIT_ROT",), 2),
     Fault("flipped first header of a segment", _first_header, ("BIT_ROT",), 2),

@@ -16,9 +16,11 @@ from audit.findings import CODES, Finding
 from audit.layout import open_stores, segment_tasks
 from audit.report import Report
 from audit.scan import scan_segment
+from bench.big_store import MIB, add_key_file, write_big_group
+from formats.snapshot import BEGINS_FILE
+from formats.store_files import encode_json
 from runtime.env import production_env
 from tests.audit.big_faults import BigGroup, Said, said
-from tests.audit.big_store import MIB, add_key_file, write_big_group
 
 SIZES = [
     pytest.param(300, marks=pytest.mark.slow, id="0.3GB"),
@@ -79,7 +81,6 @@ def _timed(what: str, size: int, lines: list[str]) -> Iterator[None]:
     )
 
 
-CHAIN_OFFSET = 38
 HEADER_FIELDS = {
     "magic": (3, ["BIT_ROT"]),
     "size": (6, ["BIT_ROT"]),
@@ -87,7 +88,7 @@ HEADER_FIELDS = {
     "term": (23, ["BIT_ROT", "CHAIN_BREAK"]),
     "pos": (30, ["BIT_ROT"]),
     "kind": (32, ["BIT_ROT"]),
-    "chain": (CHAIN_OFFSET, ["CHAIN_BREAK"]),
+    "chain": (38, ["BIT_ROT"]),
     "body crc": (42, ["BIT_ROT"]),
     "body size": (46, ["BIT_ROT"]),
     "body": (160, ["BIT_ROT"]),
@@ -101,9 +102,7 @@ def test_flipped_bits(group: BigGroup) -> None:
         replica = number % 2
         entry = group.lone(1 + number, 0.3)
         group.flip_entry(replica, entry, offset)
-        # A wrong chain value fits neither the entry before nor the one behind.
-        last = entry.index + (offset == CHAIN_OFFSET)
-        found += [(code, f"n{replica}", entry.index, last) for code in codes]
+        found += [(code, f"n{replica}", entry.index, entry.index) for code in codes]
     entry = group.lone(1, 0.7)
     group.flip(*_plus(group.index_unit(2, entry.index), 11))
     found.append(("INDEX_FILE", "n2", entry.index, entry.index))
@@ -141,7 +140,6 @@ def test_deleted_segments(group: BigGroup) -> None:
     """Head, middle and tail, and a flipped index unit of an entry that is no more."""
     middle, last = group.segments // 2, group.segments - 1
     group.hide(group.segment(0, 0))
-    group.hide(group.node(0) / "snapshots" / group.segment(0, 1).name)
     group.hide(group.segment(1, middle))
     group.hide(group.segment(2, last))
     inside = group.lone(middle, 0.4)
@@ -155,8 +153,13 @@ def test_deleted_segments(group: BigGroup) -> None:
     expect(group.audit(), found, 2)
 
 
-def test_a_deleted_head_whose_end_has_a_snapshot_is_retention(group: BigGroup) -> None:
+def test_a_head_that_is_gone_was_retired_only_if_the_node_said_so(group: BigGroup) -> None:
+    """A snapshot stands at the end of every segment; only retention notes that the log begins there."""
     group.hide(group.segment(0, 0))
+    expect(group.audit(), [("MISSING_SEGMENT", "n0", *group.span(0))], 2)
+    note = group.node(0) / BEGINS_FILE
+    note.write_bytes(encode_json({"pos": group.log.segment_size, "replace": False}))
+    group.later(note.unlink)
     expect(group.audit(), [("RETENTION", "n0", *group.span(0))], 0)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from formats.snapshot import MANIFEST_FILE, encode_manifest, make_manifest
-from formats.store_files import SNAPSHOTS_DIR, segment_name
+from formats.snapshot import BEGINS_FILE, MANIFEST_FILE, encode_manifest, make_manifest
+from formats.store_files import SNAPSHOTS_DIR, encode_json, segment_name
 from tests.audit.engine import audit
 from tests.audit.store_builder import SEGMENT_SIZE, Log, sample_log, segment_path, write_group
 
@@ -31,6 +31,14 @@ def take(store: Path, log: Log, segment: int, state: bytes = b"state") -> Path:
     return directory
 
 
+def begins(store: Path, segment: int) -> Path:
+    """Note that the log begins at this segment, as a node does before it removes what comes before."""
+    (node,) = store.glob("dledger-*")
+    note = node / BEGINS_FILE
+    note.write_bytes(encode_json({"pos": segment * SEGMENT_SIZE, "replace": False}))
+    return note
+
+
 def worse(stores: list[Path]) -> list[str]:
     return [found.code for found in audit(stores).ordered() if found.severity]
 
@@ -42,8 +50,31 @@ def test_a_log_that_begins_at_its_snapshot_misses_nothing(log: Log, tmp_path: Pa
     assert "MISSING_SEGMENT" in worse(stores)
     for store in stores[:2]:
         take(store, log, 1)
+    assert "MISSING_SEGMENT" in worse(stores)  # no node removed it
+    for store in stores[:2]:
+        begins(store, 1)
     assert worse(stores) == []
     assert {found.code for found in audit(stores).findings} >= {"RETENTION"}
+
+
+def test_a_note_of_another_place_is_no_excuse(log: Log, tmp_path: Path) -> None:
+    stores = write_group(log, tmp_path)
+    for segment in (0, 1):
+        segment_path(stores[0], segment * SEGMENT_SIZE).unlink()
+    take(stores[0], log, 2)
+    begins(stores[0], 1)
+    assert worse(stores) == ["MISSING_SEGMENT"]
+    begins(stores[0], 3)  # what it was about to remove is still there
+    assert worse(stores) == []
+
+
+def test_a_damaged_note_is_told_and_nothing_follows_from_it(log: Log, tmp_path: Path) -> None:
+    stores = write_group(log, tmp_path)
+    segment_path(stores[0], 0).unlink()
+    take(stores[0], log, 1)
+    note = begins(stores[0], 1)
+    note.write_bytes(note.read_bytes()[:-3])
+    assert worse(stores) == ["IDENTITY"]
 
 
 def test_a_snapshot_elsewhere_is_no_excuse(log: Log, tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.big_store import BigLog, write_big_group
 from formats.snapshot import MANIFEST_FILE, decode_manifest, encode_manifest, make_manifest
 from formats.state import GroupConfig, ReplicatedState, TopicConfig, pack_parts, unpack_parts
 from formats.state_file import SNAPSHOT_FILE, pack_snapshot, plain_snapshot, unpack_snapshot
-from tests.audit.big_store import BigLog, write_big_group
 from tests.audit.engine import audit
 
 SEGMENT = 1 << 18

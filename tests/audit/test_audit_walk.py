@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from audit.layout import open_store, segment_tasks
 from audit.scan import make_walker, read_entries, scan_segment
 from audit.walk import CHAIN_UNKNOWN, Entry, Fault, SegmentWalker, Stop, collapse
+from formats.entry import chain_crc
 from runtime.files import OsFiles
 from tests.audit.store_builder import SEGMENT_SIZE, Log, flip, patch, sample_log, segment_path, write_store
 
@@ -118,3 +120,34 @@ def test_ranges_are_read_alone_with_the_chain_known(log: Log, tmp_path: Path, lo
 def test_runs_of_faults_collapse_by_code() -> None:
     faults = [Fault("A", 1, 1, "x"), Fault("B", 1, 1, "y"), Fault("A", 2, 2, "z"), Fault("A", 4, 4, "w")]
     assert collapse(faults) == [Fault("A", 1, 2, "x"), Fault("B", 1, 1, "y"), Fault("A", 4, 4, "w")]
+
+
+def _chained(log: Log, number: int, body_byte: bool, chain: int | None) -> list[Fault]:
+    """Faults after this entry's chain value was replaced, and its body (with its CRC) if asked for."""
+    entry = log.entries[number]
+    data = bytearray(log.segments[0])
+    end = entry.pos + entry.size
+    if body_byte:
+        data[end - 1] ^= 1
+        data[entry.pos + 40 : entry.pos + 44] = crc32(data[entry.pos + 48 : end]).to_bytes(4, "big")
+    if chain is not None:
+        data[entry.pos + 36 : entry.pos + 40] = chain.to_bytes(4, "big")
+    walker, _ = walk(bytes(data), SEGMENT_SIZE, len(log.entries) - 1)
+    return [fault[:3] for fault in collapse(walker.faults)]  # type: ignore[misc]
+
+
+def test_a_wrong_chain_value_is_rot_where_the_entry_behind_knows_the_right_one(log: Log) -> None:
+    right = log.entries[50].chain_crc
+    assert _chained(log, 50, False, right ^ 4) == [("BIT_ROT", 50, 50)]
+
+
+def test_a_replaced_entry_breaks_the_chain(log: Log) -> None:
+    """Behind it when its own chain value was made for it, at it when that is the old one."""
+    before, old = log.entries[49:51]
+    end = old.pos + old.size
+    body = bytearray(log.segments[0][old.pos + 48 : end])
+    body[-1] ^= 1
+    made = chain_crc(before.chain_crc, 50, old.term, crc32(body))
+    assert _chained(log, 50, True, made) == [("CHAIN_BREAK", 51, 51)]
+    assert _chained(log, 50, True, None) == [("CHAIN_BREAK", 50, 50)]
+    assert _chained(log, 50, True, made ^ 4) == [("CHAIN_BREAK", 50, 51)]

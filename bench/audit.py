@@ -1,0 +1,79 @@
+"""`python -m bench audit --directory DIR`: what the audit of large stores takes. Linux.
+
+Three replicas are made in DIR, the last of them with an IndexFile, unless they are there already. Then: the
+scan of one replica in this process, alone and with its IndexFile; the audit of all three as a user runs it,
+with one process and with one per core, and the memory of these processes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from audit.findings import Finding, SegmentRow
+from audit.layout import open_stores, segment_tasks
+from audit.scan import scan_segment
+from bench.big_store import MIB, add_key_file, write_big_group
+from bench.memory import MIB_KIB, measure
+from runtime.env import production_env
+from runtime.processes import cores
+
+ROUNDS = 5
+"""Of each scan; the best counts."""
+
+
+def audit(directory: str, megabytes: int) -> dict[str, float]:
+    """The figures. `megabytes`: of entries in all replicas together, when they have to be made."""
+    stores = _stores(Path(directory), megabytes)
+    result: dict[str, float] = {}
+    for name, store in (("scan", stores[0]), ("scan with its IndexFile", stores[-1])):
+        cpu, wall, size, entries = min(_scan(store) for _ in range(ROUNDS))
+        result["replica, MB"] = round(size / 1e6)
+        result[f"{name}, MB/s per core"] = round(size / cpu / 1e6)
+        result[f"{name}, ns of CPU an entry"] = round(cpu / entries * 1e9)
+        result[f"{name}, MB/s"] = round(size / wall / 1e6)
+    for jobs in sorted({1, cores()}):
+        command = [sys.executable, "-m", "audit", "compare", "--jobs", str(jobs), *map(str, stores)]
+        seconds, largest, together = min(_run(command) for _ in range(3))
+        result[f"audit with --jobs {jobs}, s"] = round(seconds, 2)
+        result[f"audit with --jobs {jobs}, MB/s"] = round(len(stores) * result["replica, MB"] / seconds)
+        result[f"audit with --jobs {jobs}, MiB of its largest process"] = largest
+        result[f"audit with --jobs {jobs}, MiB of all"] = together
+    return result
+
+
+def _stores(directory: Path, megabytes: int) -> list[Path]:
+    done = directory / "made"
+    stores = [directory / f"n{number}" for number in range(3)]
+    if not done.exists():
+        size = megabytes * 1_000_000
+        _, log = write_big_group(directory, size, segment_size=max(megabytes // 40, 1) * MIB)
+        add_key_file(stores[-1], log)
+        done.touch()
+    return stores
+
+
+def _scan(store: Path) -> tuple[float, float, int, int]:
+    """CPU time, time, bytes and entries."""
+    env = production_env("bench")
+    (replica,) = open_stores(env.files, [str(store)])
+    begun, cpu_begun = time.perf_counter(), time.process_time()
+    size = entries = 0
+    for task in segment_tasks(replica):
+        for row in scan_segment(env.files, task):
+            if isinstance(row, Finding):
+                raise SystemExit(f"bench: {store} is not clean: {row}")
+            if isinstance(row, SegmentRow):
+                size, entries = size + row.bytes, entries + row.entries
+    cpu, wall = time.process_time() - cpu_begun, time.perf_counter() - begun
+    env.workers.close()
+    return cpu, wall, size, entries
+
+
+def _run(command: list[str]) -> tuple[float, float, float]:
+    """Seconds, MiB of the process that took most, MiB of all together (pages of several counted once)."""
+    code, seconds, peaks = measure(command, quiet=True)
+    if code:
+        raise SystemExit(f"bench: exit code {code} of {' '.join(command)}")
+    return seconds, peaks["all"].one // MIB_KIB, peaks["all"].proportional // MIB_KIB

@@ -1,0 +1,85 @@
+"""Worker processes: for jobs that keep a core busy each. What a job takes and gives is pickled.
+
+Started anew (not forked: this process has threads) with the first job, which costs each the time of its
+imports. An interrupt from the keyboard is the parent's alone; a worker ends with its parent, however that
+does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CLOSE_LIMIT_S = 5.0
+"""How long a close waits for processes that were told to end."""
+
+
+class ProcessWorkers:
+    """So many processes; call `close` in the end."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self._pool = ProcessPoolExecutor(
+            jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
+        )
+        self._children: list[multiprocessing.process.BaseProcess] = []
+        self._abandoned = False
+
+    async def run(self, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a module-level function, or its exception. OSError when a worker died."""
+        try:
+            return await asyncio.wrap_future(self._submit(job, *args, **kwargs))
+        except BrokenProcessPool as error:
+            raise OSError("a worker process died; was memory short?") from error
+        except asyncio.CancelledError:
+            self._abandoned = True
+            raise
+
+    def _submit(self, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if self._children:
+            return self._pool.submit(job, *args, **kwargs)
+        others = multiprocessing.active_children()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # children inherit it
+        try:
+            future = self._pool.submit(job, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._children = [child for child in multiprocessing.active_children() if child not in others]
+        return future
+
+    def close(self) -> None:
+        """End the processes, whatever they do. Blocks for a moment."""
+        if not self._abandoned:
+            self._pool.shutdown()
+            return
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for child in self._children:
+            child.terminate()
+        for child in self._children:
+            child.join(CLOSE_LIMIT_S)
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_wait_for, args=(parent,), name="parent", daemon=True).start()
+
+
+def _wait_for(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)

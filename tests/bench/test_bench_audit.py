@@ -1,0 +1,31 @@
+"""`python -m bench audit` on a small store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import bench.audit
+from bench.__main__ import main
+
+
+@pytest.mark.slow
+def test_the_audit_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench.audit, "ROUNDS", 1)
+    for _ in range(2):  # made, and found there
+        assert main(["audit", "--directory", str(tmp_path), "--megabytes", "3", "--json"]) == 0
+        figures = json.loads(capsys.readouterr().out)
+        assert figures["replica, MB"] == 1
+        assert figures["scan, MB/s per core"] > 0
+        assert figures["audit with --jobs 1, s"] > 0
+        assert figures["audit with --jobs 1, MiB of its largest process"] > 20
+
+
+def test_a_directory_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["audit"])
+    assert "--directory" in capsys.readouterr().err
