@@ -1,4 +1,4 @@
-"""`python -m bench produce|consume|core|idle`: arguments, gc, CPU time, output. Exit code 1: errors."""
+"""`python -m bench produce|consume|core|idle|spark`: arguments, gc, CPU time, output. Exit code 1: errors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bench.core import measure
 from bench.idle import idle
 from bench.produce import produce
 from bench.report import Load, Tally
+from bench.spark_read import spark_read
 from client.errors import ClientError
 from runtime.env import production_env
 
@@ -29,6 +30,10 @@ def main(argv: list[str] | None = None) -> int:
         return _show(measure(), "us", options.json)
     if options.mode == "idle":
         return _show(idle(3, options.seconds or 20.0), "% of a core", options.json)
+    if options.mode == "spark":
+        return _print(
+            spark_read(options.store, options.messages or 1_000_000, options.size, options.runs), options.json
+        )
     if options.namesrv is None:
         _parser().error("--namesrv is missing")
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
@@ -59,12 +64,17 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         env.workers.close()
     result["gc"] = f"frozen after set-up, thresholds {'/'.join(map(str, GC_THRESHOLDS))}"
-    if options.json:
+    _print(result, options.json)
+    return 1 if result["errors"] else 0
+
+
+def _print(result: dict[str, object], as_json: bool) -> int:
+    if as_json:
         print(json.dumps(result))
     else:
         for name, value in result.items():
             print(f"{name:26} {value}")
-    return 1 if result["errors"] else 0
+    return 0
 
 
 def _show(result: dict[str, float], unit: str, as_json: bool) -> int:
@@ -121,8 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "mode",
-        choices=("produce", "consume", "core", "idle"),
-        help="core: microseconds of election and replication steps; idle: CPU time of an idle group",
+        choices=("produce", "consume", "core", "idle", "spark"),
+        help="core: microseconds of election and replication steps; idle: CPU time of an idle group; "
+        "spark: messages a second that Spark reads from a store (--messages, --size, --store, --runs)",
     )
     parser.add_argument("--namesrv", help="host:port of a NameServer, several with ';'")
     parser.add_argument("--topic", default="bench", help="created if it is missing (default: bench)")
@@ -134,6 +145,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--connections", type=_positive, default=1, help="producers (default: 1)")
     parser.add_argument("--queues", type=_positive, default=8, help="of a new topic (default: 8)")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds left out (default: 1)")
+    parser.add_argument("--store", help="of spark: a store to read, written there if it is missing")
+    parser.add_argument(
+        "--runs", type=_positive, default=5, help="of spark: how often it is read (default: 5)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     return parser
 

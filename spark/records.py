@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from audit.scan import Window
 from formats.entry import HEADER_SIZE
+from formats.properties import MAX_PROPERTIES_SIZE
 from formats.record import (
     BORN_HOST_V6,
     CRC_MASK,
@@ -38,12 +39,18 @@ _HEAD = np.dtype(
         ("physical_offset", ">i8"),
         ("sys_flag", ">i4"),
         ("born", ">i8"),
+        ("born_host", "V8"),
+        ("stored", ">i8"),
+        ("store_host", "V8"),
+        ("reconsumed", ">i4"),
+        ("prepared", ">i8"),
+        ("body_size", ">i4"),
     ]
 )
+"""The fixed part, with hosts of IPv4."""
 _HOST_V6_MORE = 12
 _STORE_TIME_AT = 56
 _BODY_SIZE_AT = 84
-_BODY_AT = 88
 _NOT_A_RECORD = "not a well-formed message record"
 
 
@@ -52,10 +59,12 @@ class Records:
     """Records in a buffer. Positions are in the buffer; times in ms; `topic` indexes `topics`.
 
     `problem`: empty, or why this is no record that can be believed; its other columns mean nothing then.
+    `good`: which have none.
     """
 
     buffer: Bytes
     problem: npt.NDArray[np.object_]
+    good: Bools
     queue_id: Ints
     queue_offset: Ints
     physical_offset: Ints
@@ -72,11 +81,6 @@ class Records:
     properties_size: Ints
 
     @property
-    def good(self) -> Bools:
-        """Which are records."""
-        return np.array(self.problem == "", np.bool_)
-
-    @property
     def dispatched(self) -> Bools:
         """Which have a place in a queue: no half messages, no rollbacks."""
         transaction = self.sys_flag & TRANSACTION_MASK
@@ -84,12 +88,17 @@ class Records:
 
     def blame(self, wrong: Bools, reason: str) -> None:
         """Note a problem of some records, unless they have one already."""
-        self.problem[wrong & (self.problem == "")] = reason
+        wrong = wrong & self.good
+        if wrong.any():
+            self.problem[wrong] = reason
+            self.good[wrong] = False
 
     def check_body_crcs(self, which: Bools) -> None:
         """Blame records whose body does not fit the CRC in the record."""
-        view = self.buffer.data
         wrong = which & self.good
+        if not wrong.any():
+            return
+        view = self.buffer.data
         for number in np.flatnonzero(wrong).tolist():
             start = int(self.body_at[number])
             body = view[start : start + int(self.body_size[number])]
@@ -120,56 +129,64 @@ def records_of(window: Window) -> Records:
 def decode(buffer: Bytes, starts: Ints, sizes: Ints) -> Records:
     """Decode the records of `sizes` bytes at `starts` (ascending, each within the buffer)."""
     count = len(starts)
-    problem = np.full(count, "", np.object_)
     fits = sizes >= MIN_SIZE
-    at = np.where(fits, starts, 0)
     if len(buffer) < MIN_SIZE:
         fits[:] = False
-    head = _rows(buffer, at, _HEAD)
+    head = _rows(buffer, starts if fits.all() else np.where(fits, starts, 0), _HEAD)
     sys_flag = head["sys_flag"].astype(np.int64)
-    born_more = np.where(sys_flag & BORN_HOST_V6, _HOST_V6_MORE, 0)
-    more = born_more + np.where(sys_flag & STORE_HOST_V6, _HOST_V6_MORE, 0)
-    wide = head["magic"] == MAGIC_V2
+    stored, body_size = head["stored"].astype(np.int64), head["body_size"].astype(np.int64)
+    body_at = starts + _HEAD.itemsize
+    unusual = np.flatnonzero(fits & (sys_flag & (BORN_HOST_V6 | STORE_HOST_V6) != 0))
+    if len(unusual):
+        born_more = np.where(sys_flag[unusual] & BORN_HOST_V6, _HOST_V6_MORE, 0)
+        more = born_more + np.where(sys_flag[unusual] & STORE_HOST_V6, _HOST_V6_MORE, 0)
+        fits[unusual] = sizes[unusual] >= MIN_SIZE + more
+        unusual, born_more, more = (some[fits[unusual]] for some in (unusual, born_more, more))
+        stored[unusual] = _number(buffer, starts[unusual] + _STORE_TIME_AT + born_more, ">i8")
+        body_size[unusual] = _number(buffer, starts[unusual] + _BODY_SIZE_AT + more, ">i4")
+        body_at[unusual] += more
+    magic = head["magic"].astype(np.int64)
+    wide = magic == MAGIC_V2
     ends = starts + sizes
-    fits &= (wide | (head["magic"] == MAGIC_V1)) & (head["size"] == sizes) & (sizes >= MIN_SIZE + more)
-    body_size = _number(buffer, np.where(fits, at + _BODY_SIZE_AT + more, 0), ">i4")
-    body_at = at + _BODY_AT + more
-    topic_at = body_at + body_size + np.where(wide, 2, 1)
-    fits &= (body_size >= 0) & (topic_at + 2 <= ends)
-    topic_size = np.where(
-        wide,
-        _number(buffer, np.where(fits & wide, topic_at - 2, 0), ">u2"),
-        _number(buffer, np.where(fits & ~wide, topic_at - 1, 0), "u1"),
-    )
+    topic_at = body_at + body_size + 1 + wide
+    fits &= (wide | (magic == MAGIC_V1)) & (head["size"] == sizes) & (body_size >= 0) & (topic_at + 2 <= ends)
+    topic_size = _octet(buffer, topic_at - 1, fits)
+    if wide.any():
+        topic_size += _octet(buffer, topic_at - 2, fits & wide) << 8
     properties_at = topic_at + topic_size + 2
     fits &= properties_at <= ends
-    properties_size = _number(buffer, np.where(fits, properties_at - 2, 0), ">i2")
-    fits &= properties_at + properties_size == ends
-    problem[~fits] = _NOT_A_RECORD
-    topic_at, topic_size = np.where(fits, topic_at, starts), np.where(fits, topic_size, 0)
-    topic, topics = _topics(buffer, topic_at, topic_size, problem)
+    properties_size = (_octet(buffer, properties_at - 2, fits) << 8) + _octet(buffer, properties_at - 1, fits)
+    fits &= (properties_at + properties_size == ends) & (properties_size <= MAX_PROPERTIES_SIZE)
+    problem = np.full(count, "", np.object_)
+    if not fits.all():
+        lost = ~fits
+        problem[lost] = _NOT_A_RECORD
+        for at, size in ((body_at, body_size), (topic_at, topic_size), (properties_at, properties_size)):
+            at[lost], size[lost] = starts[lost], 0
+    topic, topics = _topics(buffer, topic_at, topic_size, problem, fits)
     return Records(
         buffer=buffer,
         problem=problem,
+        good=fits,
         queue_id=head["queue_id"].astype(np.int64),
         queue_offset=head["queue_offset"].astype(np.int64),
         physical_offset=head["physical_offset"].astype(np.int64),
         flag=head["flag"].astype(np.int64),
         sys_flag=sys_flag,
         born=head["born"].astype(np.int64),
-        stored=_number(buffer, np.where(fits, at + _STORE_TIME_AT + born_more, 0), ">i8"),
+        stored=stored,
         body_crc=head["body_crc"].astype(np.int64),
-        body_at=np.where(fits, body_at, starts),
-        body_size=np.where(fits, body_size, 0),
+        body_at=body_at,
+        body_size=body_size,
         topic=topic,
         topics=topics,
-        properties_at=np.where(fits, properties_at, starts),
-        properties_size=np.where(fits, properties_size, 0),
+        properties_at=properties_at,
+        properties_size=properties_size,
     )
 
 
 def _topics(
-    buffer: Bytes, starts: Ints, sizes: Ints, problem: npt.NDArray[np.object_]
+    buffer: Bytes, starts: Ints, sizes: Ints, problem: npt.NDArray[np.object_], good: Bools
 ) -> tuple[Ints, list[str]]:
     """Number of each record's topic, and the topics. One that is no text is a problem."""
     encoded = slices(buffer, starts, starts + sizes).dictionary_encode()
@@ -177,7 +194,9 @@ def _topics(
     texts = [_text(raw) for raw in encoded.dictionary.to_pylist()]
     for number, text in enumerate(texts):
         if not text:
-            problem[(numbers == number) & (problem == "")] = "a topic that is empty or not UTF-8"
+            without = (numbers == number) & good
+            problem[without] = "a topic that is empty or not UTF-8"
+            good[without] = False
     return numbers, [text or "" for text in texts]
 
 
@@ -193,6 +212,15 @@ def _rows(buffer: Bytes, starts: Ints, dtype: np.dtype[np.void]) -> npt.NDArray[
     if len(buffer) < dtype.itemsize:
         return np.zeros(len(starts), dtype)
     return structs(buffer, starts, dtype)
+
+
+def _octet(buffer: Bytes, places: Ints, which: Bools) -> Ints:
+    """The byte at each place, 0 where it is not one of `which`."""
+    if which.all():
+        return buffer[places].astype(np.int64)
+    found = np.zeros(len(places), np.int64)
+    found[which] = buffer[places[which]]
+    return found
 
 
 def _number(buffer: Bytes, starts: Ints, kind: str) -> Ints:
