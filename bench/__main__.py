@@ -1,4 +1,4 @@
-"""`python -m bench produce|consume|core|idle|spark`: arguments, gc, CPU time, output. Exit code 1: errors."""
+"""`python -m bench MODE`: arguments, gc, CPU time, output. Exit code 1: errors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bench.idle import idle
 from bench.produce import produce
 from bench.report import Load, Tally
 from bench.spark_read import spark_read
+from bench.spark_write import spark_write
 from client.errors import ClientError
 from runtime.env import production_env
 
@@ -34,6 +35,8 @@ def main(argv: list[str] | None = None) -> int:
         return _print(
             spark_read(options.store, options.messages or 1_000_000, options.size, options.runs), options.json
         )
+    if options.mode == "spark-sink":
+        return _print(spark_write(options.messages or 200_000, options.size, options.runs), options.json)
     if options.namesrv is None:
         _parser().error("--namesrv is missing")
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
@@ -131,9 +134,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "mode",
-        choices=("produce", "consume", "core", "idle", "spark"),
+        choices=("produce", "consume", "core", "idle", "spark", "spark-sink"),
         help="core: microseconds of election and replication steps; idle: CPU time of an idle group; "
-        "spark: messages a second that Spark reads from a store (--messages, --size, --store, --runs)",
+        "spark: messages a second that Spark reads from a store (--messages, --size, --store, --runs); "
+        "spark-sink: rows a second that Spark writes to three brokers (--messages, --size, --runs)",
     )
     parser.add_argument("--namesrv", help="host:port of a NameServer, several with ';'")
     parser.add_argument("--topic", default="bench", help="created if it is missing (default: bench)")
@@ -146,9 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--queues", type=_positive, default=8, help="of a new topic (default: 8)")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds left out (default: 1)")
     parser.add_argument("--store", help="of spark: a store to read, written there if it is missing")
-    parser.add_argument(
-        "--runs", type=_positive, default=5, help="of spark: how often it is read (default: 5)"
-    )
+    parser.add_argument("--runs", type=_positive, default=5, help="of spark and spark-sink (default: 5)")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     return parser
 
