@@ -13,44 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from audit.record_layout import lay_out
 from audit.scan import Window
 from formats.entry import HEADER_SIZE
-from formats.properties import MAX_PROPERTIES_SIZE
-from formats.record import (
-    BORN_HOST_V6,
-    CRC_MASK,
-    MAGIC_V1,
-    MAGIC_V2,
-    MIN_SIZE,
-    STORE_HOST_V6,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-)
-from spark.runs import Bools, Bytes, Ints, structs
+from formats.record import CRC_MASK, TRANSACTION_COMMIT, TRANSACTION_MASK
+from spark.runs import Bools, Bytes, Ints
 
-_HEAD = np.dtype(
-    [
-        ("size", ">i4"),
-        ("magic", ">i4"),
-        ("body_crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born", ">i8"),
-        ("born_host", "V8"),
-        ("stored", ">i8"),
-        ("store_host", "V8"),
-        ("reconsumed", ">i4"),
-        ("prepared", ">i8"),
-        ("body_size", ">i4"),
-    ]
-)
-"""The fixed part, with hosts of IPv4."""
-_HOST_V6_MORE = 12
-_STORE_TIME_AT = 56
-_BODY_SIZE_AT = 84
 _NOT_A_RECORD = "not a well-formed message record"
 
 
@@ -128,42 +96,11 @@ def records_of(window: Window) -> Records:
 
 def decode(buffer: Bytes, starts: Ints, sizes: Ints) -> Records:
     """Decode the records of `sizes` bytes at `starts` (ascending, each within the buffer)."""
-    count = len(starts)
-    fits = sizes >= MIN_SIZE
-    if len(buffer) < MIN_SIZE:
-        fits[:] = False
-    head = _rows(buffer, starts if fits.all() else np.where(fits, starts, 0), _HEAD)
-    sys_flag = head["sys_flag"].astype(np.int64)
-    stored, body_size = head["stored"].astype(np.int64), head["body_size"].astype(np.int64)
-    body_at = starts + _HEAD.itemsize
-    unusual = np.flatnonzero(fits & (sys_flag & (BORN_HOST_V6 | STORE_HOST_V6) != 0))
-    if len(unusual):
-        born_more = np.where(sys_flag[unusual] & BORN_HOST_V6, _HOST_V6_MORE, 0)
-        more = born_more + np.where(sys_flag[unusual] & STORE_HOST_V6, _HOST_V6_MORE, 0)
-        fits[unusual] = sizes[unusual] >= MIN_SIZE + more
-        unusual, born_more, more = (some[fits[unusual]] for some in (unusual, born_more, more))
-        stored[unusual] = _number(buffer, starts[unusual] + _STORE_TIME_AT + born_more, ">i8")
-        body_size[unusual] = _number(buffer, starts[unusual] + _BODY_SIZE_AT + more, ">i4")
-        body_at[unusual] += more
-    magic = head["magic"].astype(np.int64)
-    wide = magic == MAGIC_V2
-    ends = starts + sizes
-    topic_at = body_at + body_size + 1 + wide
-    fits &= (wide | (magic == MAGIC_V1)) & (head["size"] == sizes) & (body_size >= 0) & (topic_at + 2 <= ends)
-    topic_size = _octet(buffer, topic_at - 1, fits)
-    if wide.any():
-        topic_size += _octet(buffer, topic_at - 2, fits & wide) << 8
-    properties_at = topic_at + topic_size + 2
-    fits &= properties_at <= ends
-    properties_size = (_octet(buffer, properties_at - 2, fits) << 8) + _octet(buffer, properties_at - 1, fits)
-    fits &= (properties_at + properties_size == ends) & (properties_size <= MAX_PROPERTIES_SIZE)
-    problem = np.full(count, "", np.object_)
-    if not fits.all():
-        lost = ~fits
-        problem[lost] = _NOT_A_RECORD
-        for at, size in ((body_at, body_size), (topic_at, topic_size), (properties_at, properties_size)):
-            at[lost], size[lost] = starts[lost], 0
-    topic, topics = _topics(buffer, topic_at, topic_size, problem, fits)
+    layout = lay_out(buffer, starts, sizes)
+    head, fits = layout.head, layout.fits
+    problem = np.full(len(starts), "", np.object_)
+    problem[~fits] = _NOT_A_RECORD
+    topic, topics = _topics(buffer, layout.topic_at, layout.topic_size, problem, fits)
     return Records(
         buffer=buffer,
         problem=problem,
@@ -172,16 +109,16 @@ def decode(buffer: Bytes, starts: Ints, sizes: Ints) -> Records:
         queue_offset=head["queue_offset"].astype(np.int64),
         physical_offset=head["physical_offset"].astype(np.int64),
         flag=head["flag"].astype(np.int64),
-        sys_flag=sys_flag,
+        sys_flag=layout.sys_flag,
         born=head["born"].astype(np.int64),
-        stored=stored,
+        stored=layout.stored,
         body_crc=head["body_crc"].astype(np.int64),
-        body_at=body_at,
-        body_size=body_size,
+        body_at=layout.body_at,
+        body_size=layout.body_size,
         topic=topic,
         topics=topics,
-        properties_at=properties_at,
-        properties_size=properties_size,
+        properties_at=layout.properties_at,
+        properties_size=layout.properties_size,
     )
 
 
@@ -205,29 +142,6 @@ def _text(raw: bytes) -> str | None:
         return raw.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _rows(buffer: Bytes, starts: Ints, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """A fixed-size struct at each start. A buffer shorter than one gives zeros."""
-    if len(buffer) < dtype.itemsize:
-        return np.zeros(len(starts), dtype)
-    return structs(buffer, starts, dtype)
-
-
-def _octet(buffer: Bytes, places: Ints, which: Bools) -> Ints:
-    """The byte at each place, 0 where it is not one of `which`."""
-    if which.all():
-        return buffer[places].astype(np.int64)
-    found = np.zeros(len(places), np.int64)
-    found[which] = buffer[places[which]]
-    return found
-
-
-def _number(buffer: Bytes, starts: Ints, kind: str) -> Ints:
-    """One big-endian number at each start."""
-    dtype = np.dtype([("n", kind)])
-    numbers: Ints = _rows(buffer, starts, dtype)["n"].astype(np.int64)
-    return numbers
 
 
 def slices(buffer: Bytes, starts: Ints, ends: Ints) -> pa.BinaryArray:

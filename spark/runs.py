@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from audit.entries import BODY_DAMAGED, Columns, slice_crcs
 from audit.layout import SegmentTask
+from audit.record_layout import structs
 from audit.scan import Window, read_entries
 from audit.unit_files import UnitFiles
 from formats.entry import APACHE_MAGICS, HEADER_SIZE, INDEX_UNIT_SIZE, MAGIC, MAX_ENTRY_SIZE
@@ -211,15 +212,6 @@ def checked(data: bytes, head: npt.NDArray[np.void], starts: Ints) -> Columns:
     wrong = ((crc != 0) | (chain != 0)) & (computed != crc)
     index, term, pos, channel = (head[name].astype(np.int64) for name in ("index", "term", "pos", "channel"))
     return Columns(index, term, pos, size, channel, computed, crc, chain, np.where(wrong, BODY_DAMAGED, 0))
-
-
-def structs(buffer: Bytes, starts: Ints, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """A struct at each start: one copy of as many bytes. Every one lies within the buffer."""
-    if not len(starts):
-        return np.empty(0, dtype)
-    raw = np.dtype((np.void, dtype.itemsize))
-    every = np.ndarray((len(buffer) - dtype.itemsize + 1,), raw, buffer=buffer.data, strides=(1,))
-    return every[starts].view(dtype)
 
 
 def _leading(right: Bools) -> int:

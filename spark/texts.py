@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from audit.record_layout import structs
 from spark.records import slices
-from spark.runs import Bytes, Ints, structs
+from spark.runs import Bytes, Ints
 
 _NAME_END = 1
 _ITEM_END = 2
