@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from audit.findings import Severity
-from audit.replicas import Look, ReplicaSource, StoreSource
+from audit.replicas import StoreSource
 from audit.shipped import ShippedSource
 from runtime.env import Env, production_env
 from runtime.files import OsFiles
@@ -19,6 +19,7 @@ from tests.audit.faults import by_names
 from tests.audit.store_builder import SEGMENT_SIZE, Log, sample_log, segment_path, write_group
 from tests.audit.test_audit_shipped import Clock, directories, from_digests, ship
 from tests.spark.live_kit import live_group
+from tests.spark.retiring import Retiring
 from tests.spark.test_live_replicas import comparable, source
 from tests.spark.test_spark_command import spark_audit
 
@@ -77,29 +78,6 @@ def test_the_command_audits_digests_on_spark(log: Log, env: Env, tmp_path: Path)
     assert found == {"CHAIN_BREAK", "DIVERGENT_COMMITTED"}
 
 
-@dataclass(frozen=True)
-class Retiring:
-    """A source whose oldest segments are deleted right after the tasks were planned."""
-
-    inner: ReplicaSource
-    doomed: tuple[str, ...]
-    looked: str
-
-    @property
-    def place(self) -> str:
-        return self.inner.place
-
-    def look(self) -> Look:
-        """The driver looks once for mistakes in the arguments, and once more to plan."""
-        look = self.inner.look()
-        mark = Path(self.looked)
-        if mark.exists():
-            for path in self.doomed:
-                Path(path).unlink(missing_ok=True)
-        mark.touch()
-        return look
-
-
 @pytest.mark.parametrize("live", [False, True], ids=["stores", "brokers"])
 def test_segments_that_retention_removes_meanwhile_are_no_damage(
     spark: Any, live: bool, log: Log, tmp_path: Path
@@ -126,7 +104,7 @@ def test_segments_that_retention_removes_meanwhile_are_no_damage(
             ]
         report = audit_sources(spark, sources)
     assert not any(Path(path).exists() for path in gone)
-    assert {found.code for found in report.findings} == {"RETIRED"}
+    assert {found.code for found in report.findings} == {"RETIRED", "RETENTION"}
     assert max(found.severity for found in report.findings) == Severity.INFO
     assert report.exit_code == 0 and comparable(report)["verdict"] == "clean"
     lost = sum(entry.pos < 3 * SEGMENT_SIZE for entry in log.entries)
