@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pyarrow as pa
 
-from audit.entries import BODY_DAMAGED, CHAIN_UNKNOWN, Array, Bytes, Columns, rows_at, slice_crcs
+from audit.entries import BODY_DAMAGED, CHAIN_UNKNOWN, Array, Bytes, Columns, slice_crcs
+from audit.record_layout import lay_out
 from formats.consume_queue import UNIT_SIZE
 from formats.entry import HEADER_SIZE, Kind
 from formats.message_ids import java_hash
@@ -19,9 +20,6 @@ from formats.properties import TAGS
 from formats.record import (
     BORN_HOST_V6,
     CRC_MASK,
-    FIXED_SIZE,
-    MAGIC_V1,
-    MAGIC_V2,
     MIN_SIZE,
     STORE_HOST_V6,
     TRANSACTION_COMMIT,
@@ -31,25 +29,6 @@ from formats.record import (
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 """Its tag codes are delivery times, which the log does not say."""
 
-_FIXED = np.dtype(
-    [
-        ("size", ">i4"),
-        ("magic", ">i4"),
-        ("crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born", ">i8"),
-        ("born_host", "V8"),
-        ("stored", ">i8"),
-        ("store_host", "V8"),
-        ("reconsumed", ">i4"),
-        ("prepared", ">i8"),
-        ("body_size", ">i4"),
-    ]
-)
 _UNITS = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _BEHIND_NAME, _SEPARATOR = 1, 2
 """Behind the name of a property, and behind its value."""
@@ -123,33 +102,15 @@ def read_records(data: bytes, base: int, columns: Columns, *, deep: bool = True)
         return _no_records()
     octets = np.frombuffer(data, np.uint8)
     at = chosen.pos - base + HEADER_SIZE
-    end = at + size
-    head = rows_at(octets, at, _FIXED)
-    magic, sys_flag = head["magic"], head["sys_flag"].astype(np.int64)
-    body_at, body_size = at + FIXED_SIZE, head["body_size"].astype(np.int64)
-    wide = magic == MAGIC_V2
-    topic_at = body_at + body_size + 1 + wide
-    fits = (
-        (wide | (magic == MAGIC_V1))
-        & (head["size"] == size)
-        & (head["physical"] == chosen.pos + HEADER_SIZE)
-        & (sys_flag & (BORN_HOST_V6 | STORE_HOST_V6) == 0)
-        & (body_size >= 0)
-        & (topic_at + 2 <= end)
-    )
-    if not fits.all():
-        return None
-    topic_size = octets[topic_at - 1].astype(np.int64)
-    topic_size[wide] += octets[topic_at[wide] - 2].astype(np.int64) << 8
-    properties_at = topic_at + topic_size + 2
-    if (properties_at > end).any():
-        return None
-    said = (octets[properties_at - 2].astype(np.int64) << 8) + octets[properties_at - 1]
-    if (said != end - properties_at).any():
+    layout = lay_out(octets, at, size)
+    head, sys_flag = layout.head, layout.sys_flag
+    fits = layout.fits & (head["physical_offset"] == chosen.pos + HEADER_SIZE)
+    if not (fits & (sys_flag & (BORN_HOST_V6 | STORE_HOST_V6) == 0)).all():
         return None
     doubted = slice(None) if deep else np.flatnonzero(chosen.damage & CHAIN_UNKNOWN)
-    starts, ends = body_at[doubted], (body_at + body_size)[doubted]
-    if (slice_crcs(data, starts, ends) & CRC_MASK != head["crc"][doubted]).any():
+    starts = layout.body_at[doubted]
+    ends = starts + layout.body_size[doubted]
+    if (slice_crcs(data, starts, ends) & CRC_MASK != head["body_crc"][doubted]).any():
         return None
     records = Records(
         number,
@@ -160,13 +121,13 @@ def read_records(data: bytes, base: int, columns: Columns, *, deep: bool = True)
         head["queue_id"].astype(np.int64),
         head["queue_offset"].astype(np.int64),
         sys_flag,
-        head["stored"].astype(np.int64),
-        body_at,
-        body_size,
-        topic_at,
-        topic_size,
-        properties_at,
-        end - properties_at,
+        layout.stored,
+        layout.body_at,
+        layout.body_size,
+        layout.topic_at,
+        layout.topic_size,
+        layout.properties_at,
+        layout.properties_size,
     )
     if (records.dispatched & (kind != Kind.MESSAGE)).any():
         return None

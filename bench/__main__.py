@@ -1,4 +1,4 @@
-"""`python -m bench produce|consume|core|idle|audit`: arguments, gc, CPU time, output. Exit code 1: errors."""
+"""`python -m bench MODE`: arguments, gc, CPU time, output. Exit code 1: errors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from bench.core import measure
 from bench.idle import idle
 from bench.produce import produce
 from bench.report import Load, Tally
+from bench.spark_read import spark_read
+from bench.spark_write import spark_write
 from client.errors import ClientError
 from runtime.env import production_env
 
@@ -34,6 +36,12 @@ def main(argv: list[str] | None = None) -> int:
         if options.directory is None:
             _parser().error("--directory is missing")
         return _show(audit(options.directory, options.megabytes), "", options.json)
+    if options.mode == "spark":
+        return _print(
+            spark_read(options.store, options.messages or 1_000_000, options.size, options.runs), options.json
+        )
+    if options.mode == "spark-sink":
+        return _print(spark_write(options.messages or 200_000, options.size, options.runs), options.json)
     if options.namesrv is None:
         _parser().error("--namesrv is missing")
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
@@ -64,12 +72,17 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         env.workers.close()
     result["gc"] = f"frozen after set-up, thresholds {'/'.join(map(str, GC_THRESHOLDS))}"
-    if options.json:
+    _print(result, options.json)
+    return 1 if result["errors"] else 0
+
+
+def _print(result: dict[str, object], as_json: bool) -> int:
+    if as_json:
         print(json.dumps(result))
     else:
         for name, value in result.items():
             print(f"{name:26} {value}")
-    return 1 if result["errors"] else 0
+    return 0
 
 
 def _show(result: dict[str, float], unit: str, as_json: bool) -> int:
@@ -126,9 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "mode",
-        choices=("produce", "consume", "core", "idle", "audit"),
+        choices=("produce", "consume", "core", "idle", "audit", "spark", "spark-sink"),
         help="core: microseconds of election and replication steps; idle: CPU time of an idle group; "
-        "audit: speed and memory of the audit of large stores",
+        "audit: speed and memory of the audit of large stores; "
+        "spark: messages a second that Spark reads from a store (--messages, --size, --store, --runs); "
+        "spark-sink: rows a second that Spark writes to three brokers (--messages, --size, --runs)",
     )
     parser.add_argument("--namesrv", help="host:port of a NameServer, several with ';'")
     parser.add_argument("--topic", default="bench", help="created if it is missing (default: bench)")
@@ -144,6 +159,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--megabytes", type=_positive, default=2000, help="of the stores, when made (default: 2000)"
     )
+    parser.add_argument("--store", help="of spark: a store to read, written there if it is missing")
+    parser.add_argument("--runs", type=_positive, default=5, help="of spark and spark-sink (default: 5)")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     return parser
 

@@ -182,6 +182,18 @@ class Producer(_Hosted[AsyncProducer]):
         """Send messages of one topic as one; see AsyncProducer.send_batch."""
         return self._run(lambda producer: producer.send_batch(messages, queue))
 
+    def begin_batch(
+        self, messages: Sequence[Message], queue: MessageQueue | None = None
+    ) -> Callable[[], SendResult]:
+        """`send_batch` that does not wait: the function that it returns does, and raises what it would."""
+        inner, thread = self._open()
+        return thread.submit(inner.send_batch(messages, queue)).result
+
+    def begin(self, message: Message, queue: MessageQueue | None = None) -> Callable[[], SendResult]:
+        """The same for one message, as `send`."""
+        inner, thread = self._open()
+        return thread.submit(inner.send(message, queue)).result
+
     def has_route(self, topic: str) -> bool:
         """Whether the topic exists, as far as the NameServers' last answer says."""
         return self._open()[0].has_route(topic)

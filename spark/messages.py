@@ -73,18 +73,25 @@ class MessageRows:
     group: str = ""
 
     def of_piece(self, piece: Piece, highest: int) -> Iterator[pa.RecordBatch]:
-        """Messages of a piece of a segment, up to index `highest`. CorruptMessage, OSError."""
+        """Messages of a piece of a segment, up to index `highest`. CorruptMessage, also for a file that
+        cannot be read; both are rows or left out where `corrupt` says so."""
         last = highest if piece.last < 0 else min(piece.last, highest)
         following = piece.first
-        for window in read_windows(piece):
-            index = window.columns.index
-            if index[-1] > last:
-                window = replace(window, columns=window.columns[index <= last])
-            if len(window.columns):
-                yield from self._lost(piece, following, int(window.columns.index[0]) - 1)
-                yield from self.of_window(window)
-                following = int(window.columns.index[-1]) + 1
-        yield from self._lost(piece, following, last if last < NO_END else piece.task.committed)
+        why = "retired meanwhile, or damaged"
+        try:
+            for window in read_windows(piece):
+                index = window.columns.index
+                if index[-1] > last:
+                    window = replace(window, columns=window.columns[index <= last])
+                if len(window.columns):
+                    yield from self._lost(piece, following, int(window.columns.index[0]) - 1, why)
+                    yield from self.of_window(window)
+                    following = int(window.columns.index[-1]) + 1
+        except OSError as error:
+            why = f"the file cannot be read: {error}"
+            if self.corrupt == "fail":
+                raise CorruptMessage(f"{piece.task.path}: from entry {following} on {why}") from error
+        yield from self._lost(piece, following, last if last < NO_END else piece.task.committed, why)
 
     def of_window(self, window: Window, expected: Expected | None = None) -> Iterator[pa.RecordBatch]:
         """Messages among the entries of a window; with `expected`, exactly those must be there."""
@@ -228,11 +235,11 @@ class MessageRows:
             for value, reason in zip(values, records.problem[bad], strict=True)
         )
 
-    def _lost(self, piece: Piece, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    def _lost(self, piece: Piece, first: int, last: int, why: str) -> Iterator[pa.RecordBatch]:
         """Entries `first` to `last` cannot be found."""
         if last < first or self.corrupt == "skip":
             return
-        text = f"{piece.task.path}: entries {first} to {last} are lost here (retired meanwhile, or damaged)"
+        text = f"{piece.task.path}: entries {first} to {last} are lost here ({why})"
         if self.corrupt == "fail":
             raise CorruptMessage(f"{text}: run the audit, or set corruptRecords to skip or include")
         yield from self._corrupt_rows([{"_corrupt": text, "logIndex": first}])

@@ -13,37 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from audit.record_layout import lay_out
 from audit.scan import Window
 from formats.entry import HEADER_SIZE
-from formats.record import (
-    BORN_HOST_V6,
-    CRC_MASK,
-    MAGIC_V1,
-    MAGIC_V2,
-    MIN_SIZE,
-    STORE_HOST_V6,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-)
-from spark.runs import Bools, Bytes, Ints, structs
+from formats.record import CRC_MASK, TRANSACTION_COMMIT, TRANSACTION_MASK
+from spark.runs import Bools, Bytes, Ints
 
-_HEAD = np.dtype(
-    [
-        ("size", ">i4"),
-        ("magic", ">i4"),
-        ("body_crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born", ">i8"),
-    ]
-)
-_HOST_V6_MORE = 12
-_STORE_TIME_AT = 56
-_BODY_SIZE_AT = 84
-_BODY_AT = 88
 _NOT_A_RECORD = "not a well-formed message record"
 
 
@@ -52,10 +27,12 @@ class Records:
     """Records in a buffer. Positions are in the buffer; times in ms; `topic` indexes `topics`.
 
     `problem`: empty, or why this is no record that can be believed; its other columns mean nothing then.
+    `good`: which have none.
     """
 
     buffer: Bytes
     problem: npt.NDArray[np.object_]
+    good: Bools
     queue_id: Ints
     queue_offset: Ints
     physical_offset: Ints
@@ -72,11 +49,6 @@ class Records:
     properties_size: Ints
 
     @property
-    def good(self) -> Bools:
-        """Which are records."""
-        return np.array(self.problem == "", np.bool_)
-
-    @property
     def dispatched(self) -> Bools:
         """Which have a place in a queue: no half messages, no rollbacks."""
         transaction = self.sys_flag & TRANSACTION_MASK
@@ -84,12 +56,17 @@ class Records:
 
     def blame(self, wrong: Bools, reason: str) -> None:
         """Note a problem of some records, unless they have one already."""
-        self.problem[wrong & (self.problem == "")] = reason
+        wrong = wrong & self.good
+        if wrong.any():
+            self.problem[wrong] = reason
+            self.good[wrong] = False
 
     def check_body_crcs(self, which: Bools) -> None:
         """Blame records whose body does not fit the CRC in the record."""
-        view = self.buffer.data
         wrong = which & self.good
+        if not wrong.any():
+            return
+        view = self.buffer.data
         for number in np.flatnonzero(wrong).tolist():
             start = int(self.body_at[number])
             body = view[start : start + int(self.body_size[number])]
@@ -119,57 +96,34 @@ def records_of(window: Window) -> Records:
 
 def decode(buffer: Bytes, starts: Ints, sizes: Ints) -> Records:
     """Decode the records of `sizes` bytes at `starts` (ascending, each within the buffer)."""
-    count = len(starts)
-    problem = np.full(count, "", np.object_)
-    fits = sizes >= MIN_SIZE
-    at = np.where(fits, starts, 0)
-    if len(buffer) < MIN_SIZE:
-        fits[:] = False
-    head = _rows(buffer, at, _HEAD)
-    sys_flag = head["sys_flag"].astype(np.int64)
-    born_more = np.where(sys_flag & BORN_HOST_V6, _HOST_V6_MORE, 0)
-    more = born_more + np.where(sys_flag & STORE_HOST_V6, _HOST_V6_MORE, 0)
-    wide = head["magic"] == MAGIC_V2
-    ends = starts + sizes
-    fits &= (wide | (head["magic"] == MAGIC_V1)) & (head["size"] == sizes) & (sizes >= MIN_SIZE + more)
-    body_size = _number(buffer, np.where(fits, at + _BODY_SIZE_AT + more, 0), ">i4")
-    body_at = at + _BODY_AT + more
-    topic_at = body_at + body_size + np.where(wide, 2, 1)
-    fits &= (body_size >= 0) & (topic_at + 2 <= ends)
-    topic_size = np.where(
-        wide,
-        _number(buffer, np.where(fits & wide, topic_at - 2, 0), ">u2"),
-        _number(buffer, np.where(fits & ~wide, topic_at - 1, 0), "u1"),
-    )
-    properties_at = topic_at + topic_size + 2
-    fits &= properties_at <= ends
-    properties_size = _number(buffer, np.where(fits, properties_at - 2, 0), ">i2")
-    fits &= properties_at + properties_size == ends
+    layout = lay_out(buffer, starts, sizes)
+    head, fits = layout.head, layout.fits
+    problem = np.full(len(starts), "", np.object_)
     problem[~fits] = _NOT_A_RECORD
-    topic_at, topic_size = np.where(fits, topic_at, starts), np.where(fits, topic_size, 0)
-    topic, topics = _topics(buffer, topic_at, topic_size, problem)
+    topic, topics = _topics(buffer, layout.topic_at, layout.topic_size, problem, fits)
     return Records(
         buffer=buffer,
         problem=problem,
+        good=fits,
         queue_id=head["queue_id"].astype(np.int64),
         queue_offset=head["queue_offset"].astype(np.int64),
         physical_offset=head["physical_offset"].astype(np.int64),
         flag=head["flag"].astype(np.int64),
-        sys_flag=sys_flag,
+        sys_flag=layout.sys_flag,
         born=head["born"].astype(np.int64),
-        stored=_number(buffer, np.where(fits, at + _STORE_TIME_AT + born_more, 0), ">i8"),
+        stored=layout.stored,
         body_crc=head["body_crc"].astype(np.int64),
-        body_at=np.where(fits, body_at, starts),
-        body_size=np.where(fits, body_size, 0),
+        body_at=layout.body_at,
+        body_size=layout.body_size,
         topic=topic,
         topics=topics,
-        properties_at=np.where(fits, properties_at, starts),
-        properties_size=np.where(fits, properties_size, 0),
+        properties_at=layout.properties_at,
+        properties_size=layout.properties_size,
     )
 
 
 def _topics(
-    buffer: Bytes, starts: Ints, sizes: Ints, problem: npt.NDArray[np.object_]
+    buffer: Bytes, starts: Ints, sizes: Ints, problem: npt.NDArray[np.object_], good: Bools
 ) -> tuple[Ints, list[str]]:
     """Number of each record's topic, and the topics. One that is no text is a problem."""
     encoded = slices(buffer, starts, starts + sizes).dictionary_encode()
@@ -177,7 +131,9 @@ def _topics(
     texts = [_text(raw) for raw in encoded.dictionary.to_pylist()]
     for number, text in enumerate(texts):
         if not text:
-            problem[(numbers == number) & (problem == "")] = "a topic that is empty or not UTF-8"
+            without = (numbers == number) & good
+            problem[without] = "a topic that is empty or not UTF-8"
+            good[without] = False
     return numbers, [text or "" for text in texts]
 
 
@@ -186,20 +142,6 @@ def _text(raw: bytes) -> str | None:
         return raw.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _rows(buffer: Bytes, starts: Ints, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """A fixed-size struct at each start. A buffer shorter than one gives zeros."""
-    if len(buffer) < dtype.itemsize:
-        return np.zeros(len(starts), dtype)
-    return structs(buffer, starts, dtype)
-
-
-def _number(buffer: Bytes, starts: Ints, kind: str) -> Ints:
-    """One big-endian number at each start."""
-    dtype = np.dtype([("n", kind)])
-    numbers: Ints = _rows(buffer, starts, dtype)["n"].astype(np.int64)
-    return numbers
 
 
 def slices(buffer: Bytes, starts: Ints, ends: Ints) -> pa.BinaryArray:

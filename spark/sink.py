@@ -2,12 +2,13 @@
 
 Delivery is at least once. A task ends well only when a quorum has acknowledged every row; what a task sent
 before it failed stays, and comes again. Rows of one task keep their order in every queue, as one batch is
-under way at a time. The ids of repeats are equal where the rows of a partition come again in the same order.
+under way to a queue at a time; up to `maxInFlight` are to different ones. The ids of repeats are equal where
+the rows of a partition come again in the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 from zlib import crc32
@@ -41,12 +42,16 @@ _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
 
+Acknowledgement = Callable[[], SendResult]
+"""Waits for the answer to one request. ClientError."""
+
+
 class Sending(Protocol):
     """What is needed of `client.Producer`."""
 
     def queues(self, topic: str) -> list[MessageQueue]: ...
-    def send(self, message: Message, queue: MessageQueue) -> SendResult: ...
-    def send_batch(self, messages: list[Message], queue: MessageQueue) -> SendResult: ...
+    def begin(self, message: Message, queue: MessageQueue) -> Acknowledgement: ...
+    def begin_batch(self, messages: list[Message], queue: MessageQueue) -> Acknowledgement: ...
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ class QueueWriter:
         self._waiting: dict[MessageQueue, _Waiting] = {}
         self._current: dict[str, MessageQueue] = {}
         self._size = 0
+        self._under_way: dict[MessageQueue, tuple[list[Outgoing], Acknowledgement]] = {}
+        """In the order in which they were sent; one to a queue, so that its rows keep their order."""
 
     def write(self, rows: Iterable[Outgoing]) -> int:
         """Send all and wait for the acknowledgements; how many."""
@@ -98,6 +105,8 @@ class QueueWriter:
             self._size += size
         for queue in list(self._waiting):
             self._flush(queue)
+        for queue in list(self._under_way):
+            self._settle(queue)
         return self.sent
 
     def _queue_of(self, row: Outgoing) -> MessageQueue:
@@ -122,15 +131,24 @@ class QueueWriter:
         return queue
 
     def _flush(self, queue: MessageQueue) -> None:
+        """Send what waits for a queue, once what was sent to it before is acknowledged."""
         waiting = self._waiting.pop(queue)
         self._size -= waiting.size
         if self._current.get(queue.topic) == queue:
             del self._current[queue.topic]
-        messages = [row.message for row in waiting.rows]
-        where = f"rows {waiting.rows[0].row} to {waiting.rows[-1].row} of the task, to {queue}"
+        if queue in self._under_way:
+            self._settle(queue)
+        while len(self._under_way) >= self._options.max_in_flight:
+            self._settle(next(iter(self._under_way)))
+        self._under_way[queue] = waiting.rows, self._begin(waiting.rows, queue)
+
+    def _settle(self, queue: MessageQueue) -> None:
+        """Wait for the acknowledgement of what is under way to a queue; send it again as it was without."""
+        rows, acknowledged = self._under_way.pop(queue)
+        where = f"rows {rows[0].row} to {rows[-1].row} of the task, to {queue}"
         for attempt in range(self._options.retries + 1):
             try:
-                result = self._send(messages, queue)
+                result = (self._begin(rows, queue) if attempt else acknowledged)()
                 break
             except (NoBroker, OutcomeUnknown) as error:
                 if attempt == self._options.retries:
@@ -141,12 +159,12 @@ class QueueWriter:
                 raise SinkError(f"{where}: {error}") from error
         if result.status is not SendStatus.OK:
             raise SinkError(f"{where}: stored, but not by a quorum: {result.status.value}")
-        self.sent += len(messages)
+        self.sent += len(rows)
 
-    def _send(self, messages: list[Message], queue: MessageQueue) -> SendResult:
-        if len(messages) == 1:
-            return self._producer.send(messages[0], queue)  # may be compressed, and larger than a batch
-        return self._producer.send_batch(messages, queue)
+    def _begin(self, rows: list[Outgoing], queue: MessageQueue) -> Acknowledgement:
+        if len(rows) == 1:
+            return self._producer.begin(rows[0].message, queue)  # may be compressed, and larger than a batch
+        return self._producer.begin_batch([row.message for row in rows], queue)
 
 
 def _size(message: Message) -> int:

@@ -15,6 +15,7 @@ OPTIONS = {
     "servers": "NameServers of live brokers: host:port, several with , or ;",
     "topic": "where all goes; without it the column topic says so row by row",
     "maxBatchBytes": "bytes of one request, about; default 524288, at most 4194304",
+    "maxInFlight": "requests of one task under way at once, to different queues; default 4, 1: one by one",
     "retries": "further attempts of a batch that was not acknowledged; default 3, 0 for none",
     "dedupId": "true (default): every message carries a DEDUP_ID that a repeat has, too",
 }
@@ -46,6 +47,7 @@ class SinkOptions:
     max_batch_bytes: int = 512 * 1024
     retries: int = 3
     dedup_id: bool = True
+    max_in_flight: int = 4
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
@@ -72,7 +74,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     if not retries.isdecimal():
         raise BadOption(f"option retries: {retries!r} is not a number from 0")
     dedup_id = values.flag("dedupId", given.get("dedupId", "true"))
-    return SinkOptions(servers, topic, size, int(retries), dedup_id)
+    in_flight = values.positive("maxInFlight", given.get("maxInFlight", str(default.max_in_flight)))
+    return SinkOptions(servers, topic, size, int(retries), dedup_id, in_flight)
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:

@@ -11,43 +11,50 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from audit.record_layout import structs
 from spark.records import slices
-from spark.runs import Bytes, Ints, structs
+from spark.runs import Bytes, Ints
 
 _NAME_END = 1
 _ITEM_END = 2
+_LONGEST_CHARACTER = 4
+"""Bytes of a character in UTF-8."""
 
 
 @dataclass(frozen=True)
 class Properties:
-    """Names and values of all texts in order. `row`: the text of each; positions are in `content`."""
+    """Names and values of all texts in order. Positions are in `content`; `offsets`: where texts begin there,
+    and the end of the last."""
 
-    rows: int
+    offsets: Ints
     content: Bytes
-    row: Ints
     name_at: Ints
     name_end: Ints
     value_end: Ints
 
     def values(self, name: bytes) -> pa.StringArray:
         """The value of one property for each text, null without it; the last one counts."""
-        item = np.full(self.rows, -1, np.int64)
         named = self._named(name)
-        item[self.row[named]] = named
+        rows = len(self.offsets) - 1
+        item = np.full(rows, -1, np.int64)
+        item[self._rows(named)] = named
         has = item >= 0
-        places = np.cumsum(has) - 1
-        chosen = item[has]
-        found = slices(self.content, self.name_end[chosen] + 1, self.value_end[chosen])
-        return found.cast(pa.string()).take(pa.array(places, mask=~has))
+        chosen = item if len(named) == rows and has.all() else item[has]
+        found = slices(self.content, self.name_end[chosen] + 1, self.value_end[chosen]).cast(pa.string())
+        return found if len(found) == rows else found.take(pa.array(np.cumsum(has) - 1, mask=~has))
 
     def maps(self) -> pa.MapArray:
         """All properties of each text; of repeated names the last one counts."""
         chosen = self._last_of_each_name()
-        row = self.row[chosen]
+        row = self._rows(chosen)
         names = slices(self.content, self.name_at[chosen], self.name_end[chosen]).cast(pa.string())
         values = slices(self.content, self.name_end[chosen] + 1, self.value_end[chosen]).cast(pa.string())
-        offsets = np.searchsorted(row, np.arange(self.rows + 1)).astype(np.int32)
+        offsets = np.searchsorted(row, np.arange(len(self.offsets))).astype(np.int32)
         return pa.MapArray.from_arrays(pa.array(offsets), names, values)
+
+    def _rows(self, chosen: Ints) -> Ints:
+        """The text of each of these items. Of texts at the same place all but the last are empty."""
+        return np.asarray(np.searchsorted(self.offsets, self.name_at[chosen], side="right") - 1, np.int64)
 
     def _named(self, name: bytes) -> Ints:
         """Items with this name, ascending."""
@@ -59,10 +66,10 @@ class Properties:
         return np.asarray(named[equal], np.int64)
 
     def _last_of_each_name(self) -> Ints:
-        count = len(self.row)
+        count = len(self.name_at)
         names = slices(self.content, self.name_at, self.name_end).dictionary_encode()
         number = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        identity = self.row * max(len(names.dictionary), 1) + number
+        identity = self._rows(np.arange(count)) * max(len(names.dictionary), 1) + number
         unique, last = np.unique(identity[::-1], return_index=True)
         if len(unique) == count:
             return np.arange(count)
@@ -72,26 +79,45 @@ class Properties:
 def parse_properties(texts: pa.StringArray) -> Properties:
     """Find the properties of texts without nulls."""
     offsets, content = _content(texts)
-    filled = offsets[:-1] < offsets[1:]
-    begins = offsets[:-1][filled]
-    ends_of_items = np.flatnonzero(content == _ITEM_END)
-    starts = np.sort(np.concatenate((begins, ends_of_items + 1)), kind="stable")
-    ends = np.sort(np.concatenate((ends_of_items, offsets[1:][filled])), kind="stable")
-    names_end = np.flatnonzero(content == _NAME_END)
-    following = np.searchsorted(names_end, starts)
-    name_end = np.append(names_end, len(content))[following]
+    separators = np.flatnonzero(content <= _ITEM_END)
+    kinds = content[separators]
+    ends_of_texts = offsets[1:]
+    regular = (
+        not len(separators) % 2
+        and (kinds[0::2] == _NAME_END).all()
+        and (kinds[1::2] == _ITEM_END).all()
+        and (content[ends_of_texts[offsets[:-1] < ends_of_texts] - 1] == _ITEM_END).all()
+    )
+    if regular:  # name, value, name, value: as our clients write them, and no text ends without a separator
+        name_end, ends = separators[0::2], separators[1::2]
+        starts = np.empty(len(ends), np.int64)
+        starts[:1], starts[1:] = 0, ends[:-1] + 1
+    else:
+        starts, name_end, ends = _items(offsets, content, separators, kinds)
     right = (name_end < ends) & (name_end > starts)
-    right[right] = ~_too_short(content, starts[right], name_end[right], ends[right])
-    starts, name_end, ends = starts[right], name_end[right], ends[right]
-    row = np.flatnonzero(filled)[np.searchsorted(begins, starts, side="right") - 1] if len(starts) else starts
-    return Properties(len(texts), content, row, starts, name_end, ends)
+    brief = np.flatnonzero(right & (name_end - starts <= _LONGEST_CHARACTER) & (name_end + 1 == ends))
+    right[brief] = ~_one_character(content, starts[brief], name_end[brief])
+    if not right.all():
+        starts, name_end, ends = starts[right], name_end[right], ends[right]
+    return Properties(offsets, content, starts, name_end, ends)
 
 
-def _too_short(content: Bytes, starts: Ints, name_ends: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
-    """Items of less than 3 characters, which Java skips: a name of one character and an empty value."""
+def _items(offsets: Ints, content: Bytes, separators: Ints, kinds: Bytes) -> tuple[Ints, Ints, Ints]:
+    """Where items begin, their names end (or later: without a separator), and they end."""
+    filled = offsets[:-1] < offsets[1:]
+    ends_of_items = separators[kinds == _ITEM_END]
+    starts = np.sort(np.concatenate((offsets[:-1][filled], ends_of_items + 1)), kind="stable")
+    ends = np.sort(np.concatenate((ends_of_items, offsets[1:][filled])), kind="stable")
+    names_end = separators[kinds == _NAME_END]
+    name_end = np.append(names_end, len(content))[np.searchsorted(names_end, starts)]
+    return starts, name_end, ends
+
+
+def _one_character(content: Bytes, starts: Ints, name_ends: Ints) -> npt.NDArray[np.bool_]:
+    """Names of a single character. With an empty value they are less than 3 characters, which Java skips."""
     lead = content[starts]
     character = 1 + (lead >= 0xC0).astype(np.int64) + (lead >= 0xE0) + (lead >= 0xF0)
-    return np.asarray((name_ends - starts == character) & (name_ends + 1 == ends), np.bool_)
+    return np.asarray(name_ends - starts == character, np.bool_)
 
 
 def _content(texts: pa.StringArray) -> tuple[Ints, npt.NDArray[np.uint8]]:

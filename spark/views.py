@@ -5,7 +5,7 @@ Objects of this module travel to executors by pickle: they hold options and noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,7 @@ from spark.options import Options
 from spark.pushdown import NOTHING, Pushed
 from spark.queues import QueueFiles, QueueRow, check_bounds
 from spark.runs import NO_END, Piece
+from spark.segment_times import segments_within
 from spark.selection import ANY, Bounds, Selection, wants_queue
 from spark.state import state_rows
 from spark.stores import (
@@ -89,7 +90,10 @@ class MessagesView:
         packs: list[InputPartition] = []
         for replica in replicas:
             highest = None if self.options.isolation == "all" else replica.committed
-            found = pieces(replica, highest, ranges, target)
+            found: Iterable[Piece] = pieces(replica, highest, ranges, target)
+            segments = segments_within(replica, self._times)
+            if segments is not None and not self.selection(replica.group).system_entries:
+                found = (piece for piece in found if piece.task.start in segments)
             packs += [PiecePack(pack, replica.group) for pack in packed(found, self.options.min_partitions)]
         return packs
 
@@ -100,19 +104,23 @@ class MessagesView:
             highest = NO_END if self.options.isolation == "all" else piece.task.committed
             yield from rows.of_piece(piece, highest)
 
+    @property
+    def _times(self) -> Bounds:
+        """Store times that options and filters allow, in ms."""
+        high = ANY.high if self.options.ending_ms is None else self.options.ending_ms
+        return Bounds(self.options.starting_ms or 0, high).meet(self.pushed.time_ms)
+
     def selection(self, group: str) -> Selection:
         """What is wanted of one group."""
         options, pushed = self.options, self.pushed
         tags = frozenset(options.tags) if options.tags else None
         if pushed.tags is not None:
             tags = pushed.tags if tags is None else pushed.tags & tags
-        high = ANY.high if options.ending_ms is None else options.ending_ms
-        times = Bounds(options.starting_ms or 0, high)
         return Selection(
             topics=options.topics,
             tags=tags,
             offsets=batch_bounds(options),
-            time_ms=times.meet(pushed.time_ms),
+            time_ms=self._times,
             only_topics=pushed.topics,
             partition=pushed.partition,
             offset=pushed.offset,

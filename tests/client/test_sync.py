@@ -102,6 +102,18 @@ def test_callbacks_get_results_and_errors() -> None:
         assert fake.bodies("orders") == [b"%d" % number for number in range(20)]
 
 
+def test_sends_can_be_begun_and_waited_for_later() -> None:
+    with running(FakeCluster(topics={"orders": 2})) as fake, Producer("producers", fake.namesrv) as producer:
+        first, second = producer.queues("orders")
+        batch = producer.begin_batch([Message("orders", b"a"), Message("orders", b"b")], first)
+        single = producer.begin(Message("orders", b"c"), second)
+        refused = producer.begin(Message("orders", b""), second)
+        assert (single().queue, batch().queue, batch().queue_offset) == (second, first, 0)
+        with pytest.raises(InvalidMessage):
+            refused()
+        assert sorted(fake.bodies("orders")) == [b"a", b"b", b"c"]
+
+
 def test_a_sync_producer_can_be_awaited_from_another_loop() -> None:
     with running(FakeCluster(topics={"orders": 1})) as fake, Producer("producers", fake.namesrv) as producer:
 

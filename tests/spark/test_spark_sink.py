@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ VALUE = ("value", "string")
 
 
 def test_options_have_defaults_aliases_and_any_case() -> None:
-    assert parse({"SERVERS": SERVERS}) == SinkOptions(SERVERS, "", 512 * 1024, 3, True)
+    assert parse({"SERVERS": SERVERS}) == SinkOptions(SERVERS, "", 512 * 1024, 3, True, 4)
     given = {"nameServer": SERVERS, "topic": "T", "maxbatchbytes": "9000", "retries": "0", "dedupid": "False"}
-    assert parse(given) == SinkOptions(SERVERS, "T", 9000, 0, False)
+    assert parse(given | {"maxInFlight": "1"}) == SinkOptions(SERVERS, "T", 9000, 0, False, 1)
     assert parse({"servers": SERVERS, "checkpointLocation": "/c"}).servers == SERVERS, "Spark's own"
 
 
@@ -47,6 +47,7 @@ def test_options_have_defaults_aliases_and_any_case() -> None:
         ({"servers": SERVERS, "topic": ""}, "option topic: .* empty"),
         ({"servers": SERVERS, "retries": "-1"}, "option retries: '-1' is not a number"),
         ({"servers": SERVERS, "maxBatchBytes": "0"}, "option maxBatchBytes: '0' is not a positive"),
+        ({"servers": SERVERS, "maxInFlight": "0"}, "option maxInFlight: '0' is not a positive"),
         ({"servers": SERVERS, "maxBatchBytes": "9999999"}, "more than brokers take: at most 4194304"),
         ({"servers": SERVERS, "dedupId": "yes"}, "option dedupId: 'yes' is not one of true, false"),
     ],
@@ -154,25 +155,55 @@ class FakeProducer:
 
     def __init__(self, *fails: Exception, status: SendStatus = SendStatus.OK) -> None:
         self.calls: list[tuple[int, list[bytes]]] = []
+        self.under_way: list[MessageQueue] = []
+        self.most = 0
         self._fails = list(fails)
         self._status = status
 
     def queues(self, topic: str) -> list[MessageQueue]:
         return [MessageQueue(topic, "g", number) for number in (1, 0)]
 
-    def send(self, message: Message, queue: MessageQueue) -> SendResult:
-        return self.send_batch([message], queue)
+    def begin(self, message: Message, queue: MessageQueue) -> Callable[[], SendResult]:
+        return self.begin_batch([message], queue)
 
-    def send_batch(self, messages: list[Message], queue: MessageQueue) -> SendResult:
+    def begin_batch(self, messages: list[Message], queue: MessageQueue) -> Callable[[], SendResult]:
         self.calls.append((queue.queue_id, [message.body for message in messages]))
-        if self._fails:
-            raise self._fails.pop(0)
-        return SendResult(self._status, "", "", queue, 0)
+        assert queue not in self.under_way, "a queue gets one batch after the other"
+        self.under_way.append(queue)
+        self.most = max(self.most, len(self.under_way))
+        failure = self._fails.pop(0) if self._fails else None
+
+        def answer() -> SendResult:
+            self.under_way.remove(queue)
+            if failure is not None:
+                raise failure
+            return SendResult(self._status, "", "", queue, 0)
+
+        return answer
 
 
 def rows_of(count: int, size: int = 0, **fields: Any) -> list[Outgoing]:
     keys, partition = fields.get("keys"), fields.get("partition")
     return [Outgoing(n, Message("T", b"%d" % n + b" " * size, keys=keys), partition) for n in range(count)]
+
+
+@pytest.mark.parametrize(("limit", "most"), [(1, 1), (2, 2), (9, 2)])
+def test_requests_are_under_way_to_different_queues(limit: int, most: int) -> None:
+    producer = FakeProducer()
+    options = SinkOptions(SERVERS, "T", max_batch_bytes=2500, max_in_flight=limit)
+    assert QueueWriter(producer, options, 0).write(rows_of(40, size=300)) == 40
+    assert (producer.most, producer.under_way) == (most, [])
+    assert [int(body) for _, bodies in producer.calls for body in bodies] == list(range(40))
+
+
+def test_a_failure_among_several_is_repeated_before_the_next_of_its_queue() -> None:
+    producer = FakeProducer(OutcomeUnknown("?"))
+    options = SinkOptions(SERVERS, "T", max_batch_bytes=2500, max_in_flight=2)
+    assert QueueWriter(producer, options, 0).write(rows_of(12, size=300)) == 12
+    first = [bodies for queue, bodies in producer.calls if queue == 0]
+    assert first[0] == first[1], "again, as it was"
+    numbers = [int(body) for bodies in first[1:] for body in bodies]
+    assert numbers == sorted(numbers) and producer.under_way == []
 
 
 def test_rows_without_key_and_partition_go_round_in_batches() -> None:

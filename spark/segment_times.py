@@ -1,0 +1,64 @@
+"""Which segments can hold messages of a span of store times.
+
+In a log of ours the store time of messages never goes back (the leader takes the last one's where its clock
+is behind), so the message that a segment begins with bounds the times of all before it and of all from it
+on. Where a segment begins with something else, or damaged, nothing is left out by it; Apache's logs promise
+no order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from audit.layout import Replica, SegmentTask, segment_tasks
+from audit.scan import Window
+from formats.entry import HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, Kind
+from runtime import Files
+from runtime.remote_files import files_for
+from spark.records import records_of
+from spark.runs import checked, headers
+from spark.selection import ANY, Bounds
+
+
+def segments_within(replica: Replica, times: Bounds) -> frozenset[int] | None:
+    """Starts of the segments that may hold messages stored in [low, high) ms; None: all may. Blocking."""
+    if times == ANY or replica.identity is None:
+        return None
+    tasks = segment_tasks(replica)
+    firsts = [first_store_ms(files_for(replica.directory), task) for task in tasks]
+    chosen = []
+    after: int | None = None
+    """The earliest known time of what lies behind the segment."""
+    for task, first in zip(reversed(tasks), reversed(firsts), strict=True):
+        too_early = after is not None and after < times.low
+        too_late = first is not None and first >= times.high
+        if not (too_early or too_late):
+            chosen.append(task.start)
+        after = after if first is None else first
+    return frozenset(chosen)
+
+
+def first_store_ms(files: Files, task: SegmentTask) -> int | None:
+    """Store time of the message that a segment begins with; None when that is none, or not sound."""
+    try:
+        file = files.open_read(task.path)
+        try:
+            data = file.pread(HEADER_SIZE, 0)
+            if len(data) < HEADER_SIZE:
+                return None
+            head = headers(data, np.zeros(1, np.int64))
+            size = int(head["size"][0])
+            wrong = head["magic"][0] != MAGIC or head["pos"][0] != task.start or not size <= MAX_ENTRY_SIZE
+            if wrong or size != head["body"][0] + HEADER_SIZE or size < HEADER_SIZE:
+                return None
+            data = file.pread(size, 0)
+        finally:
+            file.close()
+    except OSError:
+        return None  # whoever reads the segment says so
+    if len(data) < size:
+        return None
+    found = checked(data, head, np.zeros(1, np.int64))
+    records = records_of(Window(data, task.start, found))
+    sound = records.good[0] and found.damage[0] == 0 and found.channel[0] >> 24 == Kind.MESSAGE
+    return int(records.stored[0]) if sound else None

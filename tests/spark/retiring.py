@@ -1,0 +1,31 @@
+"""A source whose oldest segments go meanwhile. Spark's processes import it by the name of this module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from audit.replicas import Look, ReplicaSource
+
+
+@dataclass(frozen=True)
+class Retiring:
+    """A source whose oldest segments are deleted right after the tasks were planned."""
+
+    inner: ReplicaSource
+    doomed: tuple[str, ...]
+    looked: str
+
+    @property
+    def place(self) -> str:
+        return self.inner.place
+
+    def look(self) -> Look:
+        """The driver looks once for mistakes in the arguments, and once more to plan."""
+        look = self.inner.look()
+        mark = Path(self.looked)
+        if mark.exists():
+            for path in self.doomed:
+                Path(path).unlink(missing_ok=True)
+        mark.touch()
+        return look
