@@ -51,11 +51,6 @@ def test_every_way_of_sending_and_consuming(
         major: drive(kinds[major], "kinds", group.namesrv_addr, topic, f"PG_kinds{major}")
         for major, topic in named.items()
     }
-    consumers = {
-        (major, mode): drive(kinds[major], mode, group.namesrv_addr, topic, f"CG_{mode}{major}")
-        for major, topic in named.items()
-        for mode in ("consume", "pull")
-    }
     places: dict[int, dict[int, tuple[int, int]]] = {}
     for major, producer in producers.items():
         producer.wait(lambda events: any(item["event"] in ("done", "fatal") for item in events), READY_S)
@@ -63,6 +58,11 @@ def test_every_way_of_sending_and_consuming(
         places[major] = {item["seq"]: (item["queue"], item["offset"]) for item in producer.named("acked")}
         assert sorted(places[major]) == list(SENT)[:-20]
         assert {place[0] for seq, place in places[major].items() if seq in CHOSEN} == {0, 1}
+    consumers = {
+        (major, mode): drive(kinds[major], mode, group.namesrv_addr, topic, f"CG_{mode}{major}")
+        for major, topic in named.items()
+        for mode in ("consume", "pull")
+    }
     for (major, _), consumer in consumers.items():
         consumer.wait(lambda events: received(events).issuperset(SENT), DELIVERY_LIMIT_S)
         for item in consumer.named("received"):

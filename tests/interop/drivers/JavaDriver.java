@@ -105,6 +105,7 @@ public class JavaDriver {
 
     // 20 each: synchronous, asynchronous, a batch, compressed, to a chosen queue, one way.
     static void kinds(DefaultMQProducer producer, String topic) throws Exception {
+        producer.setSendMsgTimeout(20000);  // JVMs that start together are slow at first
         int seq = 0;
         for (; seq < 20; seq++) acked(seq, producer.send(message(topic, seq)));
         CountDownLatch left = new CountDownLatch(20);
