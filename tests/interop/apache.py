@@ -47,8 +47,11 @@ STOP_LIMIT_S = 40.0
 class ApacheGroup:
     """A NameServer and a DLedger group of three brokers of Apache's. All methods block."""
 
-    def __init__(self, directory: Path, libraries: Path, base_port: int) -> None:
+    def __init__(
+        self, directory: Path, libraries: Path, base_port: int, segment_size: int = SEGMENT_SIZE
+    ) -> None:
         self.directory = directory
+        self._segment_size = segment_size
         self.namesrv_addr = f"{HOST}:{base_port}"
         self._base = base_port
         self._home = directory / "home"
@@ -90,7 +93,7 @@ class ApacheGroup:
             "dLegerGroup": BROKER_NAME,
             "dLegerPeers": ";".join(f"{peer}-{HOST}:{self._base + at}" for at, peer in enumerate(NODES, 1)),
             "dLegerSelfId": node,
-            "mappedFileSizeCommitLog": SEGMENT_SIZE,
+            "mappedFileSizeCommitLog": self._segment_size,
             "mappedFileSizeConsumeQueue": 300 * 20,
             "maxHashSlotNum": 500,
             "maxIndexNum": 2000,

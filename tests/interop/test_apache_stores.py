@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -38,10 +38,16 @@ TOPICS = ("orders", "payments")
 DELAYED = "SCHEDULE_TOPIC_XXXX"
 ROUNDS = 3
 """The master is killed in the second."""
-SINGLES = 700
-BATCHES = 12
 BATCH = 16
-DELAYED_MESSAGES = 10
+
+
+class Plan(NamedTuple):
+    """What is sent: single messages and batches a round, delayed ones in the end; bytes of a large one."""
+
+    singles: int = 700
+    batches: int = 12
+    delayed: int = 10
+    large: int = 50_000
 
 
 @dataclass
@@ -64,7 +70,7 @@ def produced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     try:
         group.start()
         result = Produced(group.stores)
-        produce(group, result)
+        produce(group, result, Plan())
         group.wait_caught_up(len(result.acked) + 2 * result.delayed)
     finally:
         group.stop()
@@ -76,7 +82,8 @@ def produced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     shutil.rmtree(directory)
 
 
-def produce(group: ApacheGroup, result: Produced) -> None:
+def produce(group: ApacheGroup, result: Produced, plan: Plan) -> None:
+    """Fill a group that runs; all nodes run again in the end."""
     chance = random.Random(1)
     number = 0
     with Producer("interop", group.namesrv_addr) as producer:
@@ -84,15 +91,15 @@ def produce(group: ApacheGroup, result: Produced) -> None:
             producer.create_topic(topic, queues=QUEUES)
         for turn in range(ROUNDS):
             sent: list[tuple[Message, Future[SendResult | ClientError]]] = []
-            for _ in range(SINGLES):
-                sent.append(send(producer, message(number, chance)))
+            for _ in range(plan.singles):
+                sent.append(send(producer, message(number, chance.randbytes(plan.large))))
                 number += 1
-                if turn == 1 and number % SINGLES == SINGLES // 2:
+                if turn == 1 and number % plan.singles == plan.singles // 2:
                     killed = group.kill_leader()
             note(sent, result)
             if turn == 1:
                 group.wait_master(but=killed)
-            for batch in range(BATCHES):
+            for batch in range(plan.batches):
                 messages = [
                     Message(
                         "payments", b"%d %d %d" % (turn, batch, at), tags="batch", keys=f"b{turn}-{batch}"
@@ -107,16 +114,16 @@ def produce(group: ApacheGroup, result: Produced) -> None:
                 for at, item in enumerate(messages):
                     result.acked["payments", first.queue.queue_id, first.queue_offset + at] = item
         group.start_node(killed)
-        for at in range(DELAYED_MESSAGES):
+        for at in range(plan.delayed):
             producer.send(Message("orders", b"later %d" % at, tags="late", properties={"DELAY": "1"}))
-        result.delayed = DELAYED_MESSAGES
+        result.delayed = plan.delayed
 
 
-def message(number: int, chance: random.Random) -> Message:
+def message(number: int, noise: bytes) -> Message:
     """Large ones, compressed ones, small ones; with and without tag, keys, properties."""
     body = b"message %d " % number + b"x" * (number * 37 % 400)
     if number % 100 == 7:
-        body = chance.randbytes(50_000)
+        body = noise
     elif number % 50 == 3:
         body = b"compressible %d " % number * 2000
     return Message(
