@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ import pytest
 
 from audit.findings import Severity
 from audit.layout import open_stores
-from chaos.cluster import find_base_port
+from chaos.cluster import find_base_port, wait_for
 from client import Message, Producer, SendResult
 from client.errors import ClientError
 from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE
@@ -29,7 +30,7 @@ from formats.record import FIXED_SIZE
 from formats.store_files import segment_name
 from runtime.files import OsFiles
 from tests.audit.engine import audit
-from tests.interop.apache import QUEUES, SEGMENT_SIZE, ApacheGroup
+from tests.interop.apache import QUEUES, SEGMENT_SIZE, START_LIMIT_S, ApacheGroup
 from tests.interop.conftest import rocketmq_libraries
 
 pytestmark = pytest.mark.interop
@@ -59,6 +60,12 @@ class Produced:
     unknown: list[Message] = field(default_factory=list)
     """Sends that failed: stored or not."""
     delayed: int = 0
+    killed: str = ""
+
+    def known(self) -> set[tuple[str, str]]:
+        """Findings that are true of what Apache's broker does: started after a kill it removes its newest
+        IndexFile and goes on behind its ConsumeQueues, so the keys of that file's messages are lost there."""
+        return {("KEY_MISSING", self.killed)}
 
 
 @pytest.fixture(scope="module", params=[4, 5], ids=["4.9", "5.4"])
@@ -88,14 +95,16 @@ def produce(group: ApacheGroup, result: Produced, plan: Plan) -> None:
     number = 0
     with Producer("interop", group.namesrv_addr) as producer:
         for topic in TOPICS:
-            producer.create_topic(topic, queues=QUEUES)
+            wait_for(
+                partial(try_to_create, producer, topic), START_LIMIT_S, lambda: "no topic could be created"
+            )
         for turn in range(ROUNDS):
             sent: list[tuple[Message, Future[SendResult | ClientError]]] = []
             for _ in range(plan.singles):
                 sent.append(send(producer, message(number, chance.randbytes(plan.large))))
                 number += 1
                 if turn == 1 and number % plan.singles == plan.singles // 2:
-                    killed = group.kill_leader()
+                    killed = result.killed = group.kill_leader()
             note(sent, result)
             if turn == 1:
                 group.wait_master(but=killed)
@@ -117,6 +126,15 @@ def produce(group: ApacheGroup, result: Produced, plan: Plan) -> None:
         for at in range(plan.delayed):
             producer.send(Message("orders", b"later %d" % at, tags="late", properties={"DELAY": "1"}))
         result.delayed = plan.delayed
+
+
+def try_to_create(producer: Producer, topic: str) -> bool | None:
+    """True when it is done; a master that has just been elected may refuse."""
+    try:
+        producer.create_topic(topic, queues=QUEUES)
+    except ClientError:
+        return None
+    return True
 
 
 def message(number: int, noise: bytes) -> Message:
@@ -153,21 +171,26 @@ def note(sent: list[tuple[Message, Future[SendResult | ClientError]]], result: P
 # --- reading ----------------------------------------------------------------------------------------
 
 
-def command(*arguments: object) -> str:
-    """Output of one of our commands; it must succeed."""
+def command(*arguments: object, codes: tuple[int, ...] = (0,)) -> str:
+    """Output of one of our commands; it must end with one of these exit codes."""
     done = subprocess.run(
         [sys.executable, "-m", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode in codes, done.stdout + done.stderr
     return done.stdout
+
+
+def found_by(report: Any) -> set[tuple[str, str]]:
+    return {(item["code"], item["replica"]) for item in report["findings"]}
 
 
 def test_the_audit_reads_all_and_finds_nothing(produced: Produced) -> None:
     for store in produced.stores:
-        alone = json.loads(command("audit", "verify", "--json", store))
-        assert (alone["verdict"], alone["findings"]) == ("clean", [])
-    report = json.loads(command("audit", "compare", "--json", *produced.stores))
-    assert (report["verdict"], report["findings"]) == ("clean", [])
+        codes = (0, 1) if store.name == produced.killed else (0,)
+        alone = json.loads(command("audit", "verify", "--json", store, codes=codes))
+        assert found_by(alone) <= produced.known(), alone["findings"]
+    report = json.loads(command("audit", "compare", "--json", *produced.stores, codes=(0, 1)))
+    assert found_by(report) <= produced.known(), report["findings"]
     replicas = open_stores(OsFiles(), [str(store) for store in produced.stores])
     assert {bool(found.key_root) and bool(found.queue_root) for found in replicas} == {True}
     assert all(len(found.segments) > 2 for found in replicas)
@@ -310,5 +333,5 @@ def test_planted_faults_are_found(produced: Produced, tmp_path: Path) -> None:
             stores.append(tmp_path / fault.__name__ / store.name)
             subprocess.run(["cp", "-r", "--sparse=always", store, stores[-1]], check=True)
         expected = fault(stores)
-        assert worse(stores) == expected, fault.__name__
+        assert worse(stores) | produced.known() == expected | produced.known(), fault.__name__
         shutil.rmtree(tmp_path / fault.__name__)
