@@ -60,7 +60,7 @@ def pack(path: Path, root: Path, result: Produced) -> None:
         [*place, crc32(message.body), message.tags, message.keys] for place, message in result.acked.items()
     ]
     files["sizes.json"] = json.dumps(sizes).encode()
-    files["sent.json"] = json.dumps(sent).encode()
+    files["sent.json"] = json.dumps({"killed": result.killed, "sent": sent}).encode()
     with tarfile.open(path, "w:xz", preset=9) as archive:
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
