@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DATA = Path(__file__).parent / "data"
-VERSIONS = ("4.9.5",)
+VERSIONS = ("4.9.5", "5.4.0")
 
 Sent = dict[tuple[str, int, int], tuple[int, str | None, str | None]]
 """By topic, queue id and queue offset: CRC-32 of the body, tag, keys."""
