@@ -1,7 +1,7 @@
 """Stores that Apache RocketMQ's brokers wrote in DLedger mode (D8): read whole and right, damage is found.
 
 Three brokers of 4.9.5 take messages of our producer, with a kill -9 of the master in between. Of 5.4.0
-only a small recorded group is read (tests/audit/test_audit_recorded.py): at this size it answered with SYSTEM_BUSY
+only a small recorded group is read (tests/audit/test_audit_recorded.py): at this size it answered SYSTEM_BUSY
 after the kill.
 """
 
