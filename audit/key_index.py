@@ -6,12 +6,16 @@
   Apache's defaults) and one chunk of units.
 
 Files of a live broker grow while they are read: what counts is the header as it was at first.
+
+Newer brokers of Apache's (5.4, not 4.9) also index the tag, as `topic#T#tag`: such units are right, and where
+there are none, none is missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +30,7 @@ from formats.index_file import (
     NAME_DIGITS,
     SLOT_SIZE,
     SLOTS,
+    TAG_PREFIX,
     UNIT_SIZE,
     IndexHeader,
     file_size,
@@ -35,7 +40,8 @@ from formats.index_file import (
     unit_offset,
     unpack_index_header,
 )
-from formats.properties import KEYS, UNIQ_KEY
+from formats.message_ids import java_hash
+from formats.properties import KEYS, TAGS, UNIQ_KEY, find_property
 from formats.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, CorruptRecord, decode_record
 from runtime import File, Files
 
@@ -202,8 +208,7 @@ class KeyCheck:
         self._committed = committed
         self._key_files = open_key_files(files, root)[0]
         self._end = max((file.header.end_position for file in self._key_files), default=-1)
-        self._expected: list[tuple[Array, Array, Array, Array]] = []
-        """Position, hash, store time, index of each key."""
+        self._expected: list[_Keys] = []
         self._pending = 0
         self._from = -1
         self._sums: dict[str, list[int | str]] = {}
@@ -226,10 +231,13 @@ class KeyCheck:
             return
         if self._from < 0:
             self._from = int(columns.pos[0])
-        keys = _keys(data, *found) if found is not None else _single_keys(data, base, columns)
-        position, hashed, store_ms, index = keys
-        chosen = index <= self._committed
-        self._expected.append((position[chosen], hashed[chosen], store_ms[chosen], index[chosen]))
+        apaches = not (columns.stored_crc.any() or columns.chain.any())
+        if found is not None:
+            keys = _keys(data, *found, tags=apaches)
+        else:
+            keys = _single_keys(data, base, columns, tags=apaches)
+        chosen = keys.index <= self._committed
+        self._expected.append(_Keys(*(column[chosen] for column in keys)))
         self._pending += int(chosen.sum())
         if self._pending >= _FLUSH_UNITS:
             self._compare(int(columns.pos[-1]) + 1)
@@ -245,20 +253,20 @@ class KeyCheck:
 
     def _compare(self, end_pos: int) -> None:
         """Up to the entry that begins below `end_pos`."""
-        columns = [np.concatenate(column) for column in zip(*self._expected, strict=True)]
+        keys = [np.concatenate(column) for column in zip(*self._expected, strict=True)]
         self._expected, self._pending = [], 0
         first_position, end_position = self._from + ENTRY_HEADER, end_pos + ENTRY_HEADER
         self._from = end_pos
-        if not columns:
+        if not keys:
             return
-        position, hashed, store_ms, index = columns
+        position, hashed, store_ms, index, is_tag = keys
         theirs = self._units(first_position, end_position)
         ours = _pair(position, hashed, first_position)
         found = _pair(theirs.position, theirs.hashed, first_position)
         if np.array_equal(ours, found):
             self._check_times(theirs, np.arange(len(ours)), np.ones(len(ours), bool), store_ms, index)
             return
-        absent = ~np.isin(ours, found)
+        absent = ~np.isin(ours, found) & ~is_tag
         late = np.flatnonzero(absent & (position >= self._end))  # a message's keys come one by one
         if len(late):
             self.lacking += len(late)
@@ -391,33 +399,47 @@ def _pair(position: Array, hashed: Array, origin: int) -> Array:
 
 # --- keys of messages -------------------------------------------------------------------------------
 
-_Keys = tuple[Array, Array, Array, Array]
-"""Position, hash, store time and index of each key."""
+
+class _Keys(NamedTuple):
+    """Keys of messages, in order of the log. `is_tag`: it may be in the files, and need not."""
+
+    position: Array
+    hashed: Array
+    store_ms: Array
+    index: Array  # type: ignore[assignment]  # DLedger's name; tuple.index is not used
+    is_tag: Array
 
 
-def _keys(data: bytes, records: Records, texts: PropertyTexts) -> _Keys:
+def _keys(data: bytes, records: Records, texts: PropertyTexts, *, tags: bool) -> _Keys:
     indexed = records.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
     if not indexed.any():
-        return (np.empty(0, np.int64),) * 4
+        return _keys_of(())
     octets = np.frombuffer(data, np.uint8)
     topics = java_hashes(octets, records.topic_at, records.topic_at + records.topic_size) * 31 + _HASH_SIGN
     owners, hashes = [], []
-    for name in (UNIQ_KEY, KEYS):
+    for name in (UNIQ_KEY, KEYS, TAGS) if tags else (UNIQ_KEY, KEYS):
         owner, begin, end = texts.find(name)
         if not indexed.all():
             owner, begin, end = (column[indexed[owner]] for column in (owner, begin, end))
         if name == KEYS:
             owner, begin, end = _split(texts.text, owner, begin, end)
+        elif name == TAGS:
+            filled = end > begin
+            owner, begin, end = owner[filled], begin[filled], end[filled]
+            topics = topics * 31 ** len(TAG_PREFIX) + java_hash(TAG_PREFIX)
         units = _utf16_lengths(texts.text, begin, end)
         powers = np.array([pow(31, int(length), 1 << 32) for length in range(int(units.max(initial=0)) + 1)])
         whole = topics[owner] * powers[units] + java_hashes(texts.text, begin, end)
         signed = whole.astype(np.uint32).view(np.int32).astype(np.int64)
         owners.append(owner)
         hashes.append(np.where(signed == -(1 << 31), 0, np.abs(signed)))
+    is_tag = np.repeat([False, False, True][: len(owners)], list(map(len, owners)))
     owner = np.concatenate(owners)
     order = np.argsort(owner, kind="stable")
     owner, hashed = owner[order], np.concatenate(hashes)[order]
-    return records.physical[owner], hashed, records.store_ms[owner], records.index[owner]
+    return _Keys(
+        records.physical[owner], hashed, records.store_ms[owner], records.index[owner], is_tag[order]
+    )
 
 
 def _split(text: Array, owner: Array, begin: Array, end: Array) -> tuple[Array, Array, Array]:
@@ -447,9 +469,9 @@ def _utf16_lengths(text: Array, begin: Array, end: Array) -> Array:
     return lengths
 
 
-def _single_keys(data: bytes, base: int, columns: Columns) -> _Keys:
+def _single_keys(data: bytes, base: int, columns: Columns, *, tags: bool) -> _Keys:
     """The same where a record is odd, one by one; what is no record has no keys."""
-    rows: list[tuple[int, int, int, int]] = []
+    rows: list[tuple[int, int, int, int, bool]] = []
     view = memoryview(data)
     chosen = columns[has_record(columns) & (columns.damage & BODY_DAMAGED == 0)]
     for entry in chosen.entries():
@@ -458,10 +480,26 @@ def _single_keys(data: bytes, base: int, columns: Columns) -> _Keys:
             record = decode_record(view[at : at + entry.size - ENTRY_HEADER], with_body=False)
         except CorruptRecord:
             continue  # RecordCheck tells
-        if is_indexed(record.sys_flag):
-            rows += (
-                (record.physical_offset, key_hash(record.topic, key), record.store_timestamp, entry.index)
-                for key in message_keys(record.properties.encode())
+        if not is_indexed(record.sys_flag):
+            continue
+        properties = record.properties.encode()
+        keys = [(key, False) for key in message_keys(properties)]
+        tag = find_property(properties, TAGS.encode()) if tags else None
+        if tag:
+            keys.append((TAG_PREFIX + tag.decode("utf-8", "replace"), True))
+        rows += (
+            (
+                record.physical_offset,
+                key_hash(record.topic, key),
+                record.store_timestamp,
+                entry.index,
+                is_tag,
             )
-    position, hashed, store_ms, index = np.array(rows, np.int64).reshape(-1, 4).T
-    return position, hashed, store_ms, index
+            for key, is_tag in keys
+        )
+    return _keys_of(rows)
+
+
+def _keys_of(rows: Sequence[tuple[int, int, int, int, bool]]) -> _Keys:
+    position, hashed, store_ms, index, is_tag = np.array(rows, np.int64).reshape(-1, 5).T
+    return _Keys(position, hashed, store_ms, index, is_tag.astype(bool))

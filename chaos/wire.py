@@ -16,7 +16,7 @@ UPDATE_AND_CREATE_TOPIC = 17
 GET_ROUTE = 105
 GET_BROKER_CLUSTER_INFO = 106
 _LENGTHS = struct.Struct(">II")
-_NUMBER_KEY = re.compile(r"([{,])(\d+):")  # fastjson writes map keys that are numbers without quotes
+_NUMBER_KEY = re.compile(r"([{,])(-?\d+):")  # fastjson writes map keys that are numbers without quotes
 MAX_ANSWER = 64 * 1024 * 1024
 
 

@@ -32,6 +32,8 @@ SLOTS = 5_000_000
 UNITS = 20_000_000
 """maxIndexNum: Apache's default."""
 KEY_SEPARATOR = " "
+TAG_PREFIX = "T#"
+"""Before a tag where newer brokers of Apache's (5.4) index it like a key. Ours do not."""
 NAME_DIGITS = 17
 """yyyyMMddHHmmssSSS."""
 MAX_SECONDS = 0x7FFFFFFF

@@ -304,12 +304,14 @@ class TopicHeader(Header):
 class CreateTopicHeader(Header):
     """17 UPDATE_AND_CREATE_TOPIC. attributes: "+message.type=NORMAL,-other"."""
 
+    # topicFilterType has a factory so that it always travels: Apache's brokers refuse a request without it.
+
     topic: str
     defaultTopic: str
     readQueueNums: I32
     writeQueueNums: I32
     perm: I32
-    topicFilterType: str = "SINGLE_TAG"
+    topicFilterType: str = msgspec.field(default_factory=lambda: "SINGLE_TAG")
     topicSysFlag: I32 | None = None
     order: bool = False
     attributes: str | None = None

@@ -12,6 +12,7 @@ from pathlib import Path
 from formats.consume_queue import FILE_SIZE
 from formats.entry import HEADER, HEADER_SIZE, INDEX_UNIT, MAGIC, Kind, unpack_header
 from formats.index_file import IndexFileWriter, file_size, is_indexed, key_hash, message_keys
+from formats.properties import find_property
 from formats.record import decode_record, encode_record
 from formats.store_files import segment_name
 from tests.audit.store_builder import SEGMENT_SIZE, Log
@@ -66,8 +67,8 @@ def apache_log(messages: int = 1500, begin: int = 0, *, noops: bool = True) -> A
     return log
 
 
-def key_files(log: Log, slots: int = 500, units: int = 2000) -> list[bytes]:
-    """IndexFiles of all messages, as IndexService builds them."""
+def key_files(log: Log, slots: int = 500, units: int = 2000, *, tags: bool = False) -> list[bytes]:
+    """IndexFiles of all messages, as IndexService builds them; `tags`: as in 5.4, which indexes them too."""
     images: list[bytearray] = []
     writer: IndexFileWriter | None = None
     for entry in log.entries:
@@ -78,7 +79,11 @@ def key_files(log: Log, slots: int = 500, units: int = 2000) -> list[bytes]:
         record = decode_record(data[start + HEADER_SIZE : start + entry.size])
         if not is_indexed(record.sys_flag):
             continue
-        for key in message_keys(record.properties.encode()):
+        properties = record.properties.encode()
+        keys = list(message_keys(properties))
+        if tags and (tag := find_property(properties, b"TAGS")):
+            keys.append("T#" + tag.decode())
+        for key in keys:
             hashed = key_hash(record.topic, key)
             if writer is None or writer.full:
                 image = bytearray(file_size(slots, units))

@@ -9,6 +9,7 @@ import pytest
 from audit.findings import Severity
 from audit.report import Report
 from formats.entry import HEADER_SIZE
+from formats.index_file import key_hash
 from formats.store_files import segment_name
 from tests.audit.apache_store import (
     ApacheLog,
@@ -155,3 +156,22 @@ def test_key_files_are_read_with_any_number_of_slots(tmp_path: Path) -> None:
         root = tmp_path / f"{slots}-{units}"
         store = write_apache_store(log, root, keys=key_files(log, slots, units))
         assert audit([store]).findings == [], (slots, units)
+
+
+def test_tags_may_be_indexed_like_keys(tmp_path: Path) -> None:
+    """RocketMQ 5.4 does; a unit that names another tag is still found, also beside a record that is odd."""
+    log = apache_log(400)
+    files = key_files(log, tags=True)
+    assert b"".join(files) != b"".join(key_files(log))
+    store = write_apache_store(log, tmp_path, keys=files)
+    assert audit([store]).findings == []
+    flip(store, log, 300, HEADER_SIZE + 95)
+    assert worse(audit([store])) == [("BIT_ROT", "n0")]
+    path = store / "index" / "20240305101112000"
+    data = bytearray(path.read_bytes())
+    tag_hash = key_hash("orders", "T#tag0").to_bytes(4, "big")
+    at = data.index(tag_hash, 40 + 4 * 500)
+    assert (at - 40 - 4 * 500) % 20 == 0
+    data[at : at + 4] = key_hash("orders", "T#tag3").to_bytes(4, "big")
+    path.write_bytes(data)
+    assert ("KEY_DANGLING", "n0") in worse(audit([store]))

@@ -222,6 +222,11 @@ class FakeBroker:
 
     def _create_topic(self, connection: Connection, request: Request) -> None:
         header = request.header(CreateTopicHeader)
+        if "topicFilterType" not in request.ext():  # as Apache's brokers answer
+            connection.respond(
+                request, ResponseCode.SYSTEM_ERROR, remark="topicFilterType = [null] value invalid"
+            )
+            return
         self.cluster.topics[header.topic] = header.writeQueueNums
         connection.respond(request, 0)
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+from zlib import crc32
 
 import pytest
 
@@ -95,6 +96,34 @@ def py_rocketmq(tmp_path_factory: pytest.TempPathFactory) -> ClientKind:
         lambda args: [sys.executable, driver, *args.split()],
         {"PYTHONPATH": str(modules), "HOME": str(home), "ROCKETMQ_CLIENT_LOG_DIR": str(home)},
     )
+
+
+POMS = Path(__file__).parent / "java"
+
+
+def rocketmq_libraries(major: int) -> Path:
+    """Directory with the jars of Apache RocketMQ 4.9 or 5, from Maven Central."""
+    if shutil.which("java") is None or shutil.which("mvn") is None:
+        missing("java and mvn are not installed")
+    pom = POMS / f"rocketmq{major}" / "pom.xml"
+    target = cache() / "maven" / f"rocketmq{major}-{crc32(pom.read_bytes()):08x}"
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
+    return install(target, [*command, f"-DoutputDirectory={target}"], f"Apache RocketMQ {major}")
+
+
+def java_client(major: int, poll_ms: int = 0) -> ClientKind:
+    """Apache's Java client of a version; `poll_ms`: pollNameServerInterval instead of its default of 30 s."""
+    libraries = rocketmq_libraries(major)
+    if shutil.which("javac") is None:
+        missing("javac is not installed")
+    source = DRIVERS / "JavaDriver.java"
+    classes = cache() / "java" / f"{libraries.name}-{crc32(source.read_bytes()):08x}"
+    path = f"{libraries}/*"
+    install(classes, ["javac", "-nowarn", "-d", str(classes), "-cp", path, str(source)], "the Java driver")
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Duser.home={classes}"]
+    start = ["java", *options, "-cp", f"{classes}:{path}", "JavaDriver"]
+    name = f"rocketmq-client {major}" + (f", poll {poll_ms} ms" if poll_ms else "")
+    return ClientKind(name, lambda args: [*start, *args.split(), str(poll_ms)], {"JAVA_TOOL_OPTIONS": ""})
 
 
 class Driver:

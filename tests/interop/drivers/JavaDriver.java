@@ -1,0 +1,187 @@
+// Drives Apache RocketMQ's Java client: JavaDriver MODE NAMESRV TOPIC GROUP [POLL_MS]
+// One JSON object a line on standard output; ends when standard input closes.
+// MODE: produce, consume (push), orderly (push, in order), pull (lite pull), kinds (every way of sending, once).
+// Compiles against 4.9 and 5.
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+public class JavaDriver {
+    static final int INTERVAL_MS = 50;
+    static final AtomicBoolean open = new AtomicBoolean(true);
+    static final CountDownLatch closed = new CountDownLatch(1);
+
+    static synchronized void say(String event, String fields) {
+        System.out.println("{\"ms\":" + System.currentTimeMillis() + ",\"event\":\"" + event + "\"" + fields + "}");
+        System.out.flush();
+    }
+
+    static String text(String value) {
+        StringBuilder out = new StringBuilder("\"");
+        for (char letter : String.valueOf(value).toCharArray()) {
+            out.append(letter == '"' || letter == '\\' || letter < ' ' || letter > '~' ? '.' : letter);
+        }
+        return out.append('"').toString();
+    }
+
+    public static void main(String[] args) throws Exception {
+        String mode = args[0], namesrv = args[1], topic = args[2], group = args[3];
+        int pollMs = args.length > 4 ? Integer.parseInt(args[4]) : 0;
+        Thread input = new Thread(() -> {
+            try {
+                while (System.in.read() >= 0) { }
+            } catch (java.io.IOException error) {
+                say("error", ",\"text\":" + text(error.toString()));
+            }
+            open.set(false);
+            closed.countDown();
+        });
+        input.setDaemon(true);
+        input.start();
+        try {
+            switch (mode) {
+                case "produce": produce(producer(namesrv, group, pollMs), topic); break;
+                case "kinds": kinds(producer(namesrv, group, pollMs), topic); break;
+                case "pull": pull(namesrv, topic, group, pollMs); break;
+                default: push(namesrv, topic, group, pollMs, mode.equals("orderly"));
+            }
+        } catch (Throwable error) {
+            say("fatal", ",\"text\":" + text(error.toString()));
+        }
+        // shutdown() of the clients waits for the network; what was consumed is on its way every five seconds
+        Runtime.getRuntime().halt(0);
+    }
+
+    static DefaultMQProducer producer(String namesrv, String group, int pollMs) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(group);
+        producer.setNamesrvAddr(namesrv);
+        if (pollMs > 0) producer.setPollNameServerInterval(pollMs);
+        producer.start();
+        say("ready", "");
+        return producer;
+    }
+
+    static Message message(String topic, int seq) {
+        return new Message(topic, "TagA", "key-" + seq, Integer.toString(seq).getBytes());
+    }
+
+    static void acked(int seq, SendResult result) {
+        if (result.getSendStatus() == SendStatus.SEND_OK) {
+            say("acked", ",\"seq\":" + seq + ",\"queue\":" + result.getMessageQueue().getQueueId()
+                + ",\"offset\":" + result.getQueueOffset());
+        } else {
+            say("failed", ",\"seq\":" + seq + ",\"text\":" + text(result.getSendStatus().name()));
+        }
+    }
+
+    // One after another; after a failure the same number again.
+    static void produce(DefaultMQProducer producer, String topic) throws Exception {
+        for (int seq = 0; open.get();) {
+            try {
+                acked(seq, producer.send(message(topic, seq)));
+                seq++;
+            } catch (Exception error) {
+                say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error.toString()));
+            }
+            Thread.sleep(INTERVAL_MS);
+        }
+    }
+
+    // 20 each: synchronous, asynchronous, a batch, compressed, to a chosen queue, one way.
+    static void kinds(DefaultMQProducer producer, String topic) throws Exception {
+        producer.setSendMsgTimeout(20000);  // JVMs that start together are slow at first
+        int seq = 0;
+        for (; seq < 20; seq++) acked(seq, producer.send(message(topic, seq)));
+        CountDownLatch left = new CountDownLatch(20);
+        for (; seq < 40; seq++) {
+            final int number = seq;
+            producer.send(message(topic, seq), new SendCallback() {
+                @Override public void onSuccess(SendResult result) { acked(number, result); left.countDown(); }
+                @Override public void onException(Throwable error) {
+                    say("failed", ",\"seq\":" + number + ",\"text\":" + text(error.toString()));
+                    left.countDown();
+                }
+            });
+        }
+        left.await(10, TimeUnit.SECONDS);
+        List<Message> batch = new ArrayList<>();
+        for (; seq < 60; seq++) batch.add(message(topic, seq));
+        SendResult all = producer.send(batch);
+        for (int at = 40; at < 60; at++) acked(at, all);
+        producer.setCompressMsgBodyOverHowmuch(1000);
+        for (; seq < 80; seq++) {
+            Message large = message(topic, seq);
+            large.setBody(String.format("%d%5000s", seq, "").getBytes());
+            acked(seq, producer.send(large));
+        }
+        for (; seq < 100; seq++) {
+            acked(seq, producer.send(message(topic, seq), (queues, item, key) -> queues.get((Integer) key), seq % 2));
+        }
+        for (; seq < 120; seq++) {
+            producer.sendOneway(message(topic, seq));
+            say("oneway", ",\"seq\":" + seq);
+        }
+        say("done", "");
+        closed.await();
+    }
+
+    static void received(MessageExt item) {
+        say("received", ",\"seq\":" + new String(item.getBody()).trim() + ",\"keys\":" + text(item.getKeys())
+            + ",\"tag\":" + text(item.getTags()) + ",\"queue\":" + item.getQueueId()
+            + ",\"offset\":" + item.getQueueOffset() + ",\"times\":" + item.getReconsumeTimes());
+    }
+
+    static void push(String namesrv, String topic, String group, int pollMs, boolean orderly) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        if (pollMs > 0) consumer.setPollNameServerInterval(pollMs);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        if (orderly) {
+            consumer.registerMessageListener((MessageListenerOrderly) (items, context) -> {
+                for (MessageExt item : items) received(item);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (items, context) -> {
+                for (MessageExt item : items) received(item);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        say("ready", "");
+        closed.await();
+        consumer.shutdown();
+    }
+
+    static void pull(String namesrv, String topic, String group, int pollMs) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        if (pollMs > 0) consumer.setPollNameServerInterval(pollMs);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.start();
+        say("ready", "");
+        while (open.get()) {
+            for (MessageExt item : consumer.poll(500)) received(item);
+        }
+        consumer.commitSync();
+        consumer.shutdown();
+    }
+}

@@ -1,0 +1,175 @@
+"""Apache RocketMQ's Java client, 4.9 and 5, unmodified, on a real three-node group.
+
+All JVMs of a test run side by side: most of the time they wait.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaos.cluster import LocalCluster, wait_for
+from tests.interop.apache import LOGBACK, java_command
+from tests.interop.conftest import java_client, rocketmq_libraries
+
+pytestmark = pytest.mark.interop
+
+VERSIONS = (4, 5)
+READY_S = 60
+DELIVERY_LIMIT_S = 90
+BEFORE = 20
+AFTER = 20
+FAST_POLL_MS = 1000
+SENT = range(120)
+"""What the driver's mode `kinds` sends, twenty of each kind; the last twenty one way."""
+CHOSEN = range(80, 100)
+"""Of them those for which a MessageQueueSelector chose queue 0 or 1."""
+COMMITTED_S = 8
+"""A push consumer stores its offsets every five seconds."""
+
+
+@pytest.fixture
+def topics(group: LocalCluster) -> Callable[[str], str]:
+    def make(name: str) -> str:
+        group.create_topic(name)
+        return name
+
+    return make
+
+
+def test_every_way_of_sending_and_consuming(
+    group: LocalCluster, drive: Callable[..., Any], topics: Callable[[str], str]
+) -> None:
+    named = {major: topics(f"JavaKinds{major}") for major in VERSIONS}
+    kinds = {major: java_client(major) for major in VERSIONS}
+    producers = {
+        major: drive(kinds[major], "kinds", group.namesrv_addr, topic, f"PG_kinds{major}")
+        for major, topic in named.items()
+    }
+    places: dict[int, dict[int, tuple[int, int]]] = {}
+    for major, producer in producers.items():
+        producer.wait(lambda events: any(item["event"] in ("done", "fatal") for item in events), READY_S)
+        assert not producer.named("failed") and not producer.named("fatal"), producer.summary()
+        places[major] = {item["seq"]: (item["queue"], item["offset"]) for item in producer.named("acked")}
+        assert sorted(places[major]) == list(SENT)[:-20]
+        assert {place[0] for seq, place in places[major].items() if seq in CHOSEN} == {0, 1}
+    consumers = {
+        (major, mode): drive(kinds[major], mode, group.namesrv_addr, topic, f"CG_{mode}{major}")
+        for major, topic in named.items()
+        for mode in ("consume", "pull")
+    }
+    for (major, _), consumer in consumers.items():
+        consumer.wait(lambda events: received(events).issuperset(SENT), DELIVERY_LIMIT_S)
+        for item in consumer.named("received"):
+            seq = item["seq"]
+            assert (item["keys"], item["tag"], item["times"]) == (f"key-{seq}", "TagA", 0)
+            queue, offset = places[major].get(seq, (item["queue"], item["offset"]))
+            assert item["queue"] == queue
+            if not 40 <= seq < 60:  # the acknowledgement of a batch is one for all
+                assert item["offset"] == offset
+    for acked_at in places.values():
+        for queue in (0, 1):
+            offsets = [acked_at[seq][1] for seq in CHOSEN if seq % 2 == queue]
+            assert offsets == sorted(set(offsets))
+
+
+def test_consumers_go_on_where_they_ended(
+    group: LocalCluster, drive: Callable[..., Any], topics: Callable[[str], str]
+) -> None:
+    topic = topics("JavaOffsets")
+    kind = java_client(5)
+    producer = drive(kind, "produce", group.namesrv_addr, topic, "PG_offsets")
+    first = drive(kind, "consume", group.namesrv_addr, topic, "CG_offsets")
+    first.wait(lambda events: len(received(events)) >= BEFORE, DELIVERY_LIMIT_S)
+    time.sleep(COMMITTED_S)
+    first.close()
+    second = drive(kind, "consume", group.namesrv_addr, topic, "CG_offsets")
+    goal = len(acked(producer.events)) + AFTER
+    producer.wait(lambda events: len(acked(events)) >= goal, READY_S)
+    second.wait(lambda events: (received(first.events) | received(events)).issuperset(range(goal)), READY_S)
+    again = received(second.events) & set(range(BEFORE))
+    assert not again
+
+
+def test_a_leader_kill(group: LocalCluster, drive: Callable[..., Any], topics: Callable[[str], str]) -> None:
+    """The time to the next acknowledgement, with the default poll for routes and with a short one."""
+    running = {}
+    for major in VERSIONS:
+        for poll_ms in (0, FAST_POLL_MS):
+            topic = topics(f"JavaKill{major}_{poll_ms}")
+            kind = java_client(major, poll_ms)
+            running[kind.name] = (
+                drive(kind, "produce", group.namesrv_addr, topic, f"PG_{topic}"),
+                drive(kind, "consume", group.namesrv_addr, topic, f"CG_{topic}"),
+            )
+    for producer, consumer in running.values():
+        producer.wait(lambda events: len(acked(events)) >= BEFORE, READY_S)
+        consumer.wait(lambda events: received(events).issuperset(range(BEFORE)), DELIVERY_LIMIT_S)
+
+    killed_at_ms = time.time() * 1000
+    node = group.kill_leader().node
+    for name, (producer, _) in running.items():
+        producer.wait(lambda events: any(item["event"] == "failed" for item in events), READY_S)
+        producer.wait(lambda events: first_ack(events) is not None, READY_S)
+        seconds = (float(first_ack(producer.events) or 0) - killed_at_ms) / 1000
+        print(f"\n{name}: leader {node} killed, next successful send after {seconds:.1f} s")
+        assert seconds < (15 if "poll" in name else 45)
+    for name, (producer, consumer) in running.items():
+        goal = len(acked(producer.events)) + AFTER
+        producer.wait(lambda events, goal=goal: len(acked(events)) >= goal, READY_S)
+        sent = acked(producer.events)
+        consumer.wait(lambda events, sent=sent: received(events).issuperset(sent), DELIVERY_LIMIT_S)
+        repeated = len(consumer.named("received")) - len(received(consumer.events))
+        print(f"{name}: {len(sent)} acknowledged, all received, {repeated} more than once")
+    group.restart_node(node)
+
+
+@pytest.mark.parametrize("major", VERSIONS)
+def test_mqadmin(major: int, group: LocalCluster, topics: Callable[[str], str]) -> None:
+    """The commands that work; docs/operate.md lists what does not."""
+    topic = topics(f"JavaAdmin{major}")
+    leader = wait_for(group.leader, READY_S, lambda: "no leader")
+    wanted = {
+        "topicList": topic,
+        f"topicRoute -t {topic}": group.addr(leader),
+        f"brokerStatus -b {group.addr(leader)}": "raftRole",
+        "consumerProgress": "#Group",
+    }
+    if major == 5:  # 4.9 stops at figures that our brokers do not have
+        wanted["clusterList"] = group.addr(leader)
+    running = {arguments: mqadmin(major, group, arguments) for arguments in wanted}
+    for arguments, process in running.items():
+        printed, _ = process.communicate(timeout=60)
+        assert wanted[arguments] in printed, f"{arguments}: {printed}"
+
+
+def mqadmin(major: int, group: LocalCluster, arguments: str) -> subprocess.Popen[str]:
+    """Started; it prints and ends."""
+    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    command = java_command(rocketmq_libraries(major), main, *arguments.split(), "-n", group.namesrv_addr)
+    conf = group.directory / "mqadmin" / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    (conf / "logback_tools.xml").write_text(LOGBACK)  # 4.9 does not start without
+    environment = {**os.environ, "ROCKETMQ_HOME": str(conf.parent)}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+
+
+def acked(events: list[dict[str, Any]]) -> set[int]:
+    return {item["seq"] for item in events if item["event"] == "acked"}
+
+
+def received(events: list[dict[str, Any]]) -> set[int]:
+    return {item["seq"] for item in events if item["event"] == "received"}
+
+
+def first_ack(events: list[dict[str, Any]]) -> float | None:
+    """Wall clock of the first acknowledgement after the first failure."""
+    failed = next((at for at, item in enumerate(events) if item["event"] == "failed"), len(events))
+    return next((item["ms"] for item in events[failed:] if item["event"] == "acked"), None)
