@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KEYS = 8
 CURIOUS = 4
-"""One in so many reads asks for the entry behind all that is committed."""
+"""One in so many reads, and one beside each burst, asks for the entry behind all that is committed."""
 BATCH_LIMIT_S = 2.0
 """How long a client waits for the outcome of a batch."""
 CERTAINLY_NOT = (Code.LEADER_PENDING_FULL, Code.DISK_FULL, Code.UNEXPECTED_ARGUMENT, Code.NOT_LEADER)
@@ -53,13 +53,16 @@ class Client:
 
     async def _perform(self, client: DLedgerClient, operation: Operation) -> None:
         if operation.kind == "get":
-            await self._get(client, operation.pick)
+            known = self._history.known_indexes()
+            curious = operation.pick % CURIOUS == 0 or not known
+            await self._get(client, self._next() if curious else known[operation.pick % len(known)])
         elif operation.kind == "read":
             await self._read_point(client, operation.pick)
         elif operation.kind == "burst":
             async with asyncio.TaskGroup() as group:
                 for number in range(operation.count):
                     group.create_task(self._append(client, operation.size), name=f"burst-{number}")
+                group.create_task(self._get(client, self._next()), name="burst-get")
         elif operation.kind == "batch":
             await self._batch(operation)
         else:
@@ -115,11 +118,11 @@ class Client:
         call.end = self._now()
         return call
 
-    async def _get(self, client: DLedgerClient, pick: int) -> None:
-        known = self._history.known_indexes()
-        index = known[pick % len(known)] if known else 0
-        if pick % CURIOUS == 0:
-            index = self._stage.cluster.commit_index + 1
+    def _next(self) -> int:
+        """The first entry that nobody may be shown yet."""
+        return self._stage.cluster.commit_index + 1
+
+    async def _get(self, client: DLedgerClient, index: int) -> None:
         call = self._history.begin(Call(self.name, "get", self._now(), index=index))
         try:
             entry = await client.get(index)

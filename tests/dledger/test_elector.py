@@ -192,6 +192,20 @@ def test_a_leader_without_contact_to_a_quorum_steps_down() -> None:
     assert RoleChanged(Role.FOLLOWER, 4, None) in effects
 
 
+@pytest.mark.parametrize("alive", [1, 2])
+def test_of_five_voters_three_keep_a_leader(alive: int) -> None:
+    node = elector(voters=("n0", "n1", "n2", "n3", "n4"))
+    node.tick(1.0)
+    for pre in (True, False):
+        for voter in ("n1", "n2"):
+            node.receive(voter, VoteResponse(node.term, 4, pre, VoteResult.ACCEPT), 1.0)
+    for now in (1.5, 2.0, 2.5, 3.0):
+        for voter in ("n1", "n2")[:alive]:
+            node.receive(voter, HeartbeatResponse(4, 0), now)  # type: ignore[arg-type]
+        node.tick(now)
+    assert node.role is (Role.LEADER if alive == 2 else Role.FOLLOWER)
+
+
 def test_a_higher_term_deposes_before_the_disk_is_asked() -> None:
     node = elector()
     make_leader(node)
