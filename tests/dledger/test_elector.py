@@ -203,7 +203,7 @@ def test_of_five_voters_three_keep_a_leader(alive: int) -> None:
         for voter in ("n1", "n2")[:alive]:
             node.receive(voter, HeartbeatResponse(4, 0), now)  # type: ignore[arg-type]
         node.tick(now)
-    assert node.role is (Role.LEADER if alive == 2 else Role.FOLLOWER)
+    assert (node.role is Role.LEADER) == (alive == 2)
 
 
 def test_a_higher_term_deposes_before_the_disk_is_asked() -> None:
