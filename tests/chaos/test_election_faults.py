@@ -13,6 +13,8 @@ import pytest
 from voting_group import VotingGroup
 
 from chaos.sim import World
+from chaos.simulate.plan import Fault, Operation, Plan
+from chaos.simulate.runner import run_plan
 from dledger.host import Role
 
 SEEDS = range(4)
@@ -198,3 +200,16 @@ def test_a_fault_costs_at_most_one_change_of_leader_in_many_seeds(
 ) -> None:
     for seed in MANY_SEEDS:
         run(scenario, size, seed, lease=bool(seed % 2))
+
+
+@pytest.mark.parametrize("effect", range(2, 9))
+def test_a_voter_that_crashes_in_an_election_tells_nothing_that_could_be_lost(effect: int) -> None:
+    """Killed between the write and the fsync of its term and vote, it finds both in the page cache (S2)."""
+    appends = tuple(Operation(500 + 200 * number, number % 3, "append", size=40) for number in range(20))
+    for pick in range(4):
+        faults = (
+            Fault(4000, "kill", "leader", 3000),
+            Fault(4001, "crash", "follower", 40, pick, effect),
+        )
+        outcome = run_plan(Plan(effect, "five-nodes", 5, 0, 5500, appends, faults))
+        assert not outcome.violation, outcome.violation
