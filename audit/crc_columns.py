@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from functools import cache
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from formats.checksum import crc32
 from formats.entry import HEADER_SIZE
 
 Array = npt.NDArray[Any]

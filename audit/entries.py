@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from struct import Struct
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
 from audit.crc_columns import HeaderSums
+from formats.checksum import crc32
 from formats.entry import APACHE_MAGICS, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE
 
 BODY_DAMAGED = 1

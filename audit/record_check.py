@@ -6,7 +6,6 @@ Windows of plain records go in columns (`records`), others record by record.
 from __future__ import annotations
 
 from typing import NamedTuple
-from zlib import crc32
 
 from audit.entries import BODY_DAMAGED, Array, Columns, Entry
 from audit.queue_check import QueueCheck
@@ -22,6 +21,7 @@ from audit.records import (
     tag_codes,
 )
 from audit.walk import Fault
+from formats.checksum import crc32
 from formats.consume_queue import UNIT
 from formats.entry import HEADER_SIZE, Kind
 from formats.message_ids import tags_code

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum, StrEnum
 from typing import NamedTuple
-from zlib import crc32
 
 from audit.entries import (
     BODY_DAMAGED,
@@ -34,6 +33,7 @@ from audit.entries import (
     join,
     plain_run,
 )
+from formats.checksum import crc32
 from formats.entry import (
     APACHE_MAGICS,
     BLANK,

@@ -12,11 +12,11 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
-from zlib import crc32
 
 import numpy as np
 
 from audit.records import java_hashes
+from formats.checksum import crc32
 from formats.consume_queue import UNIT
 from formats.entry import (
     BLANK,

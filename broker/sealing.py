@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Mapping
-from zlib import crc32
 
 from broker.ports import Appender
 from broker.topics import RETRY_PREFIX
 from dledger.messages import Code
+from formats.checksum import crc32
 from formats.entry import HEADER_SIZE
 from formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1
 from formats.state import GroupConfig, ReplicatedState, TopicConfig, pack_op

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from zlib import crc32
 
 from client.core import ClientCore
 from client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, compress, properties_text
@@ -18,6 +17,7 @@ from client.routes import inherited_route, publish_queues
 from client.sending import SendKernel
 from client.topics import create_topic
 from client.unique_ids import UniqueIds
+from formats.checksum import crc32
 from formats.message_ids import pack_ipv4_host
 from remoting.bodies import TopicRoute
 from remoting.errors import RemotingError

@@ -15,7 +15,8 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 from typing import NamedTuple
-from zlib import crc32
+
+from formats.checksum import crc32
 
 HEADER = struct.Struct(">iiqqqIIIi")
 HEADER_SIZE = 48

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from typing import NamedTuple
-from zlib import crc32
+
+from formats.checksum import crc32
 
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)

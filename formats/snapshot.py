@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from zlib import crc32
 
+from formats.checksum import crc32
 from formats.store_files import CorruptFile, decode_json, encode_json
 
 MANIFEST_FILE = "manifest"

@@ -8,10 +8,10 @@ below its bounds, so those are fsynced before it is published by one rename.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from zlib import crc32
 
 import msgpack
 
+from formats.checksum import crc32
 from formats.state import Malformed, ReplicatedState, decode_state, encode_state
 
 VERSION = 1

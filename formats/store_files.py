@@ -23,7 +23,8 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import asdict, dataclass, field
-from zlib import crc32
+
+from formats.checksum import crc32
 
 FORMAT_VERSION = 1
 DATA_DIR = "data"

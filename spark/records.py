@@ -7,7 +7,6 @@ body is compressed or a CRC must be computed. The layout is `formats.record`'s.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from audit.record_layout import lay_out
 from audit.scan import Window
+from formats.checksum import crc32
 from formats.entry import HEADER_SIZE
 from formats.record import CRC_MASK, TRANSACTION_COMMIT, TRANSACTION_MASK
 from spark.runs import Bools, Bytes, Ints

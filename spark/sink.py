@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
-from zlib import crc32
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,6 +26,7 @@ from client import (
     SendResult,
     SendStatus,
 )
+from formats.checksum import crc32
 from runtime.env import production_env
 from spark.sink_options import SinkOptions
 from spark.sink_rows import Outgoing, SinkError, outgoing

@@ -7,12 +7,12 @@ batch: one write, one push per follower, one fsync.
 from __future__ import annotations
 
 from collections.abc import Callable
-from zlib import crc32
 
 from dledger.errors import InvariantBroken
 from dledger.log.store import LogStore
 from dledger.log.tail import Batch
 from dledger.messages import Code
+from formats.checksum import crc32
 from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, Kind
 from formats.record import system_record, system_record_size
 

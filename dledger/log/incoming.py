@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from zlib import crc32
 
 from dledger.log.tail import Batch
+from formats.checksum import crc32
 from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, CorruptEntry, Kind
 
 

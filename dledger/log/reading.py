@@ -3,8 +3,7 @@ check of what was read before anybody uses it."""
 
 from __future__ import annotations
 
-from zlib import crc32
-
+from formats.checksum import crc32
 from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, CorruptEntry, EntryHeader
 from runtime import File
 

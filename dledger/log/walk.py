@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
-from zlib import crc32
 
 from dledger.log.index_files import IndexFiles
 from dledger.log.segments import Segments
+from formats.checksum import crc32
 from formats.entry import (
     CHAIN,
     HEADER,
