@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     suites = [suite for suite in SUITES if args.suite in (None, suite.kind, suite.name)]
     if not args.no_baseline:
-        failed = baseline(suites)
+        failed = baseline([suite for suite in suites if any(concerns(suite, mutant) for mutant in mutants)])
         if failed:
             print(f"the unchanged tree fails {failed}: nothing can be said of mutants", file=sys.stderr)
             return 2
