@@ -1,7 +1,7 @@
 """Entries of a window as columns (numpy), and the fast part of a walk: runs in which nothing is odd. Pure.
 
-All checks are made on whole columns, those of CRCs by algebra (`crc_columns`). Whatever is not plainly right
-ends a run, and `walk` judges it entry by entry.
+Python meets each entry only for its length and for the CRC of its body; all other checks are made on whole
+columns. Whatever is not plainly right ends a run, and `walk` judges it entry by entry.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from audit.crc_columns import HeaderSums
 from formats.checksum import crc32
 from formats.entry import APACHE_MAGICS, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE
 
@@ -44,8 +43,6 @@ _HEADERS = np.dtype(
     ]
 )
 _SIZE = Struct(">i")
-FEWEST_AT_ONCE = 128
-"""Entries from which on one CRC of all of them takes less time than one of each."""
 _REMAINING = 0xFFFFFF
 
 
@@ -167,36 +164,24 @@ def plain_run(
         & (offsets == _behind(at, ends))
         & (term >= _behind(before.term, term))
     )
-    sums: HeaderSums | None = None
     batch_before = _behind(before.batch, channel & _REMAINING)
     fits &= (batch_before == 0) | (channel & _REMAINING == batch_before - 1)
     if ours:
         if before.chain is None:
             return columns_of(()), at
         fits &= headers["magic"] == MAGIC
-        sums = HeaderSums.of(headers.view(np.uint8).reshape(-1, HEADER_SIZE))
-        fits &= sums.chain_values(before.chain) == chain
+        fits &= _chain_crcs(headers, _behind(before.chain, chain)) == chain
     else:
         fits &= (stored == 0) & (chain == 0)
         fits &= (headers["magic"] >= APACHE_MAGICS[0]) & (headers["magic"] <= APACHE_MAGICS[-1])
     count = _leading(fits)
-    if sums is not None and count >= FEWEST_AT_ONCE and _bodies_fit(data, at, sums, stored, ends, count):
-        crc = stored
-    else:
-        crc = slice_crcs(data, offsets[:count] + HEADER_SIZE, ends[:count])
-        if ours:
-            count = _leading(crc == stored[:count])
+    crc = slice_crcs(data, offsets[:count] + HEADER_SIZE, ends[:count])
+    if ours:
+        count = _leading(crc == stored[:count])
     damage = np.full(count, 0 if ours else CHAIN_UNKNOWN, np.int64)
     found = (index, term, pos, size, channel, crc, stored, chain)
     cut = [*(column[:count] for column in found), damage]
     return Columns(*cut), int(ends[count - 1]) if count else at
-
-
-def _bodies_fit(data: bytes, at: int, sums: HeaderSums, stored: Array, ends: Array, count: int) -> bool:
-    """Whether each of the first `count` bodies has its stored CRC, by one CRC of all of them."""
-    bounds = np.concatenate(([at], ends[:count]))
-    expected = sums[:count].whole_crc(stored[:count], bounds)
-    return crc32(memoryview(data)[at : int(bounds[-1])]) == expected
 
 
 def _follow_sizes(data: bytes, at: int) -> Array:
@@ -221,3 +206,40 @@ def _behind(first: int, values: Array) -> Array:
 def _leading(fits: Array) -> int:
     """How many are true before the first that is not."""
     return len(fits) if fits.all() else int(fits.argmin())
+
+
+# --- the chain, for all entries at once -------------------------------------------------------------
+#
+# CRC-32 without its two inversions is linear: the value of a text is the XOR of a value for each byte and its
+# place. `chain_crc` runs over 20 bytes, so 20 tables tell it; the value before goes into the first 4 bytes.
+
+_CHAIN_BYTES = (*range(8, 24), *range(40, 44))
+"""Where index, term and body CRC lie in the header."""
+_ALL = 0xFFFFFFFF
+
+
+def _tables(length: int) -> npt.NDArray[np.uint32]:
+    """[place, byte] -> contribution to the CRC of a text of this length, without inversions."""
+    single = np.array([crc32(bytes([value])) ^ crc32(b"\0") for value in range(256)], np.uint32)
+    tables = np.empty((length, 256), np.uint32)
+    tables[length - 1] = single
+    for place in range(length - 2, -1, -1):
+        behind = tables[place + 1]
+        tables[place] = (behind >> np.uint32(8)) ^ single[behind & np.uint32(255)]
+    return tables
+
+
+_CHAIN_TABLES = _tables(len(_CHAIN_BYTES))
+
+
+def _chain_crcs(headers: Array, before: Array) -> Array:
+    """What `formats.entry.chain_crc` gives for each header, continuing the values `before`."""
+    raw = headers.view(np.uint8).reshape(len(headers), HEADER_SIZE)
+    state = before ^ _ALL
+    result = np.full(len(headers), _ALL, np.uint32)
+    for number, place in enumerate(_CHAIN_BYTES):
+        byte = raw[:, place]
+        if number < 4:
+            byte = byte ^ (state >> (8 * number) & 255).astype(np.uint8)
+        result ^= _CHAIN_TABLES[number][byte]
+    return result.astype(np.int64)

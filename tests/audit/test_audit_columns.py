@@ -7,20 +7,21 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import audit.entries
 import audit.record_check
-from audit.crc_columns import HeaderSums
 from audit.digests import BlockDigests, mixes
+from audit.entries import _HEADERS as HEADERS
 from audit.entries import (
     CHAIN_UNKNOWN,
     Before,
     Columns,
+    _chain_crcs,
     columns_of,
     join,
     plain_run,
+    rows_at,
     slice_crcs,
 )
 from audit.findings import Row
@@ -28,7 +29,7 @@ from audit.layout import open_store, segment_tasks
 from audit.records import QueueNames, property_texts, read_records, tag_codes
 from audit.scan import scan_segment
 from audit.walk import SegmentWalker
-from formats.entry import HEADER, HEADER_SIZE, MAGIC, EntryHeader, Kind, chain_crc
+from formats.entry import HEADER, HEADER_SIZE, Kind, chain_crc
 from formats.message_ids import tags_code
 from formats.properties import TAGS, find_property
 from runtime.files import OsFiles
@@ -91,13 +92,7 @@ def state(walker: SegmentWalker) -> tuple[object, ...]:
     return (walker.offset, walker.stop, walker.faults, walker.holes, walker.bytes, walker.next_index)
 
 
-@pytest.fixture(params=[1, audit.entries.FEWEST_AT_ONCE], ids=["one CRC of all", "as it is"])
-def fewest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit.entries, "FEWEST_AT_ONCE", request.param)
-
-
-@pytest.mark.usefixtures("fewest")
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None)
 @given(
     kind=st.sampled_from(sorted(SEGMENTS)),
     what=damages,
@@ -138,55 +133,15 @@ def test_whole_segments_are_walked_in_columns(monkeypatch: pytest.MonkeyPatch) -
         assert sum(judged) <= 16
 
 
-LOOKS = st.builds(
-    EntryHeader,
-    st.just(MAGIC),
-    st.just(0),
-    st.integers(0, 1 << 62),
-    st.integers(0, 1 << 40),
-    st.integers(0, 1 << 50),
-    st.integers(0, (1 << 32) - 1),
-    st.integers(0, (1 << 32) - 1),
-    st.just(0),
-    st.just(0),
-)
-
-
-@given(
-    looks=st.lists(st.tuples(LOOKS, st.binary(max_size=40)), min_size=1, max_size=12),
-    large=st.integers(0, 200_000),
-    before=st.integers(0, (1 << 32) - 1),
-    same_term=st.booleans(),
-)
-def test_crcs_in_columns_are_those_of_the_bytes(
-    looks: list[tuple[EntryHeader, bytes]], large: int, before: int, same_term: bool
-) -> None:
-    bodies = [body for _, body in looks]
-    bodies[len(bodies) // 2] *= large // (len(bodies[len(bodies) // 2]) + 1)
-    headers = [
-        look._replace(
-            size=HEADER_SIZE + len(body),
-            body_size=len(body),
-            body_crc=crc32(body),
-            term=3 if same_term else look.term,
-        )
-        for (look, _), body in zip(looks, bodies, strict=True)
+def test_the_chain_in_columns_is_the_chain() -> None:
+    data = SEGMENTS["ours"]
+    headers = rows_at(np.frombuffer(data, np.uint8), np.array(PLACES), HEADERS)
+    before = np.array([0, 0xFFFFFFFF, *range(2, len(PLACES))], np.int64) * 2_654_435_761 % (1 << 32)
+    expected = [
+        chain_crc(int(value), int(row["index"]), int(row["term"]), int(row["stored"]))
+        for value, row in zip(before, headers, strict=True)
     ]
-    texts = [HEADER.pack(*header) for header in headers]
-    raw = np.frombuffer(b"".join(texts), np.uint8).reshape(-1, HEADER_SIZE)
-    sums = HeaderSums.of(raw)
-    stored = np.array([header.body_crc for header in headers])
-    bounds = np.cumsum([7, *(header.size for header in headers)])
-    data = b"".join(text + body for text, body in zip(texts, bodies, strict=True))
-    assert sums.whole_crc(stored, bounds) == crc32(data)
-    part = slice(0, (len(headers) + 1) // 2)
-    end = int(bounds[part.stop]) - 7
-    assert sums[part].whole_crc(stored[part], bounds[: part.stop + 1]) == crc32(data[:end])
-    chains = [before, *(header.chain_crc for header in headers)]
-    assert sums.chain_values(before).tolist() == [
-        chain_crc(value, header.index, header.term, header.body_crc)
-        for value, header in zip(chains, headers, strict=False)
-    ]
+    assert _chain_crcs(headers, before).tolist() == expected
 
 
 def test_crcs_of_ranges() -> None:
