@@ -2,7 +2,9 @@
 
 What a replica *claims* is what it knew to be committed before the scan. An entry above that is tentative:
 Raft may still truncate it, so it counts as a copy where it equals the claimed content, and as nothing where
-it does not. C is the highest committed index that any replica claims, Q the majority of the group.
+it does not. C is the highest committed index that any replica claimed before the first of them listed its
+segments: one that lists them earlier than another claims may have begun another segment since. Q is the
+majority of the group.
 
 * Two claimed copies with good CRCs differ: DIVERGENT_COMMITTED.
 * At or below C, fewer than Q good copies: BELOW_QUORUM, whether by rot, by missing segments or by both. A
@@ -16,7 +18,7 @@ entry. A replica whose head was retired by retention is excused for what it no l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -59,8 +61,12 @@ def analyse(
     block_entries: int = BLOCK_ENTRIES,
     lag_warning: int = LAG_WARNING_ENTRIES,
     same_time: bool = True,
+    claims: Mapping[str, int] | None = None,
 ) -> Report:
-    """The report. `rows`: all but block rows; `differing`: blocks on which two holders' digests disagree."""
+    """The report. `rows`: all but block rows; `differing`: blocks on which two holders' digests disagree.
+
+    `claims`: by replica, what was committed before any of them was looked at for the scan.
+    """
     everything = list(rows)
     holdings = gather(everything)
     findings = [row for row in everything if isinstance(row, Finding)]
@@ -75,7 +81,7 @@ def analyse(
         if stranger is not None:
             findings.append(stranger)
         else:
-            group = _group(holdings, same_time)
+            group = _group(holdings, same_time, claims or {})
             findings.extend(_positions(group, lag_warning))
             findings.extend(_snapshots([row for row in everything if isinstance(row, SnapshotRow)]))
             findings.extend(_below_quorum_by_coverage(group))
@@ -102,11 +108,13 @@ def _strangers(holdings: list[Holding]) -> Finding | None:
     return None
 
 
-def _group(holdings: list[Holding], same_time: bool) -> Group:
+def _group(holdings: list[Holding], same_time: bool, claims: Mapping[str, int]) -> Group:
     members = max(len(holdings), *(holding.row.members for holding in holdings))
     return Group(
         holdings,
-        commit=max(holding.committed for holding in holdings),
+        commit=max(
+            min(holding.committed, claims.get(holding.name, holding.committed)) for holding in holdings
+        ),
         quorum=members // 2 + 1,
         absent=members - len(holdings),
         same_time=same_time,

@@ -11,7 +11,7 @@ from audit.digests import differing, merge
 from audit.drilling import Drilling
 from audit.findings import Row
 from audit.layout import SegmentTask, StoreError
-from audit.replicas import ReplicaSource, ReplicaView, SegmentReader, StoreSource, drill, look_at
+from audit.replicas import ReplicaSource, ReplicaView, SegmentReader, StoreSource, claims_of, drill, look_at
 from audit.report import Report, failed
 from runtime import Env, Lane
 from runtime.processes import ProcessWorkers
@@ -64,6 +64,9 @@ async def audit_sources(
     """
     try:
         look = await env.workers.run(Lane.DISK, look_at, sources)
+        claims = claims_of(look)
+        if len(claims) > 1:  # all claims come before the first list of segments
+            look = await env.workers.run(Lane.DISK, look_at, sources)
     except StoreError as error:
         return failed(str(error))
     drilling = None if drill_sources is None else Drilling(drill_sources)
@@ -106,6 +109,7 @@ async def audit_sources(
             drilling or partial(drill, look.replicas),
             lag_warning=lag_warning,
             same_time=drilling is None,
+            claims=claims,
         ),
     )
     return drilling.completed(report) if drilling else report

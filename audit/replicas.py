@@ -162,6 +162,11 @@ def look_at(sources: Sequence[ReplicaSource], *, first_of_name: bool = False) ->
     )
 
 
+def claims_of(look: Look) -> dict[str, int]:
+    """What each replica knows to be committed."""
+    return {replica.name: replica.row().committed for replica in look.replicas}
+
+
 def drill(replicas: Iterable[ReplicaView], ranges: Sequence[tuple[int, int]]) -> Iterator[EntryRow]:
     """Entries of all replicas in the given index ranges (`audit.compare.Drill`)."""
     for replica in replicas:

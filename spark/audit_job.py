@@ -21,7 +21,7 @@ from audit.digests import BLOCK_ENTRIES
 from audit.drilling import Drilling
 from audit.findings import FlatRow, unflatten
 from audit.layout import StoreError
-from audit.replicas import ReplicaSource, StoreSource, look_at
+from audit.replicas import ReplicaSource, StoreSource, claims_of, look_at
 from audit.report import Report, failed
 from audit.scan import EntryRow
 from audit.walk import BODY_DAMAGED, UNREADABLE
@@ -64,12 +64,13 @@ def audit_sources(
     entries are read when `sources` have none, and were scanned at different times.
     """
     try:
-        look_at(sources)  # the same words for a wrong path as without Spark, and before any job
+        # The same words for a wrong path as without Spark; and all claims come before all scans.
+        claims = claims_of(look_at(sources))
     except StoreError as error:
         return failed(str(error))
     spark.dataSource.register(AuditSource)
     try:
-        return _audit(spark, sources, drill_sources, lag_warning, block_entries)
+        return _audit(spark, sources, drill_sources, claims, lag_warning, block_entries)
     except (PySparkException, Py4JError) as error:
         return failed(f"Spark: {error}", "CANNOT_RUN")
 
@@ -78,6 +79,7 @@ def _audit(
     spark: SparkSession,
     sources: Sequence[ReplicaSource],
     drill_sources: Sequence[ReplicaSource] | None,
+    claims: dict[str, int],
     lag_warning: int,
     block_entries: int,
 ) -> Report:
@@ -103,6 +105,7 @@ def _audit(
             block_entries=block_entries,
             lag_warning=lag_warning,
             same_time=drilling is None,
+            claims=claims,
         )
         return drilling.completed(report) if drilling else report
     finally:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from audit.findings import Severity
+from audit.local import audit_sources
+from audit.replicas import Look, StoreSource
 from audit.report import Report
+from runtime.env import production_env
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, SWAPS, Fault, message_index
 from tests.audit.store_builder import (
     SEGMENT_SIZE,
     Log,
+    cut_after,
     flip,
     rewrite,
     sample_log,
@@ -121,3 +126,36 @@ def test_rows_of_head_deleted_by_retention_are_information(log: Log, tmp_path: P
     report = audit(stores)
     assert codes(report, info=False) == ()
     assert codes(report, info=True) == ("RETENTION",)
+
+
+class Growing:
+    """A source of a group that grows after its first so many looks at any of its replicas."""
+
+    looks = 0
+
+    def __init__(self, before: Path, after: Path, turn: int) -> None:
+        self.place = str(before)
+        self._stores = [StoreSource.at(str(store)) for store in (before, after)]
+        self._turn = turn
+
+    def look(self) -> Look:
+        type(self).looks += 1
+        return self._stores[type(self).looks > self._turn].look()
+
+
+@pytest.mark.parametrize("turn", range(6))
+def test_what_is_listed_while_a_group_grows_lacks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    """Between two lists of segments of a live group another segment may begin."""
+    monkeypatch.setattr(Growing, "looks", 0)
+    log = sample_log()
+    after = write_group(log, tmp_path / "after")
+    before = write_group(log, tmp_path / "before")
+    for store in before:
+        cut_after(store, log, 1500, committed=1500)
+    sources = [Growing(*stores, turn) for stores in zip(before, after, strict=True)]
+    env = production_env("audit")
+    report = asyncio.run(audit_sources(env, sources))
+    env.workers.close()
+    assert [found.code for found in report.findings if found.severity > Severity.INFO] == []
