@@ -141,7 +141,8 @@ class Driver:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -152,13 +153,18 @@ class Driver:
         """Until the events so far satisfy `done`."""
         deadline = time.monotonic() + limit_s
         while not done(self.events):
-            try:
-                line = self._lines.get(timeout=max(0.0, min(1.0, deadline - time.monotonic())))
-            except queue.Empty:
-                line = ""
-            if line.startswith("{"):
-                self.events.append(json.loads(line))
+            self._take(max(0.0, min(1.0, deadline - time.monotonic())))
             assert time.monotonic() < deadline, f"{self.name}: after {limit_s} s only {self.summary()}"
+
+    def _take(self, timeout_s: float) -> bool:
+        """The next line, if there is one."""
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            return False
+        if line.startswith("{"):
+            self.events.append(json.loads(line))
+        return True
 
     def named(self, event: str) -> list[dict[str, Any]]:
         """Events of one kind."""
@@ -171,7 +177,7 @@ class Driver:
         return f"{counts}, last: {self.events[-3:]}, exit code {self._process.poll()}"
 
     def close(self) -> None:
-        """Let it end by itself, else kill it."""
+        """Let it end by itself, else kill it. Then its events are all there."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -179,6 +185,9 @@ class Driver:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join(10)
+        while self._take(0):
+            pass  # what it said until it ended
 
 
 @pytest.fixture

@@ -40,7 +40,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def staged(root: Path) -> bool:
     """A batch is being written."""
-    return any((root / "_archive" / "staging").glob("*/**/*.parquet"))
+    try:
+        return any((root / "_archive" / "staging").glob("*/**/*.parquet"))
+    except FileNotFoundError:
+        return False  # it went away while we looked
 
 
 def committed(root: Path) -> bool:
