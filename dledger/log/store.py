@@ -173,9 +173,11 @@ class LogStore(MendableLog):
         start = self._segments.start_of(pos)
         if not self._segments.has(start) or pos - start + HEADER_SIZE > self._segments.size:
             return
+        file = self._segments.file(start)
         if any(await run(Lane.DISK, self._segments.pread_around_errors, start, HEADER_SIZE, pos - start)):
-            file = self._segments.file(start)
             await run(Lane.FLUSH, write_synced, file, [bytes(HEADER_SIZE)], pos - start)
+        else:
+            await run(Lane.FLUSH, file.fdatasync)  # zeros of a cut that was killed before its fsync (S2)
 
     async def _retire(self, start: int) -> None:
         path = self._segments.remove(start)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from chaos.sim import Settings, World
@@ -320,7 +320,16 @@ def play(seed: int, sync: bool, todo: list[Step]) -> Model:
     return model
 
 
+CUT_KILLED_BEFORE_ITS_FSYNC: list[Step] = [
+    (PASS, 16, False),
+    (APPEND, 0, False),
+    (ARM, 36, False),
+    (CUT, 0, False),
+]
+
+
 @MODEL
+@example(0, CUT_KILLED_BEFORE_ITS_FSYNC)
 @given(st.integers(0, 10_000), steps)
 def test_what_was_acknowledged_is_there_and_nothing_is_invented(seed: int, todo: list[Step]) -> None:
     play(seed, True, todo)
