@@ -89,6 +89,10 @@ class BrokerConfig:
 
     audit_bytes_per_s: int = 32 * 1024 * 1024
     """What scans of the own store for auditors read at most; 0: no limit."""
+    scrub_bytes_per_s: int = 20 * 1024 * 1024
+    """What the scrub of the log reads at most (`dledger/log/scrub.py`); 0: there is none."""
+    scrub_pause_ms: int = 3_600_000
+    """Its rest between two passes."""
     digest_ship_path: str = ""
     """A directory where this broker writes digests of its store for auditors; empty: it does not."""
     digest_ship_interval_ms: int = 600_000
@@ -149,6 +153,8 @@ class BrokerConfig:
             segment_size=self.segment_size,
             sync_flush=self.sync_flush,
             pool_segments=self.pool_segments,
+            scrub_bytes_per_s=self.scrub_bytes_per_s,
+            scrub_pause_s=self.scrub_pause_ms / 1000,
             disk_full_ratio=self.refuse_percent / 100,
             retention=RetentionSettings(
                 reserved_hours=self.reserved_hours,
@@ -257,6 +263,8 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "cleanFileForciblyEnable": ("clean_forcibly", _flag),
     "cleanResourceInterval": ("clean_interval_ms", _number(10, 3_600_000)),
     "auditBytesPerSecond": ("audit_bytes_per_s", _number(0, 1 << 40)),  # ours
+    "scrubBytesPerSecond": ("scrub_bytes_per_s", _number(0, 1 << 40)),  # ours
+    "scrubPauseMs": ("scrub_pause_ms", _number(10, 366 * 24 * 3_600_000)),  # ours
     "digestShipPath": ("digest_ship_path", _directory),  # ours
     "digestShipIntervalMs": ("digest_ship_interval_ms", _number(100, 7 * 24 * 3_600_000)),  # ours
     "digestRescanHours": ("digest_rescan_hours", _number(0, 24 * 366)),  # ours
