@@ -112,6 +112,8 @@ class StoreFiles:
             begins=snapshots.catalog.begins,
             replace=snapshots.catalog.replacing,
         )
+        if snapshots.catalog.begins and log.begin_pos == 0:
+            await snapshots.catalog.say_begins(0)  # emptied: what comes must not pass for left over
         self._poisoned = poison is not None
         data = await run(Lane.DISK, self._read, CHECKPOINT_FILE)
         checkpoint = (decode_checkpoint(data) if data else None) or Checkpoint()

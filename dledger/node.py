@@ -26,9 +26,10 @@ from dledger.host import Host, Role
 from dledger.identity import Opened, StoreFiles
 from dledger.leadership import Leadership
 from dledger.links import PeerConnection
+from dledger.log.flushing import FlushStats
 from dledger.log.poison import leave_marker
 from dledger.log.scrub import Scrubber
-from dledger.log.store import FlushStats, LogStore
+from dledger.log.store import LogStore
 from dledger.members import Members, decode_config, unreadable_config
 from dledger.membership import Membership
 from dledger.messages import (

@@ -35,6 +35,7 @@ from dledger.offline import (
     read_checkpoint,
     read_hard_state,
     read_identity,
+    segment_starts,
     walk,
 )
 from formats.entry import (
@@ -205,6 +206,7 @@ class _Forced:
         self._committed = (await run(Lane.DISK, read_checkpoint, files, self._dir)).committed_index
         term = max(self._log.last_term, state[1].term if state else 0) + TERM_JUMP
         await self._write_again()
+        await self._remove_segments_behind()
         config = await self._append_config(term)
         await self._clear_units()
         await self._publish(MEMBERS_FILE, encode_json({"indexes": [*self._log.configs, config]}))
@@ -235,6 +237,15 @@ class _Forced:
         await run(Lane.DISK, walk, files, self._dir, self._size, self._log.last_index, write)
         for start in written:
             await run(Lane.FLUSH, self._sync, self._segment(start))
+
+    async def _remove_segments_behind(self) -> None:
+        """Segments behind the log's end hold what is given up: nothing that could be believed stays (S1)."""
+        run, files, directory = self._env.workers.run, self._files, f"{self._dir}/{DATA_DIR}"
+        starts = await run(Lane.DISK, segment_starts, files, self._dir, self._size)
+        for start in reversed(starts):  # the last first: a crash in between must not leave a hole
+            if start > self._start_of(self._log.end_pos):
+                await run(Lane.DISK, files.unlink, self._segment(start))
+                await run(Lane.FLUSH, files.sync_dir, directory)
 
     async def _append_config(self, term: int) -> int:
         """Append the entry that makes this node the group; its index."""

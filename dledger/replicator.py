@@ -79,7 +79,7 @@ class Replicator:
         self.follower: FollowerReplication | None = None
         self.throttle = Throttle(config, log)
         self.cold = ColdPushes(self.throttle, self._read_cold, self._push_cold, self._is_live)
-        self._cuts: deque[tuple[str, Push, int, Callable[[], None]]] = deque()
+        self._cuts: deque[tuple[str, Push, int, int, Callable[[], None]]] = deque()
         self._cut_wake = asyncio.Event()
         self.corrupt_frames = 0
         self.trusted = True
@@ -233,7 +233,7 @@ class Replicator:
             elif isinstance(effect, follower_core.CommitTo):
                 self._events.commit_to(effect.index)
             else:
-                self._cuts.append((peer, push, effect.index, self._events.hold()))
+                self._cuts.append((peer, push, effect.index, self._log.resets, self._events.hold()))
                 self._cut_wake.set()
 
     def _store(self, peer: str, push: Append, commit_index: int) -> None:
@@ -317,9 +317,9 @@ class Replicator:
             await self._cut_wake.wait()
             self._cut_wake.clear()
             while self._cuts:
-                peer, push, index, release = self._cuts.popleft()
+                peer, push, index, resets, release = self._cuts.popleft()
                 self._env.log.warning("cutting a conflicting suffix", first=index, last=self._log.last_index)
-                await self._log.truncate(index)
-                self._events.log_cut(self._log.last_index)
+                if await self._log.truncate(index, resets):  # else an install replaced the log
+                    self._events.log_cut(self._log.last_index)
                 self._events.again(peer, push)
                 release()

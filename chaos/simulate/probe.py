@@ -77,9 +77,10 @@ class Probe(HostEvents):
             append(batch)
             self.guarded(self._appended, batch)
 
-        def probed_truncate(index: int) -> Coroutine[Any, Any, None]:
-            self.guarded(self._cut, index)
-            return truncate(index)
+        async def probed_truncate(index: int, resets: int | None = None) -> bool:
+            if resets in (None, node.log.resets):
+                self.guarded(self._cut, index)
+            return await truncate(index, resets)
 
         def probed_drop_before(base: LogBase) -> Coroutine[Any, Any, bool]:
             if base.index > self.machine.base.index:

@@ -12,6 +12,7 @@ import pytest
 from chaos.sim import World
 from dledger.host import Role
 from dledger.log.retention import RetentionSettings
+from dledger.node import Node
 from formats.entry import Kind
 from formats.snapshot import Manifest
 
@@ -485,3 +486,57 @@ def test_an_installed_node_that_starts_again_joins() -> None:
         scene.start(victim)
         scene.settle()
         assert scene.alive(victim)
+
+
+@pytest.mark.parametrize("left", ["a leader that begins late", "a leader that holds everything"])
+def test_an_installed_snapshot_that_rots_before_any_entry_follows_is_made_good(
+    left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is empty then, and nothing tells what lies before it: it is filled like a new one, and stays
+    filled after another start."""
+    with World(3) as world:
+        scene = Scene(world)
+        leader = scene.group.await_leader()
+        victim, other = (name for name in NAMES if name != leader)
+        scene.fill(1)
+        world.kill(victim)
+        scene.fill(4)
+        scene.delete_before(leader, scene.group.nodes[leader].log.last_index)
+        world.run_until(lambda: scene.group.nodes[leader].log.begin_pos > 0, 5)
+        installed: list[int] = []
+
+        def cut_off(node: Node, leader: str, manifest: Manifest) -> None:
+            node_installed(node, leader, manifest)
+            if not installed:
+                installed.append(node.log.last_index)
+                world.isolate(victim)
+
+        node_installed = Node.installed
+        monkeypatch.setattr(Node, "installed", cut_off)
+        scene.start(victim)
+        world.run_until(lambda: bool(installed), 10)
+        world.run_for(0.2)
+        log = scene.group.nodes[victim].log
+        assert log.begin_pos > 0 and log.last_index == log.first_index - 1 == installed[0]
+        world.kill(victim)
+        world.nodes[victim].disk.flip(
+            f"/store/dledger-{victim}/snapshots/{log.begin_pos:020d}/manifest", 20, 1
+        )
+        scene.start(victim)
+        world.run_for(1.0)
+        node = scene.group.nodes[victim]
+        assert (node.log.begin_pos, node.log.last_index) == (0, -1) and node.reasons
+        if left == "a leader that holds everything":
+            process = world.nodes[leader].process
+            assert process is not None
+            process.loop.create_task(scene.group.nodes[leader].transfer_leadership(other))
+            world.run_until(lambda: scene.group.leader() == other, 10)
+        world.heal()
+        last = scene.fill(1)
+        scene.group.await_applied(NAMES, last)
+        assert (scene.group.nodes[victim].log.begin_pos == 0) == (scene.group.leader() == other)
+        world.kill(victim)
+        scene.start(victim)
+        world.run_for(1.0)
+        node = scene.group.nodes[victim]
+        assert node.log.last_index >= last and not node.reasons

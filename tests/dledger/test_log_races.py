@@ -24,7 +24,7 @@ from formats.store_files import POISONED_FILE
 from runtime import Lane
 from runtime.env import Env, production_env
 from runtime.files import File, OsFiles
-from tests.dledger.test_snapshot_store import SEGMENT, UNITS, append, boundary
+from tests.dledger.test_snapshot_store import SEGMENT, UNITS, append, boundary, lose_units
 
 
 def use(directory: Path, work: Callable[[LogStore], Awaitable[None]], env: Env | None = None) -> None:
@@ -279,5 +279,55 @@ def test_a_cut_down_to_the_boundary_puts_retention_off(tmp_path: Path) -> None:
         await append(log, 3, term=2)
         assert await log.drop_before(base)
         assert log.first_index == base.index + 1
+
+    use(tmp_path, work)
+
+
+@pytest.mark.parametrize("first", ["install", "cut"])
+def test_a_cut_that_an_install_overtakes_cuts_nothing(tmp_path: Path, first: str) -> None:
+    """Pieces of the leader before may still be under way when the next one asks for a cut."""
+
+    async def work(log: LogStore) -> None:
+        await append(log, 60)
+        await indexed(log)
+        base, decided = LogBase(1000, 5, 100 * SEGMENT, 77), log.resets
+        jobs = [log.reset(base), log.truncate(30, decided)]
+        async with log._io:
+            tasks = [asyncio.create_task(job) for job in (jobs if first == "install" else jobs[::-1])]
+            await asyncio.sleep(0)
+        done = await asyncio.gather(*tasks)
+        assert (False in done) == (first == "install")
+        assert not await log.truncate(30, decided)
+        assert (log.first_index, log.last_index, log.end_pos) == (1001, 1000, base.pos)
+
+    use(tmp_path, work)
+
+
+@pytest.mark.parametrize("cut", [50, 51])
+def test_a_cut_that_does_not_know_its_place_waits_for_a_repair(tmp_path: Path, cut: int) -> None:
+    """With the units lost of the entry to be cut and of a rotten one before it, the end of what is kept is
+    not known: a guess would let new entries grow over the place of one that was committed."""
+
+    async def work(log: LogStore) -> None:
+        await append(log, 60)
+        await indexed(log)
+        await log.sync_index()
+        places = [log.locate(index) for index in range(60)]
+        good = (await log.read_range(cut - 1, cut - 1))[0][: places[cut - 1][1]]
+        segment = log._segments.file(log._segments.start_of(places[cut - 1][0]))
+        for index in (cut - 1, cut):
+            segment.pwritev([bytes(HEADER_SIZE)], places[index][0] % SEGMENT)
+        lose_units(tmp_path, cut - 1, cut)
+        cutting = asyncio.create_task(log.truncate(cut))
+        done, _ = await asyncio.wait([cutting], timeout=0.1)
+        assert not done and log.last_index >= 60
+        for first, last in [*log.suspects]:
+            await log.examine(first, last)
+        assert (cut - 1) in log.faulty
+        await log.mend(cut - 1, cut - 1, good)
+        assert await cutting
+        assert (log.last_index, log.end_pos) == (cut - 1, sum(places[cut - 1]))
+        await append(log, 5, term=2)
+        assert (await log.read_range(cut - 1, cut - 1))[0][: len(good)] == good
 
     use(tmp_path, work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -205,6 +206,43 @@ def test_damage_is_refused_unless_it_is_to_be_cut(tmp_path: Path, ports: list[in
         group.start("n0")
         await group.append([b"more"])
         await holds(group, "n0", [*BODIES[:119], b"more"])
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("index_lost", [False, True])
+def test_what_is_given_up_does_not_come_back(tmp_path: Path, ports: list[int], index_lost: bool) -> None:
+    """Segments behind the damage hold entries that a start without an index would take for the log's."""
+
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        size = group.config("n0").segment_size
+        group.start("n0")
+        group.start("n1")
+        leader = await group.elected()
+        name = leader.config.self_id
+        while leader.log.end_pos < 2 * size:
+            await group.append([bytes(1 << 20)])
+        await stop_all(group)
+        directory = Path(group.config(name).node_dir)
+        with (directory / "data" / segment_name(0)).open("r+b") as segment:
+            offset = 0
+            while True:
+                segment.seek(offset)
+                header = unpack_header(segment.read(HEADER_SIZE))
+                if header.index == 120:
+                    break
+                offset += header.size
+            segment.seek(offset + HEADER_SIZE)
+            segment.write(b"rot")
+        if index_lost:
+            shutil.rmtree(directory / "index")
+        await force_single(production_env("x"), str(tmp_path / name), yes=True, cut_damage=True)
+        assert [file.name for file in (directory / "data").iterdir()] == [segment_name(0)]
+        group.start(name)
+        await group.append([b"more"])
+        await holds(group, name, [*BODIES[:119], b"more"])
         await stop_all(group)
 
     asyncio.run(scenario())

@@ -1,0 +1,314 @@
+"""How the tail of a log gets to disk: in groups, each with one positional write and one fdatasync (rule 4).
+
+Index units follow behind the fsync (S4). Room is found before it is needed: segments in the pool and blocks
+of the index files. When there is none, the tail waits (`short_of_space`), nothing is lost, and `can_seal` /
+`can_store` refuse what is new. A failed *write* is another matter and final (S3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
+from dledger.log.mending import MendableLog, NoRoom
+from dledger.log.poison import leave_marker
+from dledger.log.pool import SegmentPool
+from dledger.log.tail import Batch
+from formats.entry import INDEX_UNIT, MAGIC, MIN_BLANK_SIZE
+from runtime import DiskUsage, Env, File, Lane
+
+FLUSH_BYTES = 8 * 1024 * 1024
+"""Most of the tail that one write takes, so that acknowledgements keep flowing."""
+ASYNC_SYNC_INTERVAL_S = 0.05
+"""ASYNC_FLUSH: how often what was written is fsynced while writes go on."""
+ROOM_RETRY_S = 0.25
+"""How often a tail that found no room tries again."""
+UNITS_AHEAD = 4096
+"""Index units that must have their blocks before entries for them are sealed on a full disk."""
+
+
+@dataclass(frozen=True)
+class FlushStats:
+    """Of one group write, for metrics."""
+
+    entries: int
+    size: int
+    seconds: float
+
+
+class FlushedLog(MendableLog):
+    """See the module."""
+
+    def __init__(
+        self,
+        env: Env,
+        node_dir: str,
+        *,
+        segment_size: int,
+        index_units_per_file: int,
+        pool_segments: int,
+        sync_flush: bool,
+    ) -> None:
+        super().__init__(env, node_dir, segment_size, index_units_per_file)
+        self._dir = node_dir
+        self._sync_flush = sync_flush
+        self.pool = SegmentPool(env, node_dir, segment_size, pool_segments)
+        self._synced_index = -1
+        self._last_sync = 0.0
+        self._failed = False
+        self.resets = 0
+        """How often the log was replaced."""
+        self._wake = asyncio.Event()
+        self.short_of_space = False
+        """The disk has no room for another segment."""
+        self.on_durable: Callable[[], None] = lambda: None
+        self.on_flush: Callable[[FlushStats], None] = lambda stats: None
+        self.before_roll: Callable[[], Awaitable[None]] | None = None
+        """Notes what a start could not find in a segment that is not the last (OSError: no room to)."""
+
+    # Appending
+
+    def append(self, batch: Batch) -> None:
+        """Join sealed entries to the tail and wake the flusher; continuity is the caller's proof."""
+        if batch.first != self._last_index + 1 or batch.pos < self._end_pos:
+            raise ValueError(f"batch {batch.first}..{batch.last} at {batch.pos} does not continue the log")
+        self._terms.add(batch.first, batch.term)
+        self._unwritten.append(batch)
+        self._last_index = batch.last
+        self._last_term = batch.term
+        self._end_pos = batch.end_pos
+        self.last_chain = batch.chain
+        self._wake.set()
+
+    async def run_flusher(self) -> None:
+        """Write the tail until cancelled. A failed write or fsync is final: NodeFailed (S3)."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._unwritten or self._unindexed:
+                try:
+                    async with self._io:
+                        try:
+                            await self._flush_once()
+                        except OSError as error:
+                            await self.poison(error)
+                except NoRoom as error:
+                    self._say_short(str(error))
+                    await asyncio.sleep(ROOM_RETRY_S)
+
+    async def _flush_once(self) -> None:
+        run = self._env.workers.run
+        if not self._unwritten:
+            await self._sync_written()
+            await self._write_units()
+            return
+        loop = asyncio.get_running_loop()
+        group = self._next_group()
+        start = self._segments.start_of(group[0].pos)
+        if not self._segments.has(start):
+            await self._roll(start)
+        units = self._pack_units()
+        if units is not None:
+            await self._make_index_files(units[0], len(units[1]) // INDEX_UNIT.size)
+        began = loop.time()
+        await run(
+            Lane.FLUSH,
+            self._write_job,
+            units,
+            self._segments.file(start),
+            [batch.data for batch in group],
+            group[0].pos - start,
+        )
+        for batch in group:
+            self._unwritten.popleft()
+            self._unindexed.append(batch)
+        last = group[-1]
+        self._written_pos = last.end_pos
+        self._durable_index = last.last
+        self._durable_pos = last.end_pos
+        if self._sync_flush:
+            self._synced_index = last.last
+        self._drop_indexed(units)
+        size = last.end_pos - group[0].pos
+        self.on_flush(FlushStats(last.last - group[0].first + 1, size, loop.time() - began))
+        self.on_durable()
+        if not self._sync_flush and loop.time() - self._last_sync > ASYNC_SYNC_INTERVAL_S:
+            await self._sync_written()
+
+    def _next_group(self) -> list[Batch]:
+        group: list[Batch] = []
+        size = 0
+        start = self._segments.start_of(self._unwritten[0].pos)
+        for batch in self._unwritten:
+            if group and (size > FLUSH_BYTES or self._segments.start_of(batch.pos) != start):
+                break
+            group.append(batch)
+            size += batch.end_pos - batch.pos
+        return group
+
+    def _write_job(
+        self, units: tuple[int, bytes] | None, file: File, parts: list[bytes | memoryview], at: int
+    ) -> None:
+        if units is not None:
+            self._index.write(*units)
+        file.pwritev(parts, at)
+        if self._sync_flush:
+            file.fdatasync()
+
+    async def _sync_written(self) -> None:
+        """ASYNC_FLUSH: fsync what was written, so that its index units may follow."""
+        if self._synced_index < self._durable_index:
+            target = self._durable_index
+            for start in sorted({self._segments.start_of(batch.pos) for batch in self._unindexed}):
+                await self._env.workers.run(Lane.FLUSH, self._segments.file(start).fdatasync)
+            self._synced_index = target
+            self._last_sync = asyncio.get_running_loop().time()
+
+    def _pack_units(self) -> tuple[int, bytes] | None:
+        """Index units of the batches that are fsynced and not yet in the index files."""
+        pack = INDEX_UNIT.pack
+        parts = []
+        first = -1
+        for batch in self._unindexed:
+            if batch.last > self._synced_index:
+                break
+            if first < 0:
+                first = batch.first
+            pos = batch.pos
+            term = batch.term
+            for index, size in enumerate(batch.sizes, batch.first):
+                parts.append(pack(MAGIC, pos, size, index, term))
+                pos += size
+        return (first, b"".join(parts)) if parts else None
+
+    def _drop_indexed(self, units: tuple[int, bytes] | None) -> None:
+        if units is not None:
+            last = units[0] + len(units[1]) // INDEX_UNIT.size - 1
+            while self._unindexed and self._unindexed[0].last <= last:
+                self._unindexed.popleft()
+
+    async def _write_units(self) -> None:
+        units = self._pack_units()
+        if units is not None:
+            await self._make_index_files(units[0], len(units[1]) // INDEX_UNIT.size)
+            await self._env.workers.run(Lane.FLUSH, self._index.write, *units)
+            self._drop_indexed(units)
+
+    async def _make_index_files(self, first: int, count: int) -> None:
+        if not self._index.lacks(first, count):
+            return
+        run = self._env.workers.run
+        try:
+            new = await run(Lane.FLUSH, self._index.create, first, count)
+        except OSError as error:
+            raise _no_room(error, f"cannot make an index file in {self._dir}") from error
+        if new:
+            await run(Lane.FLUSH, self._index.sync_names)
+
+    async def sync_index(self) -> None:
+        """Make the index units written so far durable. OSError is final (S3): see `keep_index`."""
+        for start in self._index.dirty():
+            await self._env.workers.run(Lane.FLUSH, self._index.sync, start)
+
+    async def keep_index(self) -> None:
+        """`sync_index` at intervals, so that the durable mark never lags far."""
+        try:
+            await self.sync_index()
+        except OSError as error:
+            await self.poison(error)
+
+    async def _roll(self, start: int) -> None:
+        """Close the current segment with a blank tail and take the next one (S5, S6)."""
+        previous = start - self._segments.size
+        if self._segments.has(previous):
+            await self._sync_written()
+            if self._segments.start_of(self._written_pos) == previous:
+                await self.write_blank(self._written_pos)
+            await self._write_units()
+            await self.sync_index()
+        try:
+            if self.before_roll is not None:
+                await self.before_roll()
+            warm = await self.pool.take(self._segments.path(start))
+        except OSError as error:
+            raise _no_room(
+                error, f"cannot prepare a segment of {self._segments.size} bytes in {self._dir}"
+            ) from error
+        await self._segments.add(start)
+        self.short_of_space = self.short_of_space and warm
+
+    # Room
+
+    def can_seal(self, pos: int, index: int, entry_bytes: int) -> bool:
+        """Whether an entry (or batch) of up to `entry_bytes` may be sealed at `pos`: there is room for it."""
+        if not self.short_of_space:
+            return True
+        start = self._segments.start_of(pos)
+        size = self._segments.size
+        if self._index.lacks(index, UNITS_AHEAD):
+            return False
+        kept = min(64 * 1024, size // 16)  # for entries that open terms and tell the members
+        fits = pos - start + entry_bytes + MIN_BLANK_SIZE + kept <= size
+        return start + (size if fits else 2 * size) <= self._prepared_end()
+
+    def can_store(self, pos: int) -> bool:
+        """Whether there is a segment, or one ready, for an entry at `pos`."""
+        return not self.short_of_space or self._segments.start_of(pos) < self._prepared_end()
+
+    def _prepared_end(self) -> int:
+        starts = self._segments.starts
+        end = starts[-1] + self._segments.size if starts else self._segments.start_of(self._end_pos)
+        return end + self.pool.ready * self._segments.size
+
+    async def measure(self) -> DiskUsage:
+        """Look at the disk; says whether it is short of space. OSError when it cannot be asked."""
+        usage = await self._env.workers.run(Lane.DISK, self._env.files.usage, self._dir)
+        if usage.free < self.pool.least_free:
+            self._say_short(f"{usage.free} bytes are free in {self._dir}")
+        elif not self._unwritten or self._segments.has(self._segments.start_of(self._unwritten[0].pos)):
+            self.short_of_space = False
+        return usage
+
+    def _say_short(self, reason: str) -> None:
+        if not self.short_of_space:
+            self.short_of_space = True
+            self._env.log.warning("no room for the next segment", reason=reason)
+
+    # Preparing
+
+    async def run_pool(self) -> None:
+        """Keep prepared segments and blocks of the index ready, until cancelled."""
+        while True:
+            worked = False
+            try:
+                worked = await self._fill_pool()
+                await self._make_index_files(max(self._last_index, 0), UNITS_AHEAD)
+            except NoRoom as error:
+                # Preparing ahead may fail: whoever needs the room is refused, or waits.
+                self._env.log.warning("cannot prepare a segment or index file", error=error)
+            except OSError as error:
+                await self.poison(error)
+            await asyncio.sleep(0.01 if worked else 2.0)
+
+    async def _fill_pool(self) -> bool:
+        try:
+            return await self.pool.fill_one()
+        except OSError as error:
+            raise _no_room(error, f"cannot prepare a segment in {self._dir}") from error
+
+    # Failing
+
+    async def poison(self, error: OSError) -> NoReturn:
+        """Leave a marker as well as the disk allows, then end the node: never retry an fsync (S3)."""
+        self._failed = True
+        reason = f"a write or fsync of the log failed: {error}"
+        await leave_marker(self._env, self._dir, reason)
+        raise NodeFailed(f"{reason}; the disk under {self._dir} needs attention", EXIT_STORE) from error
+
+
+def _no_room(error: OSError, text: str) -> Exception:
+    """A full disk is waited for; any other error while a file is prepared is one of the disk."""
+    return NoRoom(f"{text}: {error}") if error.errno in DISK_IS_FULL else error
