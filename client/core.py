@@ -27,6 +27,7 @@ from remoting.errors import BadBody, RemotingError
 from remoting.frames import Fields
 from remoting.headers import GetRouteHeader, UnregisterClientHeader
 from runtime import Env
+from runtime.env import production_env
 
 OnRoute = Callable[[str, TopicRoute], None]
 """Told the topic and its new route; must not raise."""
@@ -44,11 +45,15 @@ class ClientCore:
 
     def __init__(
         self,
-        env: Env,
+        env: Env | None,
         namesrv: str | Sequence[str],
         options: ClientOptions,
         handlers: dict[int, ClientHandler] | None = None,
+        disk_threads: int = 2,
     ) -> None:
+        """Without `env` it makes one, with so many `disk_threads`, and ends its threads when it is closed."""
+        self._own_env = env is None
+        env = env or production_env("rocketmq", disk_threads)
         self.env = env
         self.options = options
         self.log = env.log.child("client")
@@ -87,14 +92,18 @@ class ClientCore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed = True
-        await self.remoting.close()
-        for task in list(self._owned):
-            task.cancel()
-        if self._tasks is not None:
-            # An error of the application is its own affair, not one of this group's tasks.
-            if kind is None or not issubclass(kind, asyncio.CancelledError):
-                kind = error = trace = None
-            await self._tasks.__aexit__(kind, error, trace)
+        try:
+            await self.remoting.close()
+            for task in list(self._owned):
+                task.cancel()
+            if self._tasks is not None:
+                # An error of the application is its own affair, not one of this group's tasks.
+                if kind is None or not issubclass(kind, asyncio.CancelledError):
+                    kind = error = trace = None
+                await self._tasks.__aexit__(kind, error, trace)
+        finally:
+            if self._own_env:
+                self.env.workers.close()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a task that ends with this client at the latest. ClientClosed when that has happened."""

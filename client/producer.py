@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from types import TracebackType
 
 from client.core import ClientCore
@@ -23,7 +22,6 @@ from remoting.bodies import TopicRoute
 from remoting.errors import RemotingError
 from remoting.messages import BatchMessage, encode_batch
 from runtime import Env, Lane
-from runtime.env import production_env
 
 MAX_BATCH_OVERHEAD = 64 * 1024
 """Bytes that lengths and properties may add to a batch beyond `max_message_size`."""
@@ -78,9 +76,8 @@ class AsyncProducer:
         check_group(group)
         self.group = group
         self.options = options or ProducerOptions()
-        self._env = env or production_env("rocketmq")
-        self._own_env = env is None
-        self._core = ClientCore(self._env, namesrv, client or ClientOptions())
+        self._core = ClientCore(env, namesrv, client or ClientOptions())
+        self._env = self._core.env
         self._core.producer_groups.append(group)
         self._core.on_route.append(self._route_changed)
         try:
@@ -93,10 +90,9 @@ class AsyncProducer:
         self._topics: dict[str, _Topic] = {}
         self._early: dict[str, list[tuple[Message, OnSent, MessageQueue | None, str | None]]] = {}
         self._kernel: SendKernel
-        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> AsyncProducer:
-        await self._stack.enter_async_context(self._core)
+        await self._core.__aenter__()
         self._kernel = SendKernel(self._core, self.options, self._elsewhere)
         return self
 
@@ -108,9 +104,7 @@ class AsyncProducer:
             if kind is None:
                 await self._core.unregister(self.group, None)
         finally:
-            await self._stack.__aexit__(kind, error, trace)
-            if self._own_env:
-                self._env.workers.close()
+            await self._core.__aexit__(kind, error, trace)
 
     # --- sending --------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
 from types import TracebackType
 
 from client.core import ClientCore
@@ -18,7 +17,6 @@ from client.reading import QueueReader
 from client.routes import subscribe_queues
 from client.subscription import ALL, Subscription, subscribe
 from runtime import Env
-from runtime.env import production_env
 
 
 class _Fetched:
@@ -82,9 +80,8 @@ class AsyncPullConsumer:
         check_group(group)
         self.group = group
         self.options = options or PullOptions()
-        self._env = env or production_env("rocketmq")
-        self._own_env = env is None
-        self._core = ClientCore(self._env, namesrv, client or ClientOptions())
+        self._core = ClientCore(env, namesrv, client or ClientOptions())
+        self._env = self._core.env
         self._core.on_leader.append(self._leader_moved)
         self.offsets = QueueOffsets(self._core)
         """Asks brokers for offsets of queues: lowest, highest, at a time, committed."""
@@ -93,20 +90,15 @@ class AsyncPullConsumer:
         self._subscriptions: dict[str, Subscription] = {}
         self._arrived = asyncio.Event()
         self._turn = 0
-        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> AsyncPullConsumer:
-        await self._stack.enter_async_context(self._core)
+        await self._core.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await self._stack.__aexit__(kind, error, trace)
-        finally:
-            if self._own_env:
-                self._env.workers.close()
+        await self._core.__aexit__(kind, error, trace)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic. TopicNotFound, NoNameServer."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from enum import Enum
 from types import TracebackType
 
@@ -23,7 +22,6 @@ from remoting.bodies import Subscription as WireSubscription
 from remoting.codes import RequestCode
 from remoting.commands import Request
 from runtime import Env
-from runtime.env import production_env
 
 
 class MessageModel(Enum):
@@ -63,14 +61,14 @@ class AsyncPushConsumer:
         check_group(group)
         self.group = group
         self.options = options or ConsumerOptions()
-        self._env = env or production_env("rocketmq", disk_threads=self.options.concurrency)
-        self._own_env = env is None
         self._core = ClientCore(
-            self._env,
+            env,
             namesrv,
             client or ClientOptions(),
             {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed},
+            disk_threads=self.options.concurrency,
         )
+        self._env = self._core.env
         self._model = model
         self._from_where = from_where
         self._core.consumers = self._consumer_data
@@ -96,7 +94,6 @@ class AsyncPushConsumer:
             from_where,
             from_timestamp_ms,
         )
-        self._stack = AsyncExitStack()
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
         """Consume a topic, all of it ("*") or messages with one of some tags ("A || B")."""
@@ -108,7 +105,7 @@ class AsyncPushConsumer:
     async def __aenter__(self) -> AsyncPushConsumer:
         if not self._subscriptions:
             raise ClientError("nothing subscribed: call subscribe(topic) before starting")
-        await self._stack.enter_async_context(self._core)
+        await self._core.__aenter__()
         self._dispatcher.start()
         self._core.spawn(self._rebalancer.run(), f"rebalance {self.group}")
         self._core.spawn(self._share.commit_periodically(), f"commit {self.group}")
@@ -125,9 +122,7 @@ class AsyncPushConsumer:
                 await self._share.close()
                 await self._core.unregister(None, self.group)
         finally:
-            await self._stack.__aexit__(kind, error, trace)
-            if self._own_env:
-                self._env.workers.close()
+            await self._core.__aexit__(kind, error, trace)
 
     @property
     def queues(self) -> list[MessageQueue]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -26,7 +25,6 @@ from remoting.commands import Response
 from remoting.errors import BadBody, BadHeader, RemotingError
 from remoting.headers import PULL_SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
 from runtime import Env
-from runtime.env import production_env
 
 CONCURRENT_ASKS = 64
 """Offset requests under way at once."""
@@ -66,26 +64,19 @@ class RangeReader:
 
     def __init__(self, namesrv: str | Sequence[str], options: RangeOptions, env: Env | None = None) -> None:
         self.options = options
-        self._env = env or production_env("rocketmq")
-        self._own_env = env is None
         client = ClientOptions(failover_timeout_s=options.timeout_s)
-        self._core = ClientCore(self._env, namesrv, client)
+        self._core = ClientCore(env, namesrv, client)
         self.offsets = QueueOffsets(self._core)
         self._refusing: dict[str, None] = {}  # followers that answer no pulls
-        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> RangeReader:
-        await self._stack.enter_async_context(self._core)
+        await self._core.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await self._stack.__aexit__(kind, error, trace)
-        finally:
-            if self._own_env:
-                self._env.workers.close()
+        await self._core.__aexit__(kind, error, trace)
 
     async def topics(self) -> list[str]:
         """All topics that the NameServer knows, sorted. NoNameServer, BrokerRefused."""
