@@ -20,7 +20,8 @@ from audit.records import QueueNames, Records
 from audit.walk import Fault
 from formats.entry import Kind
 from formats.snapshot import MANIFEST_FILE, Manifest, check_parts, decode_manifest
-from formats.state import ReplicatedState, pack_parts, unpack_parts
+from formats.state import ReplicatedState
+from formats.state_codec import pack_parts, unpack_parts
 from formats.state_file import CorruptSnapshot, unpack_snapshot
 from formats.store_files import SNAPSHOTS_DIR, CorruptFile, segment_name
 from runtime import Files

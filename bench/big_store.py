@@ -34,8 +34,9 @@ from formats.index_file import MAX_SECONDS, IndexFileWriter, file_size
 from formats.message_ids import tags_code
 from formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1, system_record
 from formats.snapshot import MANIFEST_FILE, encode_manifest, make_manifest
-from formats.state import GroupConfig, ReplicatedState, TopicConfig, offsets_op, pack_op, pack_parts
-from formats.state_file import SNAPSHOT_FILE, pack_snapshot, plain_snapshot
+from formats.state import GroupConfig, ReplicatedState, TopicConfig, offsets_op, pack_op
+from formats.state_codec import pack_parts
+from formats.state_file import SNAPSHOT_FILE, pack_snapshot
 from formats.store_files import (
     Checkpoint,
     HardState,
@@ -221,10 +222,9 @@ def _fill(writer: _Writer, size: int, body: int, chance: random.Random) -> None:
             writer.open_term(2)
     writer.close_segment()
     writer.log.end = writer.pos
-    content = plain_snapshot(writer.log.last, writer.pos, writer.state)
     path = writer.directory.parent / "state"
     path.mkdir()
-    (path / SNAPSHOT_FILE).write_bytes(pack_snapshot(content))
+    (path / SNAPSHOT_FILE).write_bytes(pack_snapshot(writer.log.last, writer.pos, writer.state))
 
 
 def _messages(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from broker.auditing import AuditJobs
 from broker.background import Background
@@ -110,7 +110,7 @@ class Broker:
         """Load derived state."""
         return await self.store.open(log)
 
-    def snapshot(self) -> Mapping[str, bytes]:
+    def snapshot(self) -> Iterable[tuple[str, bytes]]:
         """Topics, groups, offsets, ends of queues."""
         return self.store.snapshot()
 

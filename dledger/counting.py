@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Chunk, LogReader, Role
@@ -47,9 +47,9 @@ class CountingHost:
         self._saved = self.applied
         return self.applied
 
-    def snapshot(self) -> Mapping[str, bytes]:
+    def snapshot(self) -> Iterable[tuple[str, bytes]]:
         """Count and digest."""
-        return {STATE_FILE: json.dumps({"count": self.count, "digest": self.digest}).encode()}
+        return [(STATE_FILE, json.dumps({"count": self.count, "digest": self.digest}).encode())]
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Take over count and digest."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -69,9 +69,12 @@ class Host(Protocol):
         When that is before the entry in front of the log's first one, `restore` follows.
         """
 
-    def snapshot(self) -> Mapping[str, bytes]:
-        """The state after the last entry applied, by part (a file name each). A function of the log alone:
-        equal on all replicas, byte for byte (safety.md S20)."""
+    def snapshot(self) -> Iterable[tuple[str, bytes]]:
+        """The state after the last entry applied: (part, next piece of it), each part under a file name.
+
+        A function of the log alone: equal on all replicas, byte for byte (safety.md S20). Entries are applied
+        while it is read, so the call takes a copy; packing it, which is slow, is left to the iteration.
+        """
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Become what `snapshot` told after entry `index`, which ends before log offset `pos`; whatever was

@@ -7,12 +7,14 @@ below its bounds, so those are fsynced before it is published by one rename.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgpack
 
 from formats.checksum import crc32
-from formats.state import Malformed, ReplicatedState, decode_state, encode_state
+from formats.state import Malformed, ReplicatedState
+from formats.state_codec import StateCopy, copy_state, decode_state, state_pieces
 
 VERSION = 1
 SNAPSHOT_FILE = "snapshot"
@@ -32,15 +34,23 @@ class CorruptSnapshot(Exception):
     """A snapshot that cannot be believed. The cure is a replay of the log."""
 
 
-def plain_snapshot(applied: int, end_pos: int, state: ReplicatedState) -> dict[str, object]:
-    """The content as plain values: what must be taken on the loop, before the state moves on."""
-    return {"applied": applied, "end_pos": end_pos, "state": encode_state(state), "version": VERSION}
+def snapshot_pieces(applied: int, end_pos: int, copy: StateCopy) -> Iterator[bytes]:
+    """What `seal_snapshot` makes a file of, a piece at a time."""
+    yield msgpack.Packer().pack_map_header(4) + b"".join(
+        map(msgpack.packb, ("applied", applied, "end_pos", end_pos, "state"))
+    )
+    yield from state_pieces(copy)
+    yield msgpack.packb("version") + msgpack.packb(VERSION)
 
 
-def pack_snapshot(content: dict[str, object]) -> bytes:
-    """The bytes of the file. Pure and slow for a large state: for a worker."""
-    body: bytes = msgpack.packb(content, use_bin_type=True)
+def seal_snapshot(body: bytes) -> bytes:
+    """The bytes of the file, from all pieces."""
     return _MAGIC + crc32(body).to_bytes(4, "big") + body
+
+
+def pack_snapshot(applied: int, end_pos: int, state: ReplicatedState) -> bytes:
+    """The bytes of the file at once."""
+    return seal_snapshot(b"".join(snapshot_pieces(applied, end_pos, copy_state(state))))
 
 
 def unpack_snapshot(data: bytes) -> Snapshot:

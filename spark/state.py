@@ -12,7 +12,8 @@ from audit.layout import Replica, StoreError
 from audit.scan import Window
 from audit.state_check import load_boundary
 from formats.entry import Kind
-from formats.state import ReplicatedState, unpack_parts
+from formats.state import ReplicatedState
+from formats.state_codec import unpack_parts
 from formats.state_file import CorruptSnapshot, unpack_snapshot
 from runtime import Files
 from runtime.publish import read_file

@@ -6,7 +6,7 @@ Reading is in `reader`. Everything here lives on the event loop; files are touch
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from broker.store.consume_queue import (
@@ -24,13 +24,14 @@ from broker.store.dispatch import Dispatcher
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Chunk, LogReader
 from formats.consume_queue import UNITS_PER_FILE
-from formats.state import ReplicatedState, pack_parts, queue_ends, unpack_parts
+from formats.state import ReplicatedState
+from formats.state_codec import PIECE, copy_state, part_pieces, queue_ends, unpack_parts
 from formats.state_file import (
     SNAPSHOT_FILE,
     CorruptSnapshot,
     Snapshot,
-    pack_snapshot,
-    plain_snapshot,
+    seal_snapshot,
+    snapshot_pieces,
     unpack_snapshot,
 )
 from runtime.env import Env
@@ -59,6 +60,8 @@ class StoreLimits:
     """The same for one queue."""
     write_group: int = 64
     """Queues written by one worker job."""
+    pack_pause_s: float = 0.001
+    """For everybody else, after each piece of a snapshot that was packed."""
 
 
 class MessageStore:
@@ -121,9 +124,9 @@ class MessageStore:
         await run(Lane.DISK, self._env.files.sync_dir, self._state_dir)
         await run(Lane.DISK, self._env.files.rmtree, self.queue_root)
 
-    def snapshot(self) -> dict[str, bytes]:
-        """The replicated state after the last entry applied, by part."""
-        return pack_parts(self.state)
+    def snapshot(self) -> Iterator[tuple[str, bytes]]:
+        """The replicated state after the last entry applied: (part, next piece of it)."""
+        return part_pieces(copy_state(self.state))
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Become the state after entry `index`; all queues are empty, and go on where it says."""
@@ -198,14 +201,19 @@ class MessageStore:
     async def save_snapshot(self) -> None:
         """ConsumeQueue files fsynced, then state published: a crash between leaves the older snapshot."""
         async with self._writing:
-            content = plain_snapshot(self.applied_index, self.dispatcher.applied_end, self.state)
             applied = self.applied_index
+            pieces = snapshot_pieces(applied, self.dispatcher.applied_end, copy_state(self.state))
             targets = [(queue, queue.bounds.next) for queue in self.queues.all()]
             await self._write(self._pending())
             for queue, last in targets:
                 if queue.synced < last:
                     await self._sync(queue, last)
-            data = await self._env.workers.run(Lane.DISK, pack_snapshot, content)
+            body = bytearray()
+            for piece in pieces:
+                body += piece
+                if not piece or len(piece) >= PIECE:
+                    await asyncio.sleep(self.limits.pack_pause_s)
+            data = await self._env.workers.run(Lane.DISK, seal_snapshot, bytes(body))
             path = f"{self._state_dir}/{SNAPSHOT_FILE}"
             await publish(self._env.files, self._env.workers, Lane.DISK, path, data)
             self.snapshot_index = applied

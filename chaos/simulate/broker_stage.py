@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from dledger.errors import NodeFailed
 from dledger.host import Chunk, Host, LogReader, Role
 from dledger.node import Node
 from formats.entry import unpack_header
-from formats.state import pack_parts
+from formats.state_codec import pack_parts
 from namesrv.config import NamesrvConfig
 from namesrv.service import NameServer
 from namesrv.service import main as namesrv_main
@@ -67,7 +67,7 @@ class WatchedHost:
             self._stage.marks.reach("a broker goes on from its own snapshot")
         return index
 
-    def snapshot(self) -> Mapping[str, bytes]:
+    def snapshot(self) -> Iterable[tuple[str, bytes]]:
         return self.broker.snapshot()
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:

@@ -8,7 +8,7 @@ every start; `State.encode` makes it ready for snapshots.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b, shake_128
 
@@ -97,9 +97,10 @@ class RegisterHost:
         self._events.opening(log)
         return -1
 
-    def snapshot(self) -> Mapping[str, bytes]:
+    def snapshot(self) -> Iterable[tuple[str, bytes]]:
         """The whole state."""
-        return {"ballast": shake_128(self.state.digest).digest(self._ballast), "state": self.state.encode()}
+        ballast = shake_128(self.state.digest).digest(self._ballast)
+        return [("ballast", ballast), ("state", self.state.encode())]
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Go on from a state that another replica, or this one, had."""

@@ -1,6 +1,7 @@
 """Taking a snapshot where a segment ends (safety.md S20).
 
-The host's state is taken on the loop, between the last entry of the segment and the next; a worker writes it.
+The host's state is copied on the loop, between the last entry of the segment and the next. The copy is packed
+piece by piece while others run, and a worker writes it.
 The disk may be slow or full: then a boundary stays without a snapshot, and retention waits for the next.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
@@ -24,6 +25,10 @@ from runtime import Env, Lane
 
 MAX_WAITING = 2
 """Snapshots in memory that wait to be written; a boundary that comes then gets none."""
+PAUSE_BYTES = 16 * 1024
+"""Of a host's state, after which others run; also after an empty piece."""
+PAUSE_S = 0.001
+"""How long they run."""
 HEAD_BYTES = HEADER_SIZE + 88
 """Of an entry: its header and the fixed part of its record."""
 _HEAD = struct.Struct(">4xi28xi")
@@ -36,7 +41,7 @@ class _Taken:
     index: int
     pos: int
     config: bytes
-    parts: Mapping[str, bytes]
+    pieces: Iterator[tuple[str, bytes]]
 
 
 class BoundarySnapshots:
@@ -69,8 +74,8 @@ class BoundarySnapshots:
         if len(self._waiting) >= MAX_WAITING:
             self.skipped += 1
             return
-        parts = dict(self._host.snapshot())
-        self._waiting.append(_Taken(index, pos, self._config_at(index) or b"", parts))
+        pieces = iter(self._host.snapshot())
+        self._waiting.append(_Taken(index, pos, self._config_at(index) or b"", pieces))
         self._wake.set()
 
     async def run(self) -> None:
@@ -88,6 +93,7 @@ class BoundarySnapshots:
         if term is None or taken.index < log.first_index:
             return  # an install replaced the log meanwhile
         try:
+            parts = await _gathered(taken.pieces)
             entry, _ = await log.read_range(taken.index, taken.index)
             manifest = await self._env.workers.run(
                 Lane.DISK,
@@ -98,9 +104,9 @@ class BoundarySnapshots:
                 unpack_header(entry).chain_crc,
                 store_time_of(entry[:HEAD_BYTES]),
                 taken.config,
-                taken.parts,
+                parts,
             )
-            await self._catalog.publish(manifest, taken.parts)
+            await self._catalog.publish(manifest, parts)
             await self._catalog.prune(log.begin_pos)
         except (ValueError, Rotten) as error:
             self._env.log.warning("no snapshot: the log changed", index=taken.index, why=error)
@@ -115,6 +121,19 @@ class BoundarySnapshots:
         self.taken += 1
         self._env.log.info("snapshot", index=taken.index, pos=taken.pos, digest=manifest.digest[:16])
         self._on_published()
+
+
+async def _gathered(pieces: Iterator[tuple[str, bytes]]) -> dict[str, bytes]:
+    """Whole parts. Others run between two pieces: those of a large state take seconds together."""
+    parts: dict[str, bytearray] = {}
+    size = 0
+    for name, piece in pieces:
+        parts.setdefault(name, bytearray()).extend(piece)
+        size += len(piece) or PAUSE_BYTES
+        if size >= PAUSE_BYTES:
+            size = 0
+            await asyncio.sleep(PAUSE_S)
+    return {name: bytes(data) for name, data in parts.items()}
 
 
 def store_time_of(head: bytes) -> int:

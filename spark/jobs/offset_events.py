@@ -17,7 +17,8 @@ from audit.layout import Replica, segment_path
 from audit.state_check import load_boundary
 from formats.entry import HEADER_SIZE, Kind
 from formats.record import CorruptRecord, decode_record
-from formats.state import ReplicatedState, unpack_parts
+from formats.state import ReplicatedState
+from formats.state_codec import unpack_parts
 from runtime.remote_files import files_for
 from spark.columns import arrow_schema, ddl
 from spark.jobs.errors import JobError

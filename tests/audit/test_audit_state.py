@@ -9,8 +9,9 @@ import pytest
 
 from bench.big_store import BigLog, write_big_group
 from formats.snapshot import MANIFEST_FILE, decode_manifest, encode_manifest, make_manifest
-from formats.state import GroupConfig, ReplicatedState, TopicConfig, pack_parts, unpack_parts
-from formats.state_file import SNAPSHOT_FILE, pack_snapshot, plain_snapshot, unpack_snapshot
+from formats.state import GroupConfig, ReplicatedState, TopicConfig
+from formats.state_codec import pack_parts, unpack_parts
+from formats.state_file import SNAPSHOT_FILE, pack_snapshot, unpack_snapshot
 from tests.audit.engine import audit
 
 SEGMENT = 1 << 18
@@ -55,7 +56,7 @@ def change_state_file(store: Path, change: Change) -> None:
     path = store / "state" / SNAPSHOT_FILE
     old = unpack_snapshot(path.read_bytes())
     change(old.state)
-    path.write_bytes(pack_snapshot(plain_snapshot(old.applied, old.end_pos, old.state)))
+    path.write_bytes(pack_snapshot(old.applied, old.end_pos, old.state))
 
 
 def test_states_that_follow_from_the_log_are_clean(group: tuple[list[Path], BigLog]) -> None:
@@ -103,10 +104,10 @@ def test_a_state_file_of_earlier_entries_is_compared_there(group: tuple[list[Pat
     manifest = decode_manifest((directory / MANIFEST_FILE).read_bytes())
     state = unpack_parts({name: (directory / name).read_bytes() for name in manifest.parts})
     path = stores[0] / "state" / SNAPSHOT_FILE
-    path.write_bytes(pack_snapshot(plain_snapshot(manifest.index, manifest.pos, state)))
+    path.write_bytes(pack_snapshot(manifest.index, manifest.pos, state))
     assert found(stores) == []
     state.topics["new"] = TopicConfig("new", 1, 1, 6)
-    path.write_bytes(pack_snapshot(plain_snapshot(manifest.index, manifest.pos, state)))
+    path.write_bytes(pack_snapshot(manifest.index, manifest.pos, state))
     assert [item[:2] for item in found(stores)] == [("STATE_DIFFERS", "n0")]
 
 

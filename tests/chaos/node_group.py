@@ -6,7 +6,7 @@ Run as a script it prints the trace of `scenario`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -41,8 +41,9 @@ class ListHost:
     async def open(self, log: LogReader) -> int:
         return -1
 
-    def snapshot(self) -> Mapping[str, bytes]:
-        return {"count": b"%d" % (self.begins + len(self.entries)), "digest": self.digest, "empty": b""}
+    def snapshot(self) -> Iterable[tuple[str, bytes]]:
+        count = b"%d" % (self.begins + len(self.entries))
+        return [("count", count), ("digest", self.digest), ("empty", b"")]
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         assert int(parts["count"]) == index + 1 and parts["empty"] == b""

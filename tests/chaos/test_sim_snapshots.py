@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import node_group
 import pytest
@@ -32,9 +32,9 @@ BALLAST = 200_000
 class HeavyHost(node_group.ListHost):
     """Its snapshot takes a dozen pieces."""
 
-    def snapshot(self) -> Mapping[str, bytes]:
+    def snapshot(self) -> Iterable[tuple[str, bytes]]:
         seed = random.Random(self.digest)
-        return {**super().snapshot(), "ballast": seed.randbytes(BALLAST)}
+        return [*super().snapshot(), ("ballast", seed.randbytes(BALLAST))]
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         assert parts["ballast"] == random.Random(parts["digest"]).randbytes(BALLAST)
@@ -137,6 +137,7 @@ class Scene:
         last = self.fill(5)
         others = self.living()
         self.group.await_applied(others, last)
+        self.world.run_for(0.1)  # snapshots of all boundaries are published
         self.cut_front(others, last - 30)
         return leader, victim
 

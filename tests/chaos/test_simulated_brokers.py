@@ -36,7 +36,8 @@ from chaos.simulate.totals import Totals
 from formats.entry import HEADER_SIZE, EntryHeader, Kind
 from formats.message_ids import encode_message_id
 from formats.record import encode_record, system_record
-from formats.state import ReplicatedState, TopicConfig, offsets_op, pack_op, pack_parts
+from formats.state import ReplicatedState, TopicConfig, offsets_op, pack_op
+from formats.state_codec import pack_parts
 
 BROKER_PROFILES = [name for name, profile in PROFILES.items() if profile.brokers]
 ROOT = Path(__file__).resolve().parents[2]

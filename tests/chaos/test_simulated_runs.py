@@ -133,7 +133,8 @@ def test_a_frame_that_splits_a_client_batch_is_found(monkeypatch: pytest.MonkeyP
 
 
 def test_a_snapshot_that_is_not_what_replay_makes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RegisterHost, "snapshot", lambda self: {"ballast": b"", "state": State().encode()})
+    wrong = [("ballast", b""), ("state", State().encode())]
+    monkeypatch.setattr(RegisterHost, "snapshot", lambda self: wrong)
     assert "snapshot equals replay" in run_plan(draw_plan(3, "retention")).violation
 
 

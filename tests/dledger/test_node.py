@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +32,8 @@ class ListHost:
     async def open(self, log: LogReader) -> int:
         return -1
 
-    def snapshot(self) -> Mapping[str, bytes]:
-        return {}
+    def snapshot(self) -> Iterable[tuple[str, bytes]]:
+        return []
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,8 +32,8 @@ PARTS = {"a": b"1"}
 class OnePartHost(ListHost):
     """Its snapshot is that of the stores here."""
 
-    def snapshot(self) -> Mapping[str, bytes]:
-        return PARTS
+    def snapshot(self) -> Iterable[tuple[str, bytes]]:
+        return PARTS.items()
 
 
 async def installed(directory: Path, entries: int, *, cut_short: bool = False) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -13,11 +16,11 @@ from formats.state import (
     GroupConfig,
     ReplicatedState,
     TopicConfig,
-    encode_state,
     offsets_op,
     pack_op,
 )
-from formats.state_file import CorruptSnapshot, pack_snapshot, plain_snapshot, unpack_snapshot
+from formats.state_codec import PIECE, copy_state, pack_parts, part_pieces, state_pieces, unpack_parts
+from formats.state_file import CorruptSnapshot, pack_snapshot, unpack_snapshot
 
 NAMES = st.sampled_from(["T", "U", "%RETRY%g"])
 TOPICS = st.builds(TopicConfig, NAMES, st.integers(0, 1024), st.integers(0, 1024), st.integers(0, 7))
@@ -92,9 +95,9 @@ def test_offsets_beyond_the_end_are_skipped() -> None:
 )
 def test_what_is_no_operation_is_counted_and_changes_nothing(body: bytes) -> None:
     state = with_queues()
-    before = encode_state(state)
+    before = deepcopy(state)
     assert state.apply(body) is None
-    assert encode_state(state) == before | {"skipped": 1}
+    assert state == replace(before, skipped=1)
 
 
 @given(st.one_of(st.binary(max_size=60), JSON_LIKE.map(msgpack.packb), OPS.map(pack_op)))
@@ -110,16 +113,16 @@ def test_a_snapshot_holds_the_whole_state(ops: list[dict[str, Any]]) -> None:
     state = with_queues()
     for op in ops:
         state.apply(pack_op(op))
-    data = pack_snapshot(plain_snapshot(41, 999, state))
+    data = pack_snapshot(41, 999, state)
     snapshot = unpack_snapshot(data)
     assert (snapshot.applied, snapshot.end_pos) == (41, 999)
     assert snapshot.state == state
-    assert pack_snapshot(plain_snapshot(41, 999, snapshot.state)) == data
+    assert pack_snapshot(41, 999, snapshot.state) == data
 
 
 @given(st.data())
 def test_a_damaged_snapshot_is_refused(data: st.DataObject) -> None:
-    good = pack_snapshot(plain_snapshot(41, 999, with_queues()))
+    good = pack_snapshot(41, 999, with_queues())
     at = data.draw(st.integers(0, len(good) - 1))
     bad = bytearray(good)
     bad[at] ^= data.draw(st.integers(1, 255))
@@ -127,3 +130,50 @@ def test_a_damaged_snapshot_is_refused(data: st.DataObject) -> None:
         unpack_snapshot(bytes(bad))
     with pytest.raises(CorruptSnapshot):
         unpack_snapshot(good[:at])
+
+
+def large_state(topics: int, seed: int) -> ReplicatedState:
+    """The same for each seed, but for the order in which it came to be."""
+    state = ReplicatedState()
+    names = [f"topic-{number:05d}" for number in range(topics)]
+    random.Random(seed).shuffle(names)
+    for name in names:
+        state.apply(pack_op(TopicConfig(name, 8, 8, 6).op()))
+        state.apply(pack_op(GroupConfig(f"group-{name}").op()))
+        for queue in random.Random(seed).sample(range(8), 8):
+            bounds = state.bounds(name, queue)
+            bounds.next, bounds.first_position = queue * 1000, queue
+    for name in names:
+        state.apply(pack_op(offsets_op("all", [(name, queue, queue * 1000) for queue in range(8)])))
+    return state
+
+
+def test_a_state_has_the_same_parts_in_whatever_order_it_came_to_be() -> None:
+    state, other = large_state(2000, 1), large_state(2000, 2)
+    assert list(state.topics) != list(other.topics)
+    parts = pack_parts(state)
+    assert parts == pack_parts(other)
+    assert pack_snapshot(1, 2, state) == pack_snapshot(1, 2, other)
+    ends = {name: msgpack.unpackb(data) for name, data in parts.items()}
+    assert [row[0] for row in ends["queues"]] == sorted(state.topics)
+    assert ends["queues"][0] == ["topic-00000", [[queue, queue * 1000, queue] for queue in range(1, 8)]]
+    assert ends["offsets"] == [
+        ["all", [[name, queue, queue * 1000] for name in sorted(state.topics) for queue in range(8)]]
+    ]
+    assert unpack_parts(parts).topics == state.topics
+
+
+def test_a_large_state_is_packed_in_small_pieces_as_it_was_when_it_was_copied() -> None:
+    state = large_state(2000, 1)
+    parts, copy = pack_parts(state), copy_state(state)
+    state.bounds("topic-00000", 1).next += 1
+    state.apply(pack_op(TopicConfig("another", 1, 1, 6).op()))
+    state.apply(pack_op(offsets_op("all", [("topic-00000", 1, 1001)])))
+    packed: dict[str, bytes] = {}
+    largest = count = 0
+    for name, piece in part_pieces(copy):
+        packed[name] = packed.get(name, b"") + piece
+        largest, count = max(largest, len(piece)), count + 1
+    assert packed == parts != pack_parts(state)
+    assert largest < 2 * PIECE and count > sum(map(len, parts.values())) / PIECE
+    assert max(map(len, state_pieces(copy))) < 2 * PIECE

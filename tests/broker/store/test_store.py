@@ -17,7 +17,9 @@ from formats.entry import HEADER_SIZE, Kind
 from formats.message_ids import java_hash
 from formats.properties import encode_properties
 from formats.record import decode_records, encode_record, system_record
-from formats.state import TopicConfig, encode_state, offsets_op, pack_op
+from formats.state import TopicConfig, offsets_op, pack_op
+from formats.state_codec import pack_parts
+from formats.state_file import unpack_snapshot
 from runtime.files import OsFiles
 from tests.broker.fake_node import FakeLog
 from tests.broker.harness import make_env, run
@@ -207,7 +209,7 @@ def test_a_restart_from_a_snapshot_replays_only_the_rest(tmp_path: Path) -> None
 
         again = Store(tmp_path, store.log)
         assert await again.open() == snapshot_index
-        assert encode_state(again.store.state) == encode_state(store.store.state)
+        assert again.store.state == store.store.state
         assert await again.cold() == [f"T0-{n}" for n in range(6)]
         await again.store.save_snapshot()
         assert len(again.queue_bytes()) == 6 * 20
@@ -269,9 +271,11 @@ def test_replicas_that_applied_the_same_have_equal_parts(tmp_path: Path) -> None
         other = Store(tmp_path / "b", store.log)
         await other.open()
         other.store.queues.create(b"read", 0)  # a reader made it: no part of the state
-        assert other.store.snapshot() == store.store.snapshot()
-        await other.store.log_begins(store.store.snapshot())
-        assert other.store.snapshot() == store.store.snapshot(), "where a log begins is a replica's own"
+        assert pack_parts(other.store.state) == pack_parts(store.store.state)
+        await other.store.log_begins(pack_parts(store.store.state))
+        assert pack_parts(other.store.state) == pack_parts(store.store.state), (
+            "where a log begins is a replica's own"
+        )
 
     run(test)
 
@@ -285,12 +289,12 @@ def test_a_restored_store_goes_on_where_the_snapshot_ended(tmp_path: Path) -> No
             store.message()
         store.system(pack_op(offsets_op("G", [("T", 0, 5)])))
         store.apply()
-        parts, index, pos = store.store.snapshot(), store.log.last_index, store.log.end_pos
+        parts, index, pos = pack_parts(store.store.state), store.log.last_index, store.log.end_pos
         other = Store(tmp_path / "b", store.log)
         await other.open()
         await other.store.save_snapshot()  # what it held before goes
         await other.store.restore(parts, index, pos)
-        assert other.store.applied_index == index and other.store.snapshot() == parts
+        assert other.store.applied_index == index and pack_parts(other.store.state) == parts
         assert other.store.state.consumer_offset("G", "T", 0) == 5
         result = other.reader.get("T", 0, 3, 10, 1 << 20, None)
         assert result is not None
@@ -317,7 +321,7 @@ def test_what_retention_took_is_below_the_queues(tmp_path: Path) -> None:
         for _ in range(6):
             store.message("T", 0)
         store.apply()
-        parts = store.store.snapshot()
+        parts = pack_parts(store.store.state)
         for _ in range(4):
             store.message("T", 0)
             store.message("U", 0)
@@ -543,9 +547,33 @@ def test_the_background_flushes_and_takes_snapshots(tmp_path: Path) -> None:
         for _ in range(3):
             store.message()
         store.apply()
-        await asyncio.sleep(0.05)
-        assert store.store.snapshot_index == 3
+        async with asyncio.timeout(5):
+            while store.store.snapshot_index != 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
         task.cancel()
+
+    run(test)
+
+
+def test_others_run_while_a_large_snapshot_is_packed_and_what_they_change_is_not_in_it(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        for number in range(1000):
+            store.store.state.apply(pack_op(TopicConfig(f"topic-{number}", 8, 8, 6).op()))
+        before, pieces = pack_parts(store.store.state), len(list(store.store.snapshot()))
+        saving = asyncio.ensure_future(store.store.save_snapshot())
+        await asyncio.sleep(0)
+        turns = 0
+        while not saving.done():
+            turns += 1
+            store.store.state.apply(pack_op(TopicConfig(f"later-{turns}", 8, 8, 6).op()))
+            await asyncio.sleep(0.0005)
+        assert turns > pieces / 2 > 4
+        saved = unpack_snapshot((tmp_path / "state" / "snapshot").read_bytes())
+        assert pack_parts(saved.state) == before
 
     run(test)
 
