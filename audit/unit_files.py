@@ -14,7 +14,8 @@ _PROBE = 256
 
 
 class UnitFiles:
-    """View of such a directory as it was when the view was made. Blocking; OSError on bad media."""
+    """View of such a directory as it was when the view was made, though it grows. Blocking; OSError on bad
+    media."""
 
     def __init__(self, files: Files, directory: str, unit_size: int) -> None:
         self._files = files
@@ -34,11 +35,14 @@ class UnitFiles:
         return min(self._sizes, default=0) // self._unit
 
     def end(self) -> int:
-        """Number behind the last unit written; `first` when there is none. Reads from the end, once."""
+        """Number behind the last unit written; `first` when there is none. Reads from the end, once.
+
+        A file may end within a unit that is being written: that one does not count.
+        """
         if self._end is None:
             self._end = next(
                 (
-                    (start + written + self._unit - 1) // self._unit
+                    min((start + written + self._unit - 1), start + self._sizes[start]) // self._unit
                     for start in sorted(self._sizes, reverse=True)
                     if (written := self._written(start))
                 ),
@@ -86,8 +90,9 @@ class UnitFiles:
         size = self._sizes[start]
         file = self._file(start)
         for at in range((size - 1) // _CHUNK * _CHUNK if size else -1, -1, -_CHUNK):
-            if at == 0 or file.pread(_PROBE, at).strip(b"\0"):
-                written = len(file.pread(_CHUNK, at).rstrip(b"\0"))
+            length = min(_CHUNK, size - at)  # not what came since the view was made
+            if at == 0 or file.pread(min(_PROBE, length), at).strip(b"\0"):
+                written = len(file.pread(length, at).rstrip(b"\0"))
                 if written:
                     return at + written
         return 0

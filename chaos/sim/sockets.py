@@ -61,7 +61,8 @@ class SimSocket:
 
 
 class Watch:
-    """Ends a connection whose peer does not answer: keepalive, and TCP_USER_TIMEOUT for what is unsent."""
+    """Ends a connection whose peer does not answer: keepalive, and TCP_USER_TIMEOUT for what is unsent, or
+    was sent and is lost again and again."""
 
     def __init__(self, endpoint: Endpoint, options: SimSocket) -> None:
         self._endpoint = endpoint
@@ -69,6 +70,8 @@ class Watch:
         self._world = endpoint.network.world
         self._heard = self._world.now
         self._full_since: int | None = None
+        self._first: object = None  # packet on its way
+        self._first_since = 0
         endpoint.watched = True
         self._world.push(self._world.now + SECOND, self._look, None)
 
@@ -86,9 +89,16 @@ class Watch:
             self._full_since = None
         elif self._full_since is None:
             self._full_since = now
+        flow = end.flow  # what it holds for an obstacle is told by `_answered`, or acknowledged (silence)
+        first = flow.queue[0] if flow.queue and not flow.stalled else None
+        if first is not self._first:
+            self._first, self._first_since = first, now
         silent, full = now - self._heard, now - (now if self._full_since is None else self._full_since)
+        unacknowledged = 0 if first is None else now - self._first_since
         user_timeout = self._options.tcp_option(_USER_TIMEOUT) * MS
-        if silent >= (user_timeout or self._keepalive_ns()) or (user_timeout and full >= user_timeout):
+        if silent >= (user_timeout or self._keepalive_ns()) or (
+            user_timeout and max(full, unacknowledged) >= user_timeout
+        ):
             end.network.trace(end, "timeout", "")
             end.vanish(errno.ETIMEDOUT)
             return

@@ -42,3 +42,13 @@ def test_files_follow_each_other_and_may_begin_late(tmp_path: Path) -> None:
 def test_no_directory_is_no_units(tmp_path: Path) -> None:
     files = units(tmp_path / "nothing")
     assert (files.first, files.end(), files.read(5, 1)) == (0, 0, bytes(20))
+
+
+def test_what_is_written_after_the_look_at_the_directory_is_not_there(tmp_path: Path) -> None:
+    """A live broker writes meanwhile: neither units that came later nor half of one pass for lost ones."""
+    path = tmp_path / f"{0:020d}"
+    path.write_bytes(b"".join(unit(number) for number in range(100)) + unit(100)[:13])
+    files = units(tmp_path)
+    path.write_bytes(b"".join(unit(number) for number in range(300)))
+    assert files.end() == 100
+    assert files.read(0, 100) == b"".join(unit(number) for number in range(100))

@@ -263,6 +263,20 @@ def test_a_short_partition_is_survived() -> None:
     assert scene.client.end is None and scene.accepted[0].data == b"xxxxx"
 
 
+def test_a_packet_that_is_lost_again_and_again_ends_a_watched_connection() -> None:
+    """As TCP_USER_TIMEOUT does: the next retransmission may be many seconds away on a link that is well."""
+    scene = Scene()
+    world = scene.world
+    watch(scene)
+    world.network.loss("client", "server", 0.95)
+    scene.send(b"x")
+    world.heal()
+    world.run_for(2.5)
+    assert scene.client.end is None and scene.accepted[0].data == b""
+    world.run_for(2.5)
+    assert scene.client.end == "TimeoutError"
+
+
 def test_keepalive_alone_has_the_usual_patience() -> None:
     scene = Scene()
     scene.client.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
