@@ -31,6 +31,8 @@ class IndexUnits:
         self._end = end
         self._first = 0
         self._block: Array = np.empty(0, _UNITS)
+        self._positions: Array = np.empty(0, np.int64)
+        """What the units of the block say."""
 
     def close(self) -> None:
         """Close the files."""
@@ -45,6 +47,7 @@ class IndexUnits:
                 self._opened = UnitFiles(self._files, self._directory, INDEX_UNIT_SIZE)
             size = max(count, min(_BLOCK, self._end - first))
             self._block = np.frombuffer(self._opened.read(first, size), _UNITS)
+            self._positions = self._block["pos"].astype(np.int64)
             self._first, at = first, 0
         return self._block[at : at + count]
 
@@ -53,8 +56,8 @@ class IndexUnits:
         if first >= self._end:
             return np.empty(0, np.int64)
         self.read(first, 1)
-        told = self._block["pos"][first - self._first :]
-        return told[: int(np.searchsorted(told, below))].astype(np.int64)
+        told = self._positions[first - self._first :]
+        return told[: int(np.searchsorted(told, below))]
 
 
 class IndexCheck:
