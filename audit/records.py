@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pyarrow as pa
 
-from audit.entries import BODY_DAMAGED, CHAIN_UNKNOWN, Array, Bytes, Columns, slice_crcs
+from audit.entries import BODY_DAMAGED, CHAIN_UNKNOWN, Array, Bytes, Columns, slice_crcs, to_pick
 from audit.record_layout import lay_out
 from formats.consume_queue import UNIT_SIZE
 from formats.entry import HEADER_SIZE, Kind
@@ -69,7 +69,8 @@ class Records:
 
     def __getitem__(self, chosen: Array) -> Records:
         """Some of them: a mask or numbers."""
-        return Records(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        picked = to_pick(chosen)
+        return Records(*(getattr(self, field.name)[picked] for field in fields(self)))
 
     @property
     def dispatched(self) -> Array:
@@ -92,8 +93,8 @@ def read_records(data: bytes, base: int, columns: Columns, *, deep: bool = True)
 
     Without `deep`, the CRC that a record has of its own is taken as fitting where that of its entry fits.
     """
-    number = np.flatnonzero(has_record(columns))
-    chosen = columns[number]
+    recorded = has_record(columns)
+    number, chosen = np.flatnonzero(recorded), columns[recorded]
     kind = chosen.channel >> 24
     size = chosen.size - HEADER_SIZE
     if (kind > Kind.RAW).any() or (chosen.damage & BODY_DAMAGED).any() or (size < MIN_SIZE).any():

@@ -21,8 +21,8 @@ from audit.entries import (
     columns_of,
     join,
     plain_run,
-    rows_at,
     slice_crcs,
+    structs,
 )
 from audit.findings import Row
 from audit.layout import open_store, segment_tasks
@@ -135,7 +135,7 @@ def test_whole_segments_are_walked_in_columns(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_chain_in_columns_is_the_chain() -> None:
     data = SEGMENTS["ours"]
-    headers = rows_at(np.frombuffer(data, np.uint8), np.array(PLACES), HEADERS)
+    headers = structs(np.frombuffer(data, np.uint8), np.array(PLACES), HEADERS)
     before = np.array([0, 0xFFFFFFFF, *range(2, len(PLACES))], np.int64) * 2_654_435_761 % (1 << 32)
     expected = [
         chain_crc(int(value), int(row["index"]), int(row["term"]), int(row["stored"]))
