@@ -247,13 +247,16 @@ _CHAIN_TABLES = _tables(len(_CHAIN_BYTES))
 def _chain_crcs(headers: Array, before: Array) -> Array:
     """What `formats.entry.chain_crc` gives for each header, continuing the values `before`."""
     raw = headers.view(np.uint8).reshape(len(headers), HEADER_SIZE)
+    words = headers.view(np.uint64).reshape(len(headers), -1)
+    index_and_term = (words[:, 1], words[:, 2])
+    varying = b"".join(np.bitwise_or.reduce(word ^ word[0]).tobytes() for word in index_and_term)
     state = before ^ _ALL
     result = np.full(len(headers), _ALL, np.uint32)
     for number, place in enumerate(_CHAIN_BYTES):
         byte, table = raw[:, place], _CHAIN_TABLES[number]
         if number < 4:
             result ^= table.take(byte ^ (state >> (8 * number)).astype(np.uint8))
-        elif (byte == byte[0]).all():  # the high bytes of indexes, the term: half of all places
+        elif number < len(varying) and not varying[number]:  # more than half of all places
             result ^= table[byte[0]]
         else:
             result ^= table.take(byte)  # half the time of `table[byte]`
