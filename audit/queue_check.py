@@ -80,12 +80,8 @@ class QueueCheck:
         keys = self._keys
         # Numpy sorts short numbers by their digits, in a fifth of the time.
         order = np.argsort(which.astype(np.uint16) if len(keys) <= _SHORT else which, kind="stable")
-        which, offsets, indexes, units = (
-            which[order],
-            offsets[order],
-            indexes[order],
-            units.take(order, axis=0),
-        )
+        which, offsets, indexes = which[order], offsets[order], indexes[order]
+        units = units.take(order, axis=0)  # rows: a quarter of the time of `units[order]`
         edges = np.flatnonzero((np.diff(which) != 0) | (np.diff(offsets) != 1)) + 1
         bounds = [0, *edges.tolist(), len(order)]
         for first, end in pairwise(bounds):
