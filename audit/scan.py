@@ -148,7 +148,7 @@ def scan_segment(
 ) -> Iterator[Row]:
     """Findings, block digests, queue ranges and, last, the coverage of one segment. Never raises OSError.
 
-    `deep`: see `record_check.DEEP_EVERY`; costs about a third more time.
+    `deep`: see `record_check.DEEP_EVERY`; costs about a sixth more time.
     """
     digests = BlockDigests(task.replica, block_entries)
     units = IndexUnits(files, task.directory, task.index_end)
