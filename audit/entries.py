@@ -79,6 +79,7 @@ class Columns:
 
     def __getitem__(self, chosen: slice | Array) -> Columns:
         """Some of the entries: a slice, a mask or numbers."""
+        chosen = to_pick(chosen)
         return Columns(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
     def entry(self, number: int) -> Entry:
@@ -89,6 +90,13 @@ class Columns:
         """All of them, one by one."""
         lists = [getattr(self, field.name).tolist() for field in fields(self)]
         return list(map(Entry._make, zip(*lists, strict=True)))
+
+
+def to_pick(chosen: slice | Array) -> slice | Array:
+    """The same for many columns: a mask is turned into numbers once, or into a slice when it takes all."""
+    if isinstance(chosen, slice) or chosen.dtype != np.bool_:
+        return chosen
+    return slice(None) if chosen.all() else np.flatnonzero(chosen)
 
 
 def columns_of(entries: Sequence[Entry]) -> Columns:
@@ -110,18 +118,22 @@ def join(parts: Sequence[Columns]) -> Columns:
     )
 
 
-def rows_at(data: Bytes, offsets: Array, kind: np.dtype[Any]) -> Array:
-    """Structures of one kind at these offsets of `data`, copied. All must fit."""
-    windows = np.lib.stride_tricks.sliding_window_view(data, kind.itemsize)
-    found: Array = windows[offsets].view(kind).reshape(-1)
+def structs(buffer: Bytes, starts: Array, kind: np.dtype[Any]) -> Array:
+    """A structure at each start: one copy of as many bytes. Every one lies within the buffer."""
+    if not len(starts):
+        return np.empty(0, kind)
+    raw = np.dtype((np.void, kind.itemsize))
+    every = np.ndarray((len(buffer) - kind.itemsize + 1,), raw, buffer=buffer.data, strides=(1,))
+    found: Array = every[starts].view(kind)
     return found
 
 
 def slice_crcs(data: bytes, starts: Array, ends: Array) -> Array:
     """CRC-32 of each range of `data`."""
     view = memoryview(data)
-    ranges = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
-    return np.fromiter(map(crc32, ranges), np.int64, len(starts))
+    # Three quarters of the time of `map` with slice objects: a comprehension needs no slice that outlives it.
+    sums = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return np.array(sums, np.int64)
 
 
 class Before(NamedTuple):
@@ -147,7 +159,7 @@ def plain_run(
     offsets = _follow_sizes(data, at) if told is None else told[told <= len(data) - HEADER_SIZE]
     if not len(offsets) or offsets[0] != at or (offsets < at).any():
         return columns_of(()), at
-    headers = rows_at(np.frombuffer(data, np.uint8), offsets, _HEADERS)
+    headers = structs(np.frombuffer(data, np.uint8), offsets, _HEADERS)
     index, term, pos, size, channel, chain, stored = (
         headers[name].astype(np.int64)
         for name in ("index", "term", "pos", "size", "channel", "chain", "stored")
@@ -235,11 +247,17 @@ _CHAIN_TABLES = _tables(len(_CHAIN_BYTES))
 def _chain_crcs(headers: Array, before: Array) -> Array:
     """What `formats.entry.chain_crc` gives for each header, continuing the values `before`."""
     raw = headers.view(np.uint8).reshape(len(headers), HEADER_SIZE)
+    words = headers.view(np.uint64).reshape(len(headers), -1)
+    index_and_term = (words[:, 1], words[:, 2])
+    varying = b"".join(np.bitwise_or.reduce(word ^ word[0]).tobytes() for word in index_and_term)
     state = before ^ _ALL
     result = np.full(len(headers), _ALL, np.uint32)
     for number, place in enumerate(_CHAIN_BYTES):
-        byte = raw[:, place]
+        byte, table = raw[:, place], _CHAIN_TABLES[number]
         if number < 4:
-            byte = byte ^ (state >> (8 * number) & 255).astype(np.uint8)
-        result ^= _CHAIN_TABLES[number][byte]
+            result ^= table.take(byte ^ (state >> (8 * number)).astype(np.uint8))
+        elif number < len(varying) and not varying[number]:  # more than half of all places
+            result ^= table[byte[0]]
+        else:
+            result ^= table.take(byte)  # half the time of `table[byte]`
     return result.astype(np.int64)

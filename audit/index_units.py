@@ -31,6 +31,8 @@ class IndexUnits:
         self._end = end
         self._first = 0
         self._block: Array = np.empty(0, _UNITS)
+        self._positions: Array = np.empty(0, np.int64)
+        """What the units of the block say."""
 
     def close(self) -> None:
         """Close the files."""
@@ -39,22 +41,29 @@ class IndexUnits:
 
     def read(self, first: int, count: int) -> Array:
         """Exactly so many units from number `first`; zeros where no file has bytes."""
+        if not 0 <= first - self._first <= len(self._block) - count:
+            self._load(first, max(count, min(_BLOCK, self._end - first)))
         at = first - self._first
-        if not 0 <= at <= len(self._block) - count:
-            if self._opened is None:
-                self._opened = UnitFiles(self._files, self._directory, INDEX_UNIT_SIZE)
-            size = max(count, min(_BLOCK, self._end - first))
-            self._block = np.frombuffer(self._opened.read(first, size), _UNITS)
-            self._first, at = first, 0
         return self._block[at : at + count]
 
+    def _load(self, first: int, size: int) -> None:
+        if self._opened is None:
+            self._opened = UnitFiles(self._files, self._directory, INDEX_UNIT_SIZE)
+        self._block = np.frombuffer(self._opened.read(first, size), _UNITS)
+        self._positions = self._block["pos"].astype(np.int64)
+        self._first = first
+
     def positions(self, first: int, below: int) -> Array:
-        """Where entries from `first` on lie, as far as units tell without another read; below `below`."""
+        """Where entries from `first` on lie, as far as one block of units tells; below `below`."""
         if first >= self._end:
             return np.empty(0, np.int64)
-        self.read(first, 1)
-        told = self._block["pos"][first - self._first :]
-        return told[: int(np.searchsorted(told, below))].astype(np.int64)
+        behind = self._first + len(self._block)
+        if not self._first <= first < behind or (
+            self._first < first and self._positions[-1] < below and behind < self._end
+        ):
+            self._load(first, min(_BLOCK, self._end - first))  # the units of a window in one block
+        told = self._positions[first - self._first :]
+        return told[: int(np.searchsorted(told, below))]
 
 
 class IndexCheck:

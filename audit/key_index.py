@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.entries import BODY_DAMAGED, Array, Columns
+from audit.entries import BODY_DAMAGED, Array, Columns, to_pick
 from audit.findings import Finding, finding
 from audit.records import PropertyTexts, Records, has_record, java_hashes
 from audit.walk import Fault
@@ -236,9 +236,9 @@ class KeyCheck:
             keys = _keys(data, *found, tags=apaches)
         else:
             keys = _single_keys(data, base, columns, tags=apaches)
-        chosen = keys.index <= self._committed
+        chosen = to_pick(keys.index <= self._committed)
         self._expected.append(_Keys(*(column[chosen] for column in keys)))
-        self._pending += int(chosen.sum())
+        self._pending += len(self._expected[-1].index)
         if self._pending >= _FLUSH_UNITS:
             self._compare(int(columns.pos[-1]) + 1)
 

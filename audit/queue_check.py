@@ -23,6 +23,7 @@ from runtime import Files
 _QUEUE_FLUSH_UNITS = 64 * 1024
 """Messages that wait to be compared: some 4 MB."""
 _MAX_QUEUE_HANDLES = 128
+_SHORT = 1 << 16
 
 
 class QueueCheck:
@@ -77,8 +78,10 @@ class QueueCheck:
         which, offsets, indexes, units = map(np.concatenate, zip(*self._waiting, strict=True))
         self._waiting.clear()
         keys = self._keys
-        order = np.argsort(which, kind="stable")
-        which, offsets, indexes, units = which[order], offsets[order], indexes[order], units[order]
+        # Numpy sorts short numbers by their digits, in a fifth of the time.
+        order = np.argsort(which.astype(np.uint16) if len(keys) <= _SHORT else which, kind="stable")
+        which, offsets, indexes = which[order], offsets[order], indexes[order]
+        units = units.take(order, axis=0)  # rows: a quarter of the time of `units[order]`
         edges = np.flatnonzero((np.diff(which) != 0) | (np.diff(offsets) != 1)) + 1
         bounds = [0, *edges.tolist(), len(order)]
         for first, end in pairwise(bounds):

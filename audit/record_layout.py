@@ -6,11 +6,10 @@ The layout is `formats.record`'s, whose decoder reads one record at a time and d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from audit.entries import Array, Bytes
+from audit.entries import Array, Bytes, structs
 from formats.properties import MAX_PROPERTIES_SIZE
 from formats.record import (
     BORN_HOST_V6,
@@ -116,16 +115,6 @@ def lay_out(buffer: Bytes, starts: Array, sizes: Array) -> Layout:
         properties_at,
         properties_size,
     )
-
-
-def structs(buffer: Bytes, starts: Array, kind: np.dtype[Any]) -> Array:
-    """A structure at each start: one copy of as many bytes. Every one lies within the buffer."""
-    if not len(starts):
-        return np.empty(0, kind)
-    raw = np.dtype((np.void, kind.itemsize))
-    every = np.ndarray((len(buffer) - kind.itemsize + 1,), raw, buffer=buffer.data, strides=(1,))
-    found: Array = every[starts].view(kind)
-    return found
 
 
 def _heads(buffer: Bytes, starts: Array) -> Array:

@@ -7,11 +7,12 @@ looks at the others one by one.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from audit.entries import BODY_DAMAGED, CHAIN_UNKNOWN, Array, Bytes, Columns, slice_crcs
+from audit.entries import BODY_DAMAGED, CHAIN_UNKNOWN, Array, Bytes, Columns, slice_crcs, structs, to_pick
 from audit.record_layout import lay_out
 from formats.consume_queue import UNIT_SIZE
 from formats.entry import HEADER_SIZE, Kind
@@ -32,13 +33,17 @@ SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 _UNITS = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _BEHIND_NAME, _SEPARATOR = 1, 2
 """Behind the name of a property, and behind its value."""
-_WEIGHTS = np.cumprod(np.full(1 << 16, 0x9E3779B97F4A7C15, np.uint64))
-"""Of the bytes of a topic: powers of an odd number, modulo 2^64."""
+_WORD = np.dtype("<u8")
+_FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(_WORD.itemsize + 1)], np.uint64)
+"""Masks of so many bytes of a word."""
+_NOT_ASCII = np.uint64(0x8080808080808080)
+"""Bits of a word that a character above 127 sets."""
+_WEIGHTS = np.cumprod(np.full(1 << 13, 0x9E3779B97F4A7C15, np.uint64))
+"""Of the words of a topic: powers of an odd number, modulo 2^64."""
 _MAX_HASHED = 256
 """Bytes of the longest text whose hash is computed in columns."""
 _POWERS_BELOW = np.cumprod(np.array([1, *[pow(31, -1, 1 << 32)] * _MAX_HASHED], np.uint32), dtype=np.uint32)
 """Powers of the inverse of 31, modulo 2^32."""
-_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +74,8 @@ class Records:
 
     def __getitem__(self, chosen: Array) -> Records:
         """Some of them: a mask or numbers."""
-        return Records(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        picked = to_pick(chosen)
+        return Records(*(getattr(self, field.name)[picked] for field in fields(self)))
 
     @property
     def dispatched(self) -> Array:
@@ -92,8 +98,8 @@ def read_records(data: bytes, base: int, columns: Columns, *, deep: bool = True)
 
     Without `deep`, the CRC that a record has of its own is taken as fitting where that of its entry fits.
     """
-    number = np.flatnonzero(has_record(columns))
-    chosen = columns[number]
+    recorded = has_record(columns)
+    number, chosen = np.flatnonzero(recorded), columns[recorded]
     kind = chosen.channel >> 24
     size = chosen.size - HEADER_SIZE
     if (kind > Kind.RAW).any() or (chosen.damage & BODY_DAMAGED).any() or (size < MIN_SIZE).any():
@@ -151,6 +157,7 @@ class QueueNames:
         self._hashes = np.empty(0, np.uint64)
         """Ascending; hash values that two queues share are left out."""
         self._of_hash = np.empty(0, np.int64)
+        self._names = _Names.of([])
 
     def number(self, key: QueueKey) -> int:
         """Of one queue."""
@@ -164,36 +171,32 @@ class QueueNames:
         """Of the queue of each record."""
         if not len(records):
             return np.empty(0, np.int64)
-        width = int(records.topic_size.max())
-        names = padded_rows(np.frombuffer(data, np.uint8), records.topic_at, records.topic_size, width)
-        hashed = _hashes(names, records.queue_id, records.topic_size)
+        words = padded_words(np.frombuffer(data, np.uint8), records.topic_at, records.topic_size)
+        hashed = _hashes(words, records.queue_id, records.topic_size)
         at = np.minimum(np.searchsorted(self._hashes, hashed), max(len(self._hashes) - 1, 0))
         if not len(self._hashes) or not (self._hashes[at] == hashed).all():
-            return self._learn(data, records, hashed, names)
+            return self._learn(data, records, hashed, words)
         found = self._of_hash[at]
-        return found if self._are(found, names, records) else self._singly(data, records)
+        return found if self._are(found, words, records) else self._singly(data, records)
 
-    def _are(self, found: Array, names: Bytes, records: Records) -> bool:
+    def _are(self, found: Array, words: list[Array], records: Records) -> bool:
         """Whether the records are of these queues, by their whole names."""
-        kinds, which = np.unique(found, return_inverse=True)
-        width = names.shape[1]
-        topics = [self.keys[number][0] for number in kinds.tolist()]
-        texts = np.frombuffer(b"".join(topic[:width].ljust(width, b"\0") for topic in topics), np.uint8)
-        sizes = np.array([len(topic) for topic in topics])
-        queue_ids = np.array([self.keys[number][1] for number in kinds.tolist()])
+        names = self._names
+        if len(names.queue_id) < len(self.keys):
+            names = self._names = _Names.of(self.keys)
         return bool(
-            (names == texts.reshape(len(kinds), width)[which]).all()
-            and (records.topic_size == sizes[which]).all()
-            and (records.queue_id == queue_ids[which]).all()
+            (names.size[found] == records.topic_size).all()
+            and (names.queue_id[found] == records.queue_id).all()
+            and all((known[found] == word).all() for known, word in zip(names.words, words, strict=False))
         )
 
-    def _learn(self, data: bytes, records: Records, hashed: Array, names: Bytes) -> Array:
+    def _learn(self, data: bytes, records: Records, hashed: Array, words: list[Array]) -> Array:
         distinct, first, which = np.unique(hashed, return_index=True, return_inverse=True)
         order = np.argsort(first)
         numbers = np.empty(len(distinct), np.int64)
         numbers[order] = self._singly(data, records[first[order]])
         found: Array = numbers[which]
-        if not self._are(found, names, records):  # two queues with one hash
+        if not self._are(found, words, records):  # two queues with one hash
             return self._singly(data, records)
         pairs = dict(zip(self._hashes.tolist(), self._of_hash.tolist(), strict=True))
         pairs.update(zip(distinct.tolist(), found[first].tolist(), strict=True))
@@ -207,11 +210,27 @@ class QueueNames:
         return np.array([self.number(key) for key in zip(topics, records.queue_id.tolist(), strict=True)])
 
 
-def _hashes(names: Bytes, queue_ids: Array, sizes: Array) -> Array:
+class _Names(NamedTuple):
+    """Queues in columns: their topics as `padded_words` has them, and the rest of their names."""
+
+    words: list[Array]
+    size: Array
+    queue_id: Array
+
+    @classmethod
+    def of(cls, keys: list[QueueKey]) -> _Names:
+        """Of these queues."""
+        size = np.array([len(topic) for topic, _ in keys], np.int64)
+        text = np.frombuffer(b"".join(topic for topic, _ in keys), np.uint8)
+        words = padded_words(text, np.cumsum(size) - size, size)
+        return cls(words, size, np.array([queue_id for _, queue_id in keys], np.int64))
+
+
+def _hashes(words: list[Array], queue_ids: Array, sizes: Array) -> Array:
     """A 64-bit value that hardly ever is the same for two queues; zeros behind a name do not count."""
     state = (queue_ids.astype(np.uint64) << np.uint64(32)) + sizes.astype(np.uint64)
-    for place in range(names.shape[1]):
-        state += names[:, place] * _WEIGHTS[place]
+    for word, weight in zip(words, _WEIGHTS, strict=False):
+        state += (word ^ word >> np.uint64(31)) * weight  # so that the last letters change all bits
     state ^= state >> np.uint64(29)
     mixed: Array = state * _WEIGHTS[0]
     return mixed
@@ -244,24 +263,28 @@ class PropertyTexts:
         self._sizes = sizes
         self._starts = np.cumsum(sizes) - sizes
         self._separators = np.append(np.flatnonzero(text == _SEPARATOR), len(text))
-        self._behind_names = np.flatnonzero(text == _BEHIND_NAME)
 
     def find(self, name: str) -> tuple[Array, Array, Array]:
         """Which records have this property, and where in `text` its values begin and end.
 
-        The first one of a record counts, as in `formats.properties.find_property`.
+        `name` has two letters or more. The first one of a record counts, as in
+        `formats.properties.find_property`.
         """
         text, raw = self.text, name.encode()
-        at = self._behind_names
-        at = at[int(np.searchsorted(at, len(raw))) :]
+        size = len(raw)
+        # Two bytes in whole columns leave few candidates; picking by numbers takes a quarter of masks' time.
+        ends = text[size:] == _BEHIND_NAME
+        ends &= text[size - 2 : -2] == raw[-2]
+        at = np.flatnonzero(ends) + size
         for back, octet in enumerate(reversed(raw), 1):
-            at = at[text[at - back] == octet]
+            at = at[np.flatnonzero(text[at - back] == octet)]
         begin = at + 1
-        at = at - len(raw)
+        at = at - size
         owner = np.searchsorted(self._starts, begin - 1, side="right") - 1
         starts = self._starts[owner]
         whole = (at == starts) | ((at > starts) & (text[at - 1] == _SEPARATOR))
-        owner, begin = owner[whole], begin[whole]
+        if not whole.all():
+            owner, begin = owner[whole], begin[whole]
         if not (np.diff(owner) > 0).all():
             owner, first = np.unique(owner, return_index=True)
             begin = begin[first]
@@ -294,35 +317,36 @@ def property_texts(data: bytes, records: Records) -> PropertyTexts:
 def java_hashes(text: Bytes, begin: Array, end: Array) -> Array:
     """String.hashCode of UTF-8 ranges of `text`, as signed 32-bit numbers."""
     length = end - begin
-    width = int(length.max(initial=0))
-    if not width or width > _MAX_HASHED:
+    if not 0 < int(length.max(initial=0)) <= _MAX_HASHED:
         odd = np.flatnonzero(length)
         hashed = np.zeros(len(begin), np.int64)
     else:
-        rows = padded_rows(text, begin, length, width)
+        words = padded_words(text, begin, length)
         state = np.zeros(len(begin), np.uint32)
-        for column in np.ascontiguousarray(rows.T):
-            state *= np.uint32(31)
-            state += column
-        # So far each text counts as one of `width` characters: divided by a power of 31 again.
-        state *= _POWERS_BELOW[width - length]
+        for word in words:
+            for column in np.ascontiguousarray(word.view(np.uint8).reshape(-1, _WORD.itemsize).T):
+                state *= np.uint32(31)
+                state += column
+        # So far each text counts as one that fills its words: divided by a power of 31 again.
+        state *= _POWERS_BELOW[_WORD.itemsize * len(words) - length]
         hashed = state.view(np.int32).astype(np.int64)
-        odd = np.flatnonzero((rows >= 128).any(axis=1)) if (rows >= 128).any() else _NONE
+        odd = np.flatnonzero(np.bitwise_or.reduce(words) & _NOT_ASCII)
     for number in odd.tolist():
         value = text[begin[number] : end[number]].tobytes().decode("utf-8", "replace")
         hashed[number] = java_hash(value)
     return hashed
 
 
-def padded_rows(text: Bytes, begin: Array, length: Array, width: int) -> Bytes:
-    """Ranges of `text` as rows of `width` bytes, filled up with zeros."""
-    if len(text) < width:
-        text = np.append(text, np.zeros(width - len(text), np.uint8))
-    start = np.minimum(begin, len(text) - width)
-    rows = np.lib.stride_tricks.sliding_window_view(text, width)[start]
-    for number in np.flatnonzero(start < begin).tolist():  # at the end of the text
-        rest = text[begin[number] :]
-        rows[number] = np.append(rest, np.zeros(width - len(rest), np.uint8))
-    if int(length.min(initial=width)) < width:
-        rows *= np.arange(width) < length[:, None]
-    return rows
+def padded_words(text: Bytes, begin: Array, length: Array) -> list[Array]:
+    """Ranges of `text` in columns of eight bytes, filled up with zeros: as many as the longest one has."""
+    if len(text) < _WORD.itemsize:
+        text = np.append(text, np.zeros(_WORD.itemsize - len(text), np.uint8))
+    words = []
+    for at in range(0, int(length.max(initial=0)), _WORD.itemsize):
+        start = np.minimum(begin + at, len(text) - _WORD.itemsize)
+        word = structs(text, start, _WORD)
+        before = begin + at - start
+        if before.any():  # at the end of the text: these bytes belong to what lies before
+            word = word >> (8 * np.minimum(before, _WORD.itemsize - 1)).astype(np.uint64)
+        words.append(word & _FIRST_BYTES[np.clip(length - at, 0, _WORD.itemsize)])
+    return words

@@ -20,7 +20,7 @@ from audit.records import QueueNames, Records
 from audit.walk import Fault
 from formats.entry import Kind
 from formats.snapshot import MANIFEST_FILE, Manifest, check_parts, decode_manifest
-from formats.state import ReplicatedState
+from formats.state import QueueBounds, ReplicatedState
 from formats.state_codec import pack_parts, unpack_parts
 from formats.state_file import CorruptSnapshot, unpack_snapshot
 from formats.store_files import SNAPSHOTS_DIR, CorruptFile, segment_name
@@ -72,7 +72,10 @@ class StateCheck:
         self._state: ReplicatedState | None = None
         self._next = np.empty(0, np.int64)
         self._first_position = np.empty(0, np.int64)
-        self._touched: list[Array] = []
+        self._touched = np.empty(0, bool)
+        """Mask of the queues whose numbers are newer here than in the state."""
+        self._bounds: dict[int, QueueBounds] = {}
+        """Those of the state, by the queue's number: the state keeps them for good."""
         self._applied: int | None = None
         self._held: ReplicatedState | None = None
         self._state_file = state_file
@@ -164,22 +167,27 @@ class StateCheck:
         if missing > 0:
             self._next = np.append(self._next, np.full(missing, -1))
             self._first_position = np.append(self._first_position, np.full(missing, -1))
+            self._touched = np.append(self._touched, np.zeros(missing, bool))
         self._next[which] = offsets + 1  # of several messages of a queue the last one stays
-        first = offsets == 0
+        first = np.flatnonzero(offsets == 0)
         self._first_position[which[first]] = positions[first]
-        self._touched.append(np.unique(which))
+        self._touched[which] = True
 
     def _sync(self, names: QueueNames) -> None:
         """Bring what messages did to the queues into the state."""
-        if self._state is None or not self._touched:
+        if self._state is None:
             return
-        for number in np.unique(np.concatenate(self._touched)).tolist():
-            topic, queue_id = names.keys[number]
-            bounds = self._state.bounds(topic.decode("utf-8", "replace"), queue_id)
-            bounds.next = int(self._next[number])
-            if self._first_position[number] >= 0:
-                bounds.first_position = int(self._first_position[number])
-        self._touched.clear()
+        touched = np.flatnonzero(self._touched)
+        self._touched[:] = False
+        columns = (touched, self._next[touched], self._first_position[touched])
+        for number, following, first_position in zip(*(column.tolist() for column in columns), strict=True):
+            bounds = self._bounds.get(number)
+            if bounds is None:
+                topic, queue_id = names.keys[number]
+                bounds = self._bounds[number] = self._state.bounds(topic.decode("utf-8", "replace"), queue_id)
+            bounds.next = following
+            if first_position >= 0:
+                bounds.first_position = first_position
 
     def _times(self, records: Records, first: int, below: int) -> None:
         messages = records.store_ms[first:below][records.kind[first:below] == Kind.MESSAGE]

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from audit.entries import BODY_DAMAGED, Columns, slice_crcs
+from audit.entries import BODY_DAMAGED, Columns, slice_crcs, structs
 from audit.layout import SegmentTask
-from audit.record_layout import structs
 from audit.scan import Window, read_entries
 from audit.unit_files import UnitFiles
 from formats.entry import APACHE_MAGICS, HEADER_SIZE, INDEX_UNIT_SIZE, MAGIC, MAX_ENTRY_SIZE

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from audit.record_layout import structs
+from audit.entries import structs
 from spark.records import slices
 from spark.runs import Bytes, Ints
 

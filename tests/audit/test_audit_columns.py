@@ -21,12 +21,12 @@ from audit.entries import (
     columns_of,
     join,
     plain_run,
-    rows_at,
     slice_crcs,
+    structs,
 )
 from audit.findings import Row
 from audit.layout import open_store, segment_tasks
-from audit.records import QueueNames, property_texts, read_records, tag_codes
+from audit.records import QueueNames, padded_words, property_texts, read_records, tag_codes
 from audit.scan import scan_segment
 from audit.walk import SegmentWalker
 from formats.entry import HEADER, HEADER_SIZE, Kind, chain_crc
@@ -135,7 +135,7 @@ def test_whole_segments_are_walked_in_columns(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_chain_in_columns_is_the_chain() -> None:
     data = SEGMENTS["ours"]
-    headers = rows_at(np.frombuffer(data, np.uint8), np.array(PLACES), HEADERS)
+    headers = structs(np.frombuffer(data, np.uint8), np.array(PLACES), HEADERS)
     before = np.array([0, 0xFFFFFFFF, *range(2, len(PLACES))], np.int64) * 2_654_435_761 % (1 << 32)
     expected = [
         chain_crc(int(value), int(row["index"]), int(row["term"]), int(row["stored"]))
@@ -254,10 +254,20 @@ def test_topics_of_two_lengths_and_long_ones_are_told_apart() -> None:
     assert len(names.keys) == len(topics) - 1
 
 
+@pytest.mark.parametrize("text", [b"", b"abc", b"abcdefg", b"abcdefgh", bytes(range(1, 40))], ids=len)
+def test_words_hold_the_ranges_of_a_text_up_to_its_end(text: bytes) -> None:
+    ranges = [(begin, end) for begin in range(len(text) + 1) for end in range(begin, len(text) + 1)]
+    begin, end = np.array(ranges).T
+    words = padded_words(np.frombuffer(text, np.uint8), begin, end - begin)
+    rows = [row.tobytes() for row in np.stack([*words, np.zeros(len(ranges), "<u8")], axis=1)]
+    assert rows == [text[first:last].ljust(8 * len(words) + 8, b"\0") for first, last in ranges]
+    assert len(words) == -(-len(text) // 8)
+
+
 def test_queues_with_one_hash_value_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     import audit.records
 
-    monkeypatch.setattr(audit.records, "_hashes", lambda names, ids, sizes: np.zeros(len(names), np.uint64))
+    monkeypatch.setattr(audit.records, "_hashes", lambda words, ids, sizes: np.zeros(len(ids), np.uint64))
     test_topics_of_two_lengths_and_long_ones_are_told_apart()
 
 
