@@ -29,6 +29,9 @@ BLOCK = 1024 * 1024
 """Bytes of the smallest read, aligned: small reads near each other, also backwards, cost one request."""
 MAX_AHEAD = 8 * 1024 * 1024
 """Bytes of the largest read ahead: what an open file keeps in memory."""
+REQUEST_LIMIT_S = 60.0
+"""After that a request of a writable door has failed. Who writes is a server, whose thread must come back:
+s3fs waits for ever for a server that takes a PUT and says nothing."""
 LISTED_FOR_S = 2.0
 """Seconds for which a listing is believed: a scan asks for the same names dozens of times in a row, an audit
 that is repeated finds what is new."""
@@ -71,7 +74,8 @@ def absolute(path: str) -> str:
 class FsspecFiles:
     """`Files` over the file system that a URL names.
 
-    All writing is refused with EROFS; of a writable one all but `put`, `unlink` and `rmtree`.
+    All writing is refused with EROFS; of a writable one all but `put`, `unlink` and `rmtree`. Its requests
+    fail after REQUEST_LIMIT_S if the driver can be stopped, as those of object stores can.
     """
 
     def __init__(self, url: str, *, writable: bool = False) -> None:
@@ -79,6 +83,8 @@ class FsspecFiles:
         self._writable = writable
         self._fs, root = _driver(url)
         self._root: str = root.rstrip("/")
+        stoppable = writable and getattr(self._fs, "async_impl", False)
+        self._limit = {"timeout": REQUEST_LIMIT_S} if stoppable else {}
         self._listings: dict[str, tuple[float, dict[str, dict[str, Any]]]] = {}
 
     def __reduce__(self) -> tuple[Callable[[], FsspecFiles], tuple[()]]:
@@ -98,9 +104,11 @@ class FsspecFiles:
         with _as_os_error(path):
             try:
                 # Without a start s3fs asks for the size first, and gets large objects in parts.
-                data: bytes = self._fs.cat_file(self._key(path), start=0)
+                data: bytes = self._fs.cat_file(self._key(path), start=0, **self._limit)
             except FileNotFoundError:
                 return None
+            except TimeoutError:
+                raise
             except Exception:
                 self._listings.clear()
                 info = self._info(path)
@@ -116,7 +124,7 @@ class FsspecFiles:
         """
         self._must_be_writable(path)
         with _as_os_error(path):
-            self._fs.pipe_file(self._key(path), data)
+            self._fs.pipe_file(self._key(path), data, **self._limit)
         self._listings.clear()
 
     def exists(self, path: str) -> bool:
@@ -152,7 +160,7 @@ class FsspecFiles:
         self._must_be_writable(path)
         with _as_os_error(path):
             try:
-                self._fs.rm_file(self._key(path))
+                self._fs.rm_file(self._key(path), **self._limit)
             except FileNotFoundError:
                 return
             finally:
@@ -200,7 +208,7 @@ class FsspecFiles:
         # Above the store may be the top of a bucket, with much that is nobody's business.
         with _as_os_error(path):
             try:
-                info: dict[str, Any] = self._fs.info(key)
+                info: dict[str, Any] = self._fs.info(key, **self._limit)
             except FileNotFoundError:
                 return None
         return info
@@ -213,7 +221,7 @@ class FsspecFiles:
             return known
         with _as_os_error(path):
             try:
-                found = self._fs.ls(key, detail=True)
+                found = self._fs.ls(key, detail=True, **self._limit)
             except FileNotFoundError:
                 found = []
         inside = {info["name"].strip("/"): info for info in found}
@@ -335,6 +343,9 @@ def _as_os_error(path: str) -> Iterator[None]:
     """Drivers raise what they like; behind this door it is an OSError that names the path."""
     try:
         yield
+    except TimeoutError as error:
+        text = str(error) or "no answer within the time limit"
+        raise OSError(errno.ETIMEDOUT, text, path) from error
     except OSError:
         raise
     except Exception as error:

@@ -19,6 +19,7 @@ from audit.report import Report
 from audit.shipped import ShippedSource
 from broker.config import ConfigError, load_config
 from broker.shipping import Shipper, ShipSettings, check_installed
+from runtime import remote_files
 from runtime.env import Env
 from runtime.paced import Pace
 from runtime.remote_files import files_for
@@ -51,6 +52,7 @@ class Memory:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.put: list[str] = []
         self.listed: list[str] = []
+        self.got: list[str] = []
         self.threads: set[str] = set()
         self.error: Callable[[str], Exception] | None = None
         kind = type(fsspec.filesystem("memory"))
@@ -70,6 +72,7 @@ class Memory:
 
         def cat_file(fs: Any, path: str, **options: Any) -> Any:
             self.threads.add(threading.current_thread().name)
+            self.got.append(path)
             return get(fs, path, **options)
 
         monkeypatch.setattr(kind, "pipe_file", pipe_file)
@@ -143,7 +146,21 @@ def test_a_round_puts_what_is_new_by_one_request_each(
     assert ship(env, [store], url) == [0]
     assert memory.put[len(starts) + 1 :] == [f"{here}side/rows.parquet"]
     assert memory.threads == {"scan-0"}, "the lane for jobs of seconds, never the event loop"
-    assert len(memory.listed) <= 2, "of its own names only, once a round"
+    assert len(memory.got) == 2 * (len(starts) + 1)
+    assert len(memory.listed) == 2, "of its own names only, once a round"
+
+
+def test_an_audit_asks_twice_for_each_segment(
+    log: Log, env: Env, url: str, memory: Memory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(remote_files, "LISTED_FOR_S", 1000.0)  # however slow this machine is
+    ship(env, write_group(log, tmp_path), url)
+    memory.listed.clear()
+    memory.got.clear()
+    assert from_digests(env, url, []).exit_code == 0
+    segments = NODES * len(log.segments)
+    assert len(memory.got) == segments + 2 * NODES, "rows of segments; those of sides again at the end"
+    assert len(memory.listed) == segments + NODES + 2, "sizes of segments; names above them"
 
 
 def test_retired_segments_go_one_round_later(log: Log, env: Env, url: str, tmp_path: Path) -> None:

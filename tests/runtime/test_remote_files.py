@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import pickle
@@ -31,6 +32,7 @@ from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group
 
 fsspec = pytest.importorskip("fsspec")
+from fsspec.asyn import AsyncFileSystem  # noqa: E402 - may be missing
 
 
 @pytest.fixture
@@ -275,6 +277,35 @@ def test_whatever_a_driver_raises_is_an_oserror_with_the_name(monkeypatch: pytes
         with pytest.raises(OSError, match="RuntimeError: 403 forbidden") as caught:
             ask()
         assert caught.value.filename
+
+
+class Silent(AsyncFileSystem):  # type: ignore[misc]
+    """A server that takes every request and says nothing."""
+
+    protocol = "silent"
+
+    async def _silence(self, *args: object, **options: object) -> None:
+        await asyncio.Event().wait()
+
+    _pipe_file = _cat_file = _ls = _info = _rm_file = _silence
+
+
+def test_a_writer_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.register_implementation("silent", Silent, clobber=True)
+    monkeypatch.setattr(remote_files, "REQUEST_LIMIT_S", 0.1)
+    files = files_for("silent://place/x", writable=True)
+    assert isinstance(files, FsspecFiles)
+    for ask in (
+        lambda: files.put("silent://place/x/y", b"1"),
+        lambda: files.get("silent://place/x/y"),
+        lambda: files.unlink("silent://place/x/y"),
+        lambda: files.rmtree("silent://place/x/y"),
+        lambda: files.listdir("silent://place/x"),
+        lambda: files.exists("silent://place"),
+    ):
+        with pytest.raises(TimeoutError, match="no answer within the time limit") as caught:
+            ask()
+        assert caught.value.errno == errno.ETIMEDOUT and str(caught.value.filename).startswith("silent://")
 
 
 def test_an_empty_object_of_which_no_range_can_be_had_is_empty(
