@@ -6,17 +6,18 @@
 ```
 
 Values in names are escaped as Hive and Spark do it. A file holds `findings.FlatRow`s (`SCHEMA`), the first of
-kind `bound`: how far the others hold (`findings.BoundRow`). It is published by one rename, so that a reader
-sees a whole file or none. Spark reads a tree with `option("recursiveFileLookup", True)`, as the columns
-`replica` and `segment` are in the files as well; pyarrow with `partitioning=None`.
+kind `bound`: how far the others hold (`findings.BoundRow`). It is published by one rename, or one PUT where
+`root` is a URL (`runtime.remote_files`), so that a reader sees a whole file or none. Spark reads a tree with
+`option("recursiveFileLookup", True)`, as the columns `replica` and `segment` are in the files as well;
+pyarrow with `partitioning=None`.
 
 * **Write** (`write_scan`): for each segment scanned its rows, and at the end, *after* all segments, those of
   the side scan, which name the segments that belong to them. So whoever finds a side finds its segments.
 * **Use again** (`reusable`): rows of a segment that is full, committed, clean and was wholly compared with
   its derived files are `final`: while the store is the same (`origin`) and so are size and neighbours, the
   segment need not be scanned again. A segment with a finding is never final: it may be repaired.
-* **Audit without the stores** (`find_scans`, `collect`): the rows of every replica, with a finding for what
-  is missing or cannot be compared. `compare.analyse` makes the report from them.
+* **Audit without the stores** (`find_replicas`, `collect`): the rows of every replica, with a finding for
+  what is missing or cannot be compared. `compare.analyse` makes the report from them.
 
 All functions block. `ShippedRowsError` for a file that is no such file; OSError from the disk.
 """
@@ -48,7 +49,7 @@ from audit.findings import (
 from audit.layout import SegmentTask
 from formats.store_files import parse_segment_name, segment_name
 from runtime import Files
-from runtime.publish import read_file, write_synced
+from runtime.publish import read_file, replace_file
 
 SIDE = -1
 """Stands for the side scan where a segment's start is asked for."""
@@ -151,12 +152,7 @@ def decode_scan(data: bytes, name: str) -> Scan:
 def write_scan(files: Files, root: str, bound: BoundRow, rows: Iterable[Row]) -> str:
     """Publish the rows of one scan in place of older ones; the path. Durable when it returns."""
     place = Place(bound.group, bound.replica, bound.segment)
-    directory = place.directory(root)
-    files.mkdir(directory)
-    hidden = f"{directory}/.{ROWS_FILE}.tmp"  # readers of directories skip names that begin with a dot
-    write_synced(files, hidden, encode_scan(bound, rows))
-    files.rename(hidden, place.path(root))
-    files.sync_dir(directory)
+    replace_file(files, place.path(root), encode_scan(bound, rows))
     return place.path(root)
 
 
@@ -167,28 +163,36 @@ def read_scan(files: Files, root: str, place: Place) -> Scan | None:
     return None if data is None else decode_scan(data, path)
 
 
-def find_scans(files: Files, root: str) -> list[Place]:
-    """All scans under `root`, sorted; foreign names are passed over."""
+def find_replicas(files: Files, root: str) -> list[tuple[str, str]]:
+    """Group and replica of all of which something may lie under `root`, sorted.
+
+    Foreign names are passed over. One listing for each group and replica: in an object store that is a
+    request.
+    """
     return sorted(
-        Place(_unescape(group), _unescape(replica), start)
+        (_unescape(group), _unescape(replica))
         for group in _values(files, root, "group")
         for replica in _values(files, f"{root}/group={group}", "replica")
-        for segment in _values(files, f"{root}/group={group}/replica={replica}", "segment")
-        if (start := SIDE if segment == _SIDE_NAME else parse_segment_name(segment)) is not None
-        and files.exists(f"{root}/group={group}/replica={replica}/segment={segment}/{ROWS_FILE}")
+        if _starts(files, root, _unescape(group), _unescape(replica))
     )
+
+
+def find_scans(files: Files, root: str) -> list[Place]:
+    """All scans under `root`, sorted; foreign names are passed over."""
+    places = (
+        Place(group, replica, start)
+        for group, replica in find_replicas(files, root)
+        for start in _starts(files, root, group, replica)
+    )
+    return [place for place in places if files.exists(place.path(root))]
 
 
 def forget_scans(files: Files, root: str, group: str, replica: str, keep: Iterable[int]) -> int:
     """Remove the rows of segments that the replica no longer has; how many."""
     kept = {SIDE, *keep}
-    gone = [
-        place
-        for place in find_scans(files, root)
-        if (place.group, place.replica) == (group, replica) and place.segment not in kept
-    ]
-    for place in gone:
-        files.rmtree(place.directory(root))
+    gone = [start for start in _starts(files, root, group, replica) if start not in kept]
+    for start in gone:
+        files.rmtree(Place(group, replica, start).directory(root))
     return len(gone)
 
 
@@ -287,10 +291,10 @@ def collect(files: Files, root: str, group: str) -> list[Row]:
 
     Segments that a replica's side scan does not name are left out: they were retired.
     """
-    places = [place for place in find_scans(files, root) if place.group == group]
     rows: list[Row] = []
-    for replica in dict.fromkeys(place.replica for place in places):
-        rows += _collect_replica(files, root, Place(group, replica, SIDE))
+    for owner, replica in find_replicas(files, root):
+        if owner == group:
+            rows += _collect_replica(files, root, Place(group, replica, SIDE))
     return rows
 
 
@@ -340,6 +344,16 @@ def _escape(value: str) -> str:
 
 def _unescape(name: str) -> str:
     return "" if name == _NO_VALUE else _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
+
+
+def _starts(files: Files, root: str, group: str, replica: str) -> list[int]:
+    """Segments of which there may be rows, sorted; `SIDE` among them."""
+    directory = f"{root}/group={_escape(group)}/replica={_escape(replica)}"
+    starts = (
+        SIDE if name == _SIDE_NAME else parse_segment_name(name)
+        for name in _values(files, directory, "segment")
+    )
+    return sorted(start for start in starts if start is not None)
 
 
 def _values(files: Files, directory: str, column: str) -> list[str]:

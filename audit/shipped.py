@@ -13,7 +13,7 @@ from audit.digests import BLOCK_ENTRIES
 from audit.entries import UNREADABLE
 from audit.findings import BoundRow, ReplicaRow, Row, finding, unread_segment
 from audit.layout import SegmentTask, StoreError
-from audit.parquet import SIDE, Place, find_scans, usable_scan
+from audit.parquet import SIDE, Place, find_replicas, usable_scan
 from audit.replicas import Look
 from audit.scan import EntryRow
 from runtime import Files
@@ -84,7 +84,7 @@ class ShippedReplica:
 
 @dataclass(frozen=True)
 class ShippedSource:
-    """What the brokers of one group shipped to a directory (`audit.replicas.ReplicaSource`).
+    """What the brokers of one group shipped to a directory or URL (`audit.replicas.ReplicaSource`).
 
     `not_before_ms`: wall clock; what was shipped last before that is looked at, and said to be old.
     """
@@ -100,14 +100,14 @@ class ShippedSource:
 
     def look(self) -> Look:
         """StoreError when nothing of the group was shipped there."""
-        places = [place for place in find_scans(self.files, self.root) if place.group == self.group]
-        if not places:
+        names = [name for group, name in find_replicas(self.files, self.root) if group == self.group]
+        if not names:
             raise StoreError(
                 f"{self.place}: nothing was shipped there: is digestShipPath set on the brokers?"
             )
         replicas: list[ShippedReplica] = []
         problems = []
-        for name in dict.fromkeys(place.replica for place in places):
+        for name in names:
             place = Place(self.group, name, SIDE)
             side, problem = usable_scan(self.files, self.root, place, None)
             if side is None or sum(isinstance(row, ReplicaRow) for row in side.rows) != 1:
@@ -135,5 +135,5 @@ class ShippedSource:
 
 
 def shipped_groups(files: Files, root: str) -> list[str]:
-    """Groups of which something was shipped to a directory."""
-    return sorted({place.group for place in find_scans(files, root)})
+    """Groups of which something was shipped to a directory or URL."""
+    return sorted({group for group, _ in find_replicas(files, root)})

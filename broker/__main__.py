@@ -19,7 +19,7 @@ from broker.app import main
 from broker.broker import Broker
 from broker.config import IGNORED, PROPERTIES, BrokerConfig, effective_properties, load_config
 from broker.config import ConfigError as BadProperty
-from broker.shipping import NoParquet, check_installed
+from broker.shipping import check_installed
 from dledger.errors import NodeFailed
 from dledger.node import Node
 from remoting.properties_file import ConfigError, Property
@@ -69,8 +69,8 @@ def run(env: Env, config: BrokerConfig) -> int:
         return complain(f"tls.peer files cannot be used: {error}", EXIT_BAD_CONFIG)
     if config.digest_ship_path:
         try:
-            check_installed()
-        except NoParquet as error:
+            check_installed(config.digest_ship_path)
+        except BadProperty as error:
             return complain(str(error), EXIT_BAD_CONFIG)
     if config.http_port:
         importlib.import_module("broker.http")  # aiohttp takes long to load: not on the loop

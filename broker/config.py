@@ -15,6 +15,7 @@ from dledger.log.retention import RetentionSettings
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from formats.message_ids import pack_ipv4_host
 from formats.record import MAX_TOPIC_V1
+from runtime.remote_files import absolute, is_url
 from runtime.tls import TlsFiles
 
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
@@ -94,7 +95,7 @@ class BrokerConfig:
     scrub_pause_ms: int = 3_600_000
     """Its rest between two passes."""
     digest_ship_path: str = ""
-    """A directory where this broker writes digests of its store for auditors; empty: it does not."""
+    """A directory or URL where this broker writes digests of its store for auditors; empty: it does not."""
     digest_ship_interval_ms: int = 600_000
     digest_rescan_hours: int = 168
     """After that a segment in which nothing changed is scanned again, as media rot; 0: never."""
@@ -181,10 +182,15 @@ def _any_text(value: str) -> str:
     return value
 
 
-def _directory(value: str) -> str:
-    if "://" in value:
-        raise ValueError(f"{value!r}: expected a directory of this machine (mount what is elsewhere)")
-    return value.rstrip("/") if value != "/" else value
+def _place(value: str) -> str:
+    """A directory, or a URL of an object store; `file:` is a directory."""
+    if not is_url(value) and not value.startswith("file:"):
+        return value.rstrip("/") or value[:1]
+    scheme, separator, name = value.partition("://")
+    if "::" in value or not separator or not name.strip("/"):
+        raise ValueError(f"{value!r}: expected a directory, or a URL as s3://bucket/digests")
+    # Files have renames, and would be written in place through a driver.
+    return absolute(f"file://{name}") if scheme.lower() in ("file", "local") else value.rstrip("/")
 
 
 def _flag(value: str) -> bool:
@@ -265,7 +271,7 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "auditBytesPerSecond": ("audit_bytes_per_s", _number(0, 1 << 40)),  # ours
     "scrubBytesPerSecond": ("scrub_bytes_per_s", _number(0, 1 << 40)),  # ours
     "scrubPauseMs": ("scrub_pause_ms", _number(10, 366 * 24 * 3_600_000)),  # ours
-    "digestShipPath": ("digest_ship_path", _directory),  # ours
+    "digestShipPath": ("digest_ship_path", _place),  # ours
     "digestShipIntervalMs": ("digest_ship_interval_ms", _number(100, 7 * 24 * 3_600_000)),  # ours
     "digestRescanHours": ("digest_rescan_hours", _number(0, 24 * 366)),  # ours
     "autoCreateTopicEnable": ("auto_create_topic", _flag),

@@ -1,9 +1,9 @@
 """Digests for audits elsewhere: this broker scans its own store now and then and writes the rows as Parquet.
 
-Where to: `digestShipPath`, a directory that auditors reach as well (`audit.parquet` has its layout). About a
-ten-thousandth of the log is written. A segment in which nothing has changed and nothing is wrong is scanned
-again only after `digestRescanHours`, as media rot; one that is still written to, as a whole every time.
-Scans take turns with those for auditors, at the same bounded rate.
+Where to: `digestShipPath`, a directory or URL that auditors reach as well (`audit.parquet` has its layout).
+About a ten-thousandth of the log is written. A segment in which nothing has changed and nothing is wrong is
+scanned again only after `digestRescanHours`, as media rot; one that is still written to, as a whole every
+time. Scans take turns with those for auditors, at the same bounded rate.
 
 Nothing here ends the broker: what goes wrong is in the log, on /metrics, and tried again at the next round.
 """
@@ -11,12 +11,16 @@ Nothing here ends the broker: what goes wrong is in the log, on /metrics, and tr
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from broker.config import ConfigError
 from runtime.env import Env
+from runtime.files import Files
 from runtime.paced import Pace, PacedFiles
+from runtime.remote_files import check_driver, files_for, is_url
 from runtime.workers import Lane
 
 if TYPE_CHECKING:
@@ -25,9 +29,8 @@ if TYPE_CHECKING:
 
 HOUR_MS = 3_600_000
 
-
-class NoParquet(Exception):
-    """What writes Parquet is not installed."""
+_NUMBERED = re.compile(r"[\w-]*\d[\w-]*")
+"""Words that name a segment, a request, an address: the same cause has others the next time."""
 
 
 @dataclass
@@ -50,13 +53,18 @@ class ShipSettings:
     rescan_hours: int
 
 
-def check_installed() -> None:
-    """NoParquet says what to install. Loads it, so that it is not loaded on the event loop later."""
+def check_installed(path: str) -> None:
+    """ConfigError says what to install to ship there. Loads it here: later there is an event loop."""
     try:
         import_module("audit.parquet")
     except ImportError as error:
-        text = f"digestShipPath: {error}: pip install 'dledger[spark]', or leave digestShipPath out"
-        raise NoParquet(text) from error
+        extra = "pip install 'dledger[spark]', or leave digestShipPath out"
+        raise ConfigError("digestShipPath", f"{error}: {extra}") from error
+    if is_url(path):
+        try:
+            check_driver(path)
+        except OSError as error:
+            raise ConfigError("digestShipPath", str(error)) from error
 
 
 class Shipper:
@@ -71,6 +79,8 @@ class Shipper:
         self._pace = pace
         self._store = PacedFiles(env.files, pace)
         self._log = env.log.child("ship")
+        self._causes: set[str] = set()
+        """Of the failures since the last whole round: each is logged once."""
 
     async def run(self) -> None:
         """A round every `interval_ms`, until cancelled. Returns at once when there is no path."""
@@ -79,17 +89,27 @@ class Shipper:
             try:
                 await self.ship()
             except Exception as error:  # the boundary of one round: the broker's work does not depend on it
-                self.stats.failures += 1
-                self._log.warning("digests not shipped", path=self._settings.path, error=repr(error))
+                self._failed(error)
+            else:
+                if self._causes:
+                    self._log.info("digests shipped again", path=self._settings.path)
+                self._causes.clear()
+
+    def _failed(self, error: Exception) -> None:
+        self.stats.failures += 1
+        cause = _NUMBERED.sub("0", repr(error))
+        if cause not in self._causes:
+            self._causes.add(cause)
+            self._log.warning("digests not shipped", path=self._settings.path, error=repr(error))
 
     async def ship(self) -> int:
         """One round; how many segments were scanned. Whatever the store or the path leads to is raised."""
         run = self._env.workers.run
-        replica, tasks = await run(Lane.SCAN, self._look)
+        there, replica, tasks = await run(Lane.SCAN, self._look)
         scanned = 0
         for task in tasks:
-            scanned += await run(Lane.SCAN, self._ship_segment, replica, task)
-        await run(Lane.SCAN, self._ship_side, replica)
+            scanned += await run(Lane.SCAN, self._ship_segment, there, replica, task)
+        await run(Lane.SCAN, self._ship_side, there, replica)
         self.stats.rounds += 1
         self.stats.segments += scanned
         self.stats.shipped_ms = self._env.wall.now_ms()
@@ -97,26 +117,29 @@ class Shipper:
 
     # --- in a thread; none of this is part of the store, so a job may make several things durable -----------
 
-    def _look(self) -> tuple[Replica, list[SegmentTask]]:
+    def _look(self) -> tuple[Files, Replica, list[SegmentTask]]:
+        """The door to where the rows go, and what there is to scan."""
         from audit.layout import StoreError, open_store, segment_tasks
 
         path = self._settings.path
-        if not self._env.files.is_dir(path):  # never made here: it may be a mount that is missing
+        there = files_for(path, self._env.files, writable=True)  # of this round: a driver may connect
+        # A directory is never made here: it may be a mount that is missing. In a bucket there are none.
+        if not is_url(path) and not there.is_dir(path):
             raise StoreError(f"{path}: no such directory; is it mounted?")
         for replica in open_store(self._store, self._store_root):
             if replica.name == self._node:
-                return replica, segment_tasks(replica)
+                return there, replica, segment_tasks(replica)
         raise StoreError(f"{self._store_root}: no replica of {self._node}")
 
-    def _ship_segment(self, replica: Replica, task: SegmentTask) -> int:
+    def _ship_segment(self, there: Files, replica: Replica, task: SegmentTask) -> int:
         from audit.parquet import Place, ShippedRowsError, read_scan, segment_bound, write_scan
         from audit.scan import scan_segment
 
-        files, path = self._env.files, self._settings.path
+        path = self._settings.path
         now_ms = self._env.wall.now_ms()
         oldest_ms = now_ms - self._settings.rescan_hours * HOUR_MS if self._settings.rescan_hours else 0
         try:
-            known = read_scan(files, path, Place(self._settings.group, replica.name, task.start))
+            known = read_scan(there, path, Place(self._settings.group, replica.name, task.start))
         except ShippedRowsError:
             known = None  # written anew
         if known is not None and still_true(known, replica, task, oldest_ms):
@@ -124,10 +147,10 @@ class Shipper:
         rows = list(scan_segment(self._store, task))
         self._pace.check()
         bound = segment_bound(replica.row(), task, rows, now_ms)._replace(group=self._settings.group)
-        write_scan(files, path, bound, rows)
+        write_scan(there, path, bound, rows)
         return 1
 
-    def _ship_side(self, replica: Replica) -> None:
+    def _ship_side(self, there: Files, replica: Replica) -> None:
         from audit.layout import segment_tasks
         from audit.parquet import (
             SIDE,
@@ -140,20 +163,20 @@ class Shipper:
         )
         from audit.scan import scan_side
 
-        files, path = self._env.files, self._settings.path
+        path = self._settings.path
         group = self._settings.group  # the store's own word may be damaged
         now_ms = self._env.wall.now_ms()
         bound = side_bound(replica.row(), segment_tasks(replica), now_ms)._replace(group=group)
         rows = list(scan_side(self._store, replica))
         self._pace.check()
         try:
-            before = read_scan(files, path, Place(group, replica.name, SIDE))
+            before = read_scan(there, path, Place(group, replica.name, SIDE))
         except ShippedRowsError:
             before = None
-        write_scan(files, path, bound, rows)
+        write_scan(there, path, bound, rows)
         # A reader that began with the side rows before these still finds the segments that they name.
         kept = [*bound.segments, *(before.bound.segments if before is not None else ())]
-        forget_scans(files, path, group, replica.name, kept)
+        forget_scans(there, path, group, replica.name, kept)
 
 
 def still_true(known: Scan, replica: Replica, task: SegmentTask, oldest_ms: int) -> bool:

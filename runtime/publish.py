@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 
 from runtime.files import Files
+from runtime.remote_files import FsspecFiles
 from runtime.workers import Lane, Workers
 
 
 def read_file(files: Files, path: str) -> bytes | None:
     """The content, or None when there is no such file. Blocking."""
+    if isinstance(files, FsspecFiles):
+        return files.get(path)  # one request: an object may be replaced between two
     if not files.exists(path):
         return None
     file = files.open_read(path)
@@ -35,3 +38,19 @@ def write_synced(files: Files, path: str, data: bytes) -> None:
         file.fdatasync()
     finally:
         file.close()
+
+
+def replace_file(files: Files, path: str, data: bytes) -> None:
+    """Write a file and the directories above it, durably; readers see the old one or the new one.
+
+    Several durable actions in one job: for what is not part of a store. Blocking.
+    """
+    if isinstance(files, FsspecFiles):
+        files.put(path, data)
+        return
+    directory, name = os.path.split(path)
+    files.mkdir(directory)
+    hidden = f"{directory}/.{name}.tmp"  # readers of directories skip names that begin with a dot
+    write_synced(files, hidden, data)
+    files.rename(hidden, path)
+    files.sync_dir(directory)

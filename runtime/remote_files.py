@@ -1,8 +1,9 @@
-"""The file door for URLs: `s3://bucket/store`, `memory://store`, whatever fsspec knows. Read only.
+"""The file door for URLs: `s3://bucket/store`, `memory://store`, whatever fsspec knows.
 
 `files_for(path)` is how every tool opens a store. Plain paths keep `OsFiles`; for a URL the driver is looked
 up and imported then and not before. It is configured where it always is: its own environment variables and
-files (`AWS_*`, ...), or fsspec's.
+files (`AWS_*`, ...), or fsspec's. It is read only, unless asked for otherwise, and then whole objects are
+written and removed: object stores know neither parts of files nor renames (`runtime.publish.replace_file`).
 
 An object store answers a request in tens of milliseconds and then delivers fast, so files are read in aligned
 blocks and ahead when the reads go forward, and one listing tells of all names in a directory for a while.
@@ -15,9 +16,10 @@ import errno
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -27,20 +29,34 @@ BLOCK = 1024 * 1024
 """Bytes of the smallest read, aligned: small reads near each other, also backwards, cost one request."""
 MAX_AHEAD = 8 * 1024 * 1024
 """Bytes of the largest read ahead: what an open file keeps in memory."""
+REQUEST_LIMIT_S = 60.0
+"""After that a request of a writable door has failed. Who writes is a server, whose thread must come back:
+s3fs waits for ever for a server that takes a PUT and says nothing."""
 LISTED_FOR_S = 2.0
 """Seconds for which a listing is believed: a scan asks for the same names dozens of times in a row, an audit
 that is repeated finds what is new."""
 
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+"""Schemes whose driver comes with an extra of ours, and which."""
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://|::)")
 
 
-def files_for(path: str, plain: Files | None = None) -> Files:
+def files_for(path: str, plain: Files | None = None, *, writable: bool = False) -> Files:
     """The door that opens `path` and the names below it, which are written as `path` is.
 
-    `plain`: the door of plain paths, if it is not the operating system's. Doors can be pickled. OSError with
-    the reason when the scheme is unknown or its driver is not installed.
+    `plain`: the door of plain paths, if it is not the operating system's. `writable`: of a URL, for whole
+    objects. Doors can be pickled. OSError with the reason when the scheme is unknown, its driver is not
+    installed, or what it does first fails.
     """
-    return FsspecFiles(path) if is_url(path) else plain or OsFiles()
+    return FsspecFiles(path, writable=writable) if is_url(path) else plain or OsFiles()
+
+
+def check_driver(url: str) -> None:
+    """OSError when what the URL needs is not installed. Loads it; connects nowhere, as `files_for` may."""
+    scheme = _scheme(url)
+    with _as_missing(url):
+        _fsspec(url).get_filesystem_class(scheme)
 
 
 def is_url(path: str) -> bool:
@@ -56,16 +72,24 @@ def absolute(path: str) -> str:
 
 
 class FsspecFiles:
-    """`Files` over the file system that a URL names. Writing is refused with EROFS."""
+    """`Files` over the file system that a URL names.
 
-    def __init__(self, url: str) -> None:
+    All writing is refused with EROFS; of a writable one all but `put`, `unlink` and `rmtree`. Its requests
+    fail after REQUEST_LIMIT_S if the driver can be stopped, as those of object stores can.
+    """
+
+    def __init__(self, url: str, *, writable: bool = False) -> None:
         self._url = url.rstrip("/")
+        self._writable = writable
         self._fs, root = _driver(url)
         self._root: str = root.rstrip("/")
+        stoppable = writable and getattr(self._fs, "async_impl", False)
+        self._limit = {"timeout": REQUEST_LIMIT_S} if stoppable else {}
         self._listings: dict[str, tuple[float, dict[str, dict[str, Any]]]] = {}
 
-    def __reduce__(self) -> tuple[type[FsspecFiles], tuple[str]]:
-        return FsspecFiles, (self._url,)  # what was listed here may be old where it arrives
+    def __reduce__(self) -> tuple[Callable[[], FsspecFiles], tuple[()]]:
+        # What was listed here may be old where it arrives.
+        return partial(FsspecFiles, self._url, writable=self._writable), ()
 
     def open(self, path: str, create: bool = False) -> FsspecFile:
         """Refused: see `open_read`."""
@@ -74,6 +98,34 @@ class FsspecFiles:
     def open_read(self, path: str) -> FsspecFile:
         """Open for reading; FileNotFoundError."""
         return FsspecFile(self._fs, self._key(path), path, self.size(path))
+
+    def get(self, path: str) -> bytes | None:
+        """The whole object by one request, None when there is none: never parts of two versions of it."""
+        with _as_os_error(path):
+            try:
+                # Without a start s3fs asks for the size first, and gets large objects in parts.
+                data: bytes = self._fs.cat_file(self._key(path), start=0, **self._limit)
+            except FileNotFoundError:
+                return None
+            except TimeoutError:
+                raise
+            except Exception:
+                self._listings.clear()
+                info = self._info(path)
+                if info is None or info["type"] == "directory" or info["size"]:
+                    raise
+                return b""  # no range of an empty object can be satisfied
+        return data
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole object in place of an older one; durable when it returns.
+
+        Readers see the old one or the new one where the store promises that of a PUT, as object stores do.
+        """
+        self._must_be_writable(path)
+        with _as_os_error(path):
+            self._fs.pipe_file(self._key(path), data, **self._limit)
+        self._listings.clear()
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
@@ -104,12 +156,26 @@ class FsspecFiles:
         _refuse(new)
 
     def unlink(self, path: str) -> None:
-        """Refused."""
-        _refuse(path)
+        """Remove an object; no error if it is not there."""
+        self._must_be_writable(path)
+        with _as_os_error(path):
+            try:
+                self._fs.rm_file(self._key(path), **self._limit)
+            except FileNotFoundError:
+                return
+            finally:
+                self._listings.clear()
 
     def rmtree(self, path: str) -> None:
-        """Refused."""
-        _refuse(path)
+        """Remove all objects whose names begin with the path and a slash; no error if there are none."""
+        self._must_be_writable(path)
+        self._listings.clear()
+        for name, info in self._listing(self._key(path), path).items():
+            inside = f"{path}/{name}"
+            if info["type"] == "directory":
+                self.rmtree(inside)
+            else:
+                self.unlink(inside)
 
     def sync_dir(self, path: str) -> None:
         """Refused."""
@@ -122,6 +188,10 @@ class FsspecFiles:
     def lock(self, path: str) -> FsspecFile:
         """Refused."""
         _refuse(path)
+
+    def _must_be_writable(self, path: str) -> None:
+        if not self._writable:
+            _refuse(path)
 
     def _key(self, path: str) -> str:
         """The driver's name for the path."""
@@ -138,7 +208,7 @@ class FsspecFiles:
         # Above the store may be the top of a bucket, with much that is nobody's business.
         with _as_os_error(path):
             try:
-                info: dict[str, Any] = self._fs.info(key)
+                info: dict[str, Any] = self._fs.info(key, **self._limit)
             except FileNotFoundError:
                 return None
         return info
@@ -151,7 +221,7 @@ class FsspecFiles:
             return known
         with _as_os_error(path):
             try:
-                found = self._fs.ls(key, detail=True)
+                found = self._fs.ls(key, detail=True, **self._limit)
             except FileNotFoundError:
                 found = []
         inside = {info["name"].strip("/"): info for info in found}
@@ -229,23 +299,43 @@ class FsspecFile:
 
 def _driver(url: str) -> tuple[Any, str]:
     """The file system and its own name for the URL. Listings are not cached: audits are repeated."""
-    try:
-        fsspec = import_module("fsspec")
-    except ImportError as error:
-        text = "paths with a scheme need the package fsspec: pip install 'dledger[spark]'"
-        raise OSError(errno.EPROTONOSUPPORT, text, url) from error
-    match = _SCHEME.match(url)
-    scheme = match[0] if match else "file"
-    try:
+    fsspec = _fsspec(url)
+    with _as_os_error(url), _as_missing(url):
         fs, key = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    return fs, str(key)
+
+
+def _scheme(url: str) -> str:
+    match = _SCHEME.match(url)
+    return match[0] if match else "file"
+
+
+def _fsspec(url: str) -> Any:
+    try:
+        return import_module("fsspec")
     except ImportError as error:
-        raise OSError(errno.EPROTONOSUPPORT, f"the driver of {scheme}: is missing: {error}", url) from error
+        extra = _EXTRAS.get(_scheme(url).lower(), "spark")
+        text = f"paths with a scheme need the package fsspec: pip install 'dledger[{extra}]'"
+        raise OSError(errno.EPROTONOSUPPORT, text, url) from error
+
+
+@contextmanager
+def _as_missing(url: str) -> Iterator[None]:
+    """What fsspec raises for drivers that are not installed or not known, as an OSError that says so."""
+    scheme = _scheme(url)
+    try:
+        yield
+    except ImportError as error:
+        extra = _EXTRAS.get(scheme.lower())
+        hint = f": pip install 'dledger[{extra}]'" if extra else ""
+        raise OSError(
+            errno.EPROTONOSUPPORT, f"the driver of {scheme}: is missing: {error}{hint}", url
+        ) from error
     except ValueError as error:
-        known = fsspec.available_protocols()
+        known = _fsspec(url).available_protocols()
         near = get_close_matches(scheme.lower(), known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
         raise OSError(errno.EPROTONOSUPPORT, f"{error}; {hint}", url) from error
-    return fs, str(key)
 
 
 @contextmanager
@@ -253,6 +343,9 @@ def _as_os_error(path: str) -> Iterator[None]:
     """Drivers raise what they like; behind this door it is an OSError that names the path."""
     try:
         yield
+    except TimeoutError as error:
+        text = str(error) or "no answer within the time limit"
+        raise OSError(errno.ETIMEDOUT, text, path) from error
     except OSError:
         raise
     except Exception as error:
@@ -260,4 +353,4 @@ def _as_os_error(path: str) -> Iterator[None]:
 
 
 def _refuse(path: str) -> NoReturn:
-    raise OSError(errno.EROFS, "remote stores are opened for reading only", path)
+    raise OSError(errno.EROFS, "remote stores are opened for reading only, or for whole objects", path)

@@ -53,8 +53,8 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
         "--digests",
         metavar="PATH",
         type=absolute,
-        help="compare what brokers shipped there (their digestShipPath); STORE and --namesrv are then only "
-        "used to read entries where digests differ",
+        help="compare what brokers shipped there (their digestShipPath, a directory or URL); STORE and "
+        "--namesrv are then only used to read entries where digests differ",
     )
     parser.add_argument("--cluster", metavar="NAME", help="with --namesrv: only groups of this cluster")
     parser.add_argument(

@@ -234,10 +234,10 @@ def test_nothing_is_written_of_a_scan_that_the_end_cut_short(log: Log, env: Env,
     (tmp_path / "shared").mkdir()
     pace = Pace(0)
     one: Any = shipper(env, store, tmp_path / "shared", 0, pace)
-    replica, tasks = one._look()
+    there, replica, tasks = one._look()
     pace.stop()
     with pytest.raises(OSError, match="the program ends"):
-        one._ship_segment(replica, tasks[0])
+        one._ship_segment(there, replica, tasks[0])
     assert list((tmp_path / "shared").iterdir()) == []
 
 

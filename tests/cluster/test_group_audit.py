@@ -138,7 +138,8 @@ def test_brokers_ship_digests(new_group: Callable[..., LocalCluster], tmp_path: 
 
 def test_wrong_settings_are_told_at_the_start(tmp_path: Path) -> None:
     for lines, said in (
-        ("digestShipPath=s3://bucket/digests", "expected a directory of this machine"),
+        ("digestShipPath=s3://", "expected a directory, or a URL as s3://bucket/digests"),
+        ("digestShipPath=s33://bucket/digests", "did you mean 's3'?"),
         ("digestShipPaht=/x", "did you mean 'digestShipPath'?"),
         ("digestShipIntervalMs=5", "expected 100 to"),
     ):
@@ -149,18 +150,31 @@ def test_wrong_settings_are_told_at_the_start(tmp_path: Path) -> None:
         assert said in done.stderr
 
 
-@pytest.mark.parametrize("setting", ["digestShipPath"])
-def test_without_pyarrow_the_setting_is_refused(setting: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "place", "extra"),
+    [
+        ("pyarrow", "/tmp", "spark"),
+        ("fsspec", "memory://digests", "spark"),
+        ("fsspec", "s3://bucket/digests", "s3"),
+        ("s3fs", "s3://bucket/digests", "s3"),
+    ],
+)
+def test_without_its_packages_the_setting_is_refused(
+    module: str, place: str, extra: str, tmp_path: Path
+) -> None:
     hidden = tmp_path / "hide"
     hidden.mkdir()
-    (hidden / "pyarrow.py").write_text("raise ImportError('hidden')\n")
+    (hidden / f"{module}.py").write_text("raise ImportError('hidden')\n")
     conf = tmp_path / "broker.conf"
-    conf.write_text(f"dLegerPeers=n0-127.0.0.1:40911\n{setting}={tmp_path}\nstorePathRootDir={tmp_path}/s\n")
+    conf.write_text(
+        f"dLegerPeers=n0-127.0.0.1:40911\ndigestShipPath={place}\nstorePathRootDir={tmp_path}/s\n"
+    )
     command = [sys.executable, "-m", "broker", "-c", str(conf)]
     environment = {"PYTHONPATH": f"{hidden}:{ROOT}", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 2
-    assert "pip install 'dledger[spark]'" in done.stderr
+    assert "digestShipPath" in done.stderr
+    assert f"pip install 'dledger[{extra}]'" in done.stderr
     assert not (tmp_path / "s").exists()

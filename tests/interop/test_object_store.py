@@ -1,4 +1,4 @@
-"""Stores behind the S3 protocol: s3fs as it is, against a server on this machine."""
+"""Stores and digests behind the S3 protocol: s3fs as it is, against a server on this machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from chaos.cluster import find_base_port
+from chaos.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
 from tests.audit.store_builder import rewrite, sample_log, write_group
+from tests.cluster.test_group_audit import SEGMENT, TOPIC, codes, load_while, spark_audit
 from tests.interop.conftest import cache, install
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +31,8 @@ for path in sorted(root.rglob("*")):
     if path.is_file():
         there.put_file(str(path), f"replicas/{path.relative_to(root)}")
 """
+
+MAKE_BUCKET = "import s3fs, sys; s3fs.S3FileSystem().mkdir(sys.argv[1])"
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +100,75 @@ def test_a_bucket_that_is_not_there_is_no_clean_audit(s3: tuple[dict[str, str], 
     done = subprocess.run(command, env=s3[0], capture_output=True, text=True, timeout=120)
     assert done.returncode == 4, done.stdout
     assert "s3://nowhere/n0" in done.stdout
+
+
+@pytest.mark.interop
+def test_brokers_ship_digests_to_s3_and_try_again_until_there_is_a_bucket(
+    s3: tuple[dict[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment, requests = s3
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    place = "s3://digests/of=all"
+    spec = ClusterSpec(
+        base_port=find_base_port(start=23500),
+        segment_size=SEGMENT,
+        broker={"digestShipPath": place, "digestShipIntervalMs": "500"},
+    )
+    group = LocalCluster.create(tmp_path / "group", spec)
+
+    logs = tmp_path / "group" / "logs"
+
+    def said(event: str) -> list[int]:
+        """How often each broker said it, in its log."""
+        files = [list((logs / f"broker-{node}").rglob("*.log")) for node in spec.node_ids]
+        return [sum(path.read_text().count(event) for path in paths) for paths in files]
+
+    def tries() -> int:
+        return sum("rows.parquet" in line and "404" in line for line in requests.read_text().splitlines())
+
+    group.start()
+    try:
+        group.create_topic(TOPIC, 4)
+        once = [1] * spec.nodes
+        failed, again = "digests not shipped", "digests shipped again"
+        wait_for(
+            lambda: (tries() >= 24 and 0 not in said(failed)) or None,
+            60,
+            lambda: f"{tries()} requests in vain, {said(failed)} lines",
+        )
+        assert said(failed) == once, "not one a round"
+        subprocess.run([sys.executable, "-c", MAKE_BUCKET, "digests"], check=True, timeout=120)
+        wait_for(lambda: 0 not in said(again) or None, 60, lambda: "no round")
+        reports = []
+
+        def audit_meanwhile() -> None:
+            for _ in range(2):
+                reports.append(spark_audit("--digests", place, "--namesrv", group.namesrv_addr))
+
+        load_while(group, audit_meanwhile)
+        group.wait_caught_up()
+        committed = group.committed_index(group.wait_leader())
+
+        def all_shipped() -> bool | None:
+            reports.append(spark_audit("--digests", place))
+            return reports[-1][1]["compared_up_to"] >= committed or None
+
+        wait_for(all_shipped, 60, lambda: str(reports[-1]))
+        assert (said(failed), said(again)) == (once, once)
+    finally:
+        group.stop()
+    for code, report in reports:
+        assert (code, codes(report)) == (0, []), report["findings"]
+    assert min(replica["segments"] for replica in reports[-1][1]["replicas"]) >= 3
+    asked = [line for line in requests.read_text().splitlines() if "/digests" in line]
+    assert any("PUT /digests/" in line for line in asked)
+    assert not any("HEAD /digests/" in line for line in asked)
+    assert not any("uploads" in line for line in asked), "one PUT an object"
+    command = [sys.executable, "-m", "spark", "audit", "--json", "--digests", place]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    on_spark = json.loads(done.stdout)
+    # The brokers went on to ship until they ended.
+    assert on_spark["compared_up_to"] >= reports[-1][1]["compared_up_to"]
+    assert len(on_spark["replicas"]) == spec.nodes

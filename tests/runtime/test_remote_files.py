@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import pickle
@@ -15,12 +16,23 @@ import pytest
 
 from runtime import remote_files
 from runtime.files import Files, OsFiles
-from runtime.remote_files import BLOCK, MAX_AHEAD, FsspecFile, absolute, files_for, is_url
+from runtime.publish import read_file, replace_file
+from runtime.remote_files import (
+    BLOCK,
+    MAX_AHEAD,
+    FsspecFile,
+    FsspecFiles,
+    absolute,
+    check_driver,
+    files_for,
+    is_url,
+)
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group
 
 fsspec = pytest.importorskip("fsspec")
+from fsspec.asyn import AsyncFileSystem  # noqa: E402 - may be missing
 
 
 @pytest.fixture
@@ -105,6 +117,7 @@ def test_nothing_is_written(tmp_path: Path, memory: str) -> None:
         lambda: files.open(name, create=True),
         lambda: files.mkdir(name),
         lambda: files.rename(name, name),
+        lambda: replace_file(files, name, b"x"),
         lambda: files.unlink(name),
         lambda: files.rmtree(name),
         lambda: files.sync_dir(name),
@@ -120,6 +133,37 @@ def test_nothing_is_written(tmp_path: Path, memory: str) -> None:
     assert bytes(file.view()) == b"top"
 
 
+def test_whole_objects_are_written_where_that_was_asked_for(memory: str) -> None:
+    files = pickle.loads(pickle.dumps(files_for(memory, writable=True)))
+    assert isinstance(files, FsspecFiles)
+    assert read_file(files, f"{memory}/a/b=%2F/x") is None
+    replace_file(files, f"{memory}/a/b=%2F/x", b"one")
+    replace_file(files, f"{memory}/a/c", b"two")
+    replace_file(files, f"{memory}/ab", b"beside")
+    assert (files.listdir(memory), files.listdir(f"{memory}/a")) == (["a", "ab"], ["b=%2F", "c"])
+    replace_file(files, f"{memory}/a/b=%2F/x", b"one and more")
+    assert read_file(files_for(memory), f"{memory}/a/b=%2F/x") == b"one and more"
+    files.unlink(f"{memory}/a/c")
+    files.unlink(f"{memory}/a/c")
+    assert files.listdir(f"{memory}/a") == ["b=%2F"]
+    files.rmtree(f"{memory}/a")
+    files.rmtree(f"{memory}/a")
+    assert files.listdir(memory) == ["ab"], "what only begins alike stays"
+    for write in (files.mkdir, files.sync_dir, files.lock, files.open):
+        with pytest.raises(OSError) as caught:
+            write(f"{memory}/ab")
+        assert caught.value.errno == errno.EROFS
+
+
+def test_a_small_file_is_read_whole_though_its_listing_is_old(memory: str) -> None:
+    writer, reader = files_for(memory, writable=True), files_for(memory)
+    replace_file(writer, f"{memory}/x", b"short")
+    assert reader.size(f"{memory}/x") == 5
+    replace_file(writer, f"{memory}/x", b"a longer one")
+    assert reader.open_read(f"{memory}/x").pread(100, 0) == b"a lon", "its length was asked for before"
+    assert read_file(reader, f"{memory}/x") == b"a longer one"
+
+
 @pytest.mark.parametrize(
     ("url", "text"),
     [
@@ -129,15 +173,30 @@ def test_nothing_is_written(tmp_path: Path, memory: str) -> None:
     ],
 )
 def test_an_unknown_scheme_is_named(url: str, text: str) -> None:
-    with pytest.raises(OSError, match=text):
-        files_for(url)
+    for ask in (files_for, check_driver):
+        with pytest.raises(OSError, match=text):
+            ask(url)
 
 
 def test_without_fsspec_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     assert isinstance(files_for("/plain"), OsFiles), "plain paths do not need it"
-    with pytest.raises(OSError, match="pip install"):
-        files_for("s3://bucket/x")
+    for ask in (files_for, check_driver):
+        with pytest.raises(OSError, match=r"pip install 'dledger\[s3\]'"):
+            ask("s3://bucket/x")
+        with pytest.raises(OSError, match=r"pip install 'dledger\[spark\]'"):
+            ask("memory://x")
+
+
+def test_a_driver_that_cannot_connect_is_an_oserror_and_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str, **options: object) -> None:
+        raise RuntimeError("no route to host")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", refuse)
+    with pytest.raises(OSError, match="no route to host") as caught:
+        files_for("memory://x")
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, "memory://x")
+    check_driver("memory://x")
 
 
 class Driver:
@@ -218,6 +277,52 @@ def test_whatever_a_driver_raises_is_an_oserror_with_the_name(monkeypatch: pytes
         with pytest.raises(OSError, match="RuntimeError: 403 forbidden") as caught:
             ask()
         assert caught.value.filename
+
+
+class Silent(AsyncFileSystem):  # type: ignore[misc]
+    """A server that takes every request and says nothing."""
+
+    protocol = "silent"
+
+    async def _silence(self, *args: object, **options: object) -> None:
+        await asyncio.Event().wait()
+
+    _pipe_file = _cat_file = _ls = _info = _rm_file = _silence
+
+
+def test_a_writer_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.register_implementation("silent", Silent, clobber=True)
+    monkeypatch.setattr(remote_files, "REQUEST_LIMIT_S", 0.1)
+    files = files_for("silent://place/x", writable=True)
+    assert isinstance(files, FsspecFiles)
+    for ask in (
+        lambda: files.put("silent://place/x/y", b"1"),
+        lambda: files.get("silent://place/x/y"),
+        lambda: files.unlink("silent://place/x/y"),
+        lambda: files.rmtree("silent://place/x/y"),
+        lambda: files.listdir("silent://place/x"),
+        lambda: files.exists("silent://place"),
+    ):
+        with pytest.raises(TimeoutError, match="no answer within the time limit") as caught:
+            ask()
+        assert caught.value.errno == errno.ETIMEDOUT and str(caught.value.filename).startswith("silent://")
+
+
+def test_an_empty_object_of_which_no_range_can_be_had_is_empty(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_for(memory, writable=True)
+    replace_file(files, f"{memory}/empty", b"")
+    replace_file(files, f"{memory}/full", b"x")
+
+    def cat_file(fs: Any, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        raise RuntimeError("416 no such range")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "cat_file", cat_file)
+    assert read_file(files, f"{memory}/empty") == b""
+    for name in ("full", "none"):
+        with pytest.raises(OSError, match="416"):
+            read_file(files, f"{memory}/{name}")
 
 
 def test_stores_in_an_object_store_are_audited_with_the_same_findings(tmp_path: Path, memory: str) -> None:
