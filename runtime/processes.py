@@ -46,15 +46,16 @@ class ProcessWorkers:
             raise
 
     def _submit(self, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        if self._children:
+        if len(self._children) >= self.jobs:
             return self._pool.submit(job, *args, **kwargs)
+        # The pool starts one process at a time, as they are needed.
         others = multiprocessing.active_children()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # children inherit it
         try:
             future = self._pool.submit(job, *args, **kwargs)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self._children = [child for child in multiprocessing.active_children() if child not in others]
+        self._children += [child for child in multiprocessing.active_children() if child not in others]
         return future
 
     def close(self) -> None:
@@ -62,9 +63,14 @@ class ProcessWorkers:
         if not self._abandoned:
             self._pool.shutdown()
             return
-        self._pool.shutdown(wait=False, cancel_futures=True)
         for child in self._children:
             child.terminate()
+        # Waited for in a thread, as it may never end; without, it may find its pipes closed at the exit.
+        ending = threading.Thread(
+            target=self._pool.shutdown, kwargs={"cancel_futures": True}, name="end of workers", daemon=True
+        )
+        ending.start()
+        ending.join(CLOSE_LIMIT_S)
         for child in self._children:
             child.join(CLOSE_LIMIT_S)
 
