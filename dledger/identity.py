@@ -111,6 +111,7 @@ class StoreFiles:
             bases=snapshots.catalog.bases(),
             begins=snapshots.catalog.begins,
             replace=snapshots.catalog.replacing,
+            killed=not clean,
         )
         if snapshots.catalog.begins and log.begin_pos == 0:
             await snapshots.catalog.say_begins(0)  # emptied: what comes must not pass for left over

@@ -23,8 +23,10 @@ from dledger.log.tail import first_part
 from dledger.log.terms import TermTable
 from formats.entry import HEADER_SIZE, INDEX_UNIT, unpack_header
 from formats.store_files import DATA_DIR, INDEX_DIR
-from runtime import Lane
+from runtime import File, Lane
 
+AGAIN_BYTES = 1024 * 1024
+"""Of one job that writes again what is there."""
 CLOSE_LIMIT_S = 5.0
 """How long a close waits for a disk that does not answer."""
 
@@ -43,12 +45,14 @@ class LogStore(FlushedLog):
         bases: Mapping[int, LogBase] | None = None,
         begins: int | None = None,
         replace: bool = False,
+        killed: bool = True,
     ) -> Recovered:
         """Recover, make what was believed durable (S2), and clear away what was not.
 
         `on_doubt` is called, before anything is cut, when more may be gone than a torn tail. `bases`: the
         store's snapshots by pos; `begins`: pos at which the store says that its log begins, None when it
         says nothing. `replace`: an install was cut short after its point of no return: the log is emptied.
+        `killed`: the last run did not end in good order.
         """
         run = self._env.workers.run
         if replace:
@@ -96,6 +100,11 @@ class LogStore(FlushedLog):
         await self._erase_header(found.end_pos)
         for pos in found.missing_blanks:
             await self.write_blank(pos)
+        if killed and not power_lost:
+            begin = base.pos if mark is None else mark.pos + mark.size
+            if begin > found.end_pos:
+                begin = min(found.scanned, default=found.end_pos)  # the unit lies
+            await self._write_again(begin, found.end_pos)
         for start in found.scanned:
             if self._segments.has(start):
                 await run(Lane.FLUSH, self._segments.file(start).fdatasync)
@@ -122,11 +131,22 @@ class LogStore(FlushedLog):
         start = self._segments.start_of(pos)
         if not self._segments.has(start) or pos - start + HEADER_SIZE > self._segments.size:
             return
-        file = self._segments.file(start)
-        if any(await run(Lane.DISK, self._segments.pread_around_errors, start, HEADER_SIZE, pos - start)):
-            await run(Lane.FLUSH, write_synced, file, [bytes(HEADER_SIZE)], pos - start)
-        else:
-            await run(Lane.FLUSH, file.fdatasync)  # zeros of a cut that was killed before its fsync (S2)
+        # Zeros or not: those of a cut that was killed may be in the page cache alone (S2).
+        await run(Lane.FLUSH, write_synced, self._segments.file(start), [bytes(HEADER_SIZE)], pos - start)
+
+    async def _write_again(self, pos: int, end: int) -> None:
+        """Dirty the pages of entries that no index unit calls durable, so that the next fsync means them.
+
+        The last run may have been killed between an fsync that failed and its marker (S3): the kernel then
+        shows what the disk does not have, and calls it clean.
+        """
+        run = self._env.workers.run
+        while pos < end:
+            start = self._segments.start_of(pos)
+            size = min(AGAIN_BYTES, end - pos, start + self._segments.size - pos)
+            if self._segments.has(start):
+                await run(Lane.FLUSH, _write_same, self._segments.file(start), pos - start, size)
+            pos += size
 
     async def _retire(self, start: int) -> None:
         path = self._segments.remove(start)
@@ -328,3 +348,12 @@ class LogStore(FlushedLog):
         self._segments.close()
         self._index.close()
         return not self._failed
+
+
+def _write_same(file: File, at: int, size: int) -> None:
+    """Blocking. What cannot be read is rot, and stays as it is."""
+    try:
+        data = file.pread(size, at)
+    except OSError:
+        return
+    file.pwritev([data], at)
