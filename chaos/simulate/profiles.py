@@ -204,7 +204,8 @@ PROFILES: dict[str, Profile] = {
     ),
     "rot": Profile((ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT), marks=(FAULTY, REPAIRED)),
     "rot-elsewhere": Profile(
-        (ROT, ROT_INDEX, ROT_VOTES, LOSE_SEGMENT, GROW, SHRINK, KILL, POWER_CRASH, CUT),
+        # Two cuts: the others often have to pass, while a node is not whole yet.
+        (ROT, ROT_INDEX, ROT_VOTES, LOSE_SEGMENT, GROW, SHRINK, KILL, POWER_CRASH, CUT, CUT, ISOLATE),
         spares=2,
         marks=(FAULTY, REPAIRED, VOTES_LOST, ADDED),
     ),
