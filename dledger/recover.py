@@ -43,9 +43,11 @@ from formats.entry import (
     BLANK_MAGIC,
     HEADER_SIZE,
     INDEX_UNIT_SIZE,
+    MAGIC,
     MIN_BLANK_SIZE,
     Kind,
     encode_entry,
+    unpack_header,
 )
 from formats.record import system_record, system_record_size
 from formats.store_files import (
@@ -136,6 +138,8 @@ def inspect(files: Files, node_dir: str) -> tuple[Report, Identity, Walk]:
     if log.last_index < known:
         why = log.stopped_by or "the log ends before"
         rotten = f"entries {log.last_index + 1}..{known} were here and cannot be read ({why})"
+    elif behind := _entries_behind(files, node_dir, identity.segment_size, log):
+        rotten = f"the log can be read up to entry {log.last_index}, but {behind} behind it holds entries"
     report = Report(
         node_dir,
         identity.group,
@@ -182,6 +186,23 @@ async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = Fa
     finally:
         lock.close()
     return report
+
+
+def _entries_behind(files: Files, node_dir: str, segment_size: int, log: Walk) -> str:
+    """Name of a segment behind the log's end that begins with an entry; empty when there is none.
+
+    Without an index, and with an old checkpoint, nothing else tells that the log went on.
+    """
+    for start in segment_starts(files, node_dir, segment_size):
+        if start >= log.end_pos:
+            file = files.open(f"{node_dir}/{DATA_DIR}/{segment_name(start)}")
+            try:
+                head = unpack_header(file.pread(HEADER_SIZE, 0))
+            finally:
+                file.close()
+            if head.magic == MAGIC and head.pos == start:
+                return segment_name(start)
+    return ""
 
 
 class _Forced:

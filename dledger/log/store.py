@@ -27,6 +27,7 @@ from runtime import File, Lane
 
 AGAIN_BYTES = 1024 * 1024
 """Of one job that writes again what is there."""
+_BLOCK = 4096
 CLOSE_LIMIT_S = 5.0
 """How long a close waits for a disk that does not answer."""
 
@@ -351,9 +352,13 @@ class LogStore(FlushedLog):
 
 
 def _write_same(file: File, at: int, size: int) -> None:
-    """Blocking. What cannot be read is rot, and stays as it is."""
+    """Blocking. A block that cannot be read is rot, which recovery has noted, and stays as it is."""
     try:
         data = file.pread(size, at)
     except OSError:
+        if size > _BLOCK:
+            half = size // 2
+            _write_same(file, at, half)
+            _write_same(file, at + half, size - half)
         return
     file.pwritev([data], at)

@@ -236,8 +236,13 @@ def test_what_is_given_up_does_not_come_back(tmp_path: Path, ports: list[int], i
                 offset += header.size
             segment.seek(offset + HEADER_SIZE)
             segment.write(b"rot")
-        if index_lost:
+        if index_lost:  # and with it all that says how far the log went, but for the segments themselves
             shutil.rmtree(directory / "index")
+            (directory / "checkpoint").unlink()
+        before = contents(directory / "data")
+        with pytest.raises(RecoverRefused, match="--cut-damage"):
+            await force_single(production_env("x"), str(tmp_path / name), yes=True)
+        assert contents(directory / "data") == before
         await force_single(production_env("x"), str(tmp_path / name), yes=True, cut_damage=True)
         assert [file.name for file in (directory / "data").iterdir()] == [segment_name(0)]
         group.start(name)
