@@ -1,8 +1,8 @@
 """The replicated state as bytes: the parts of a boundary snapshot, and what a broker's own state file holds.
 
 Equal states have equal bytes (safety.md S20): everything is sorted. A large state takes seconds to pack, so a
-copy of it is taken first, quickly, and packed in pieces: whoever packs lets others run after each one that is
-large (PIECE), or empty.
+copy of it is taken first, quickly, and packed in pieces: whoever packs lets others run meanwhile
+(`runtime.pieces`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Chunk, LogReader
 from formats.consume_queue import UNITS_PER_FILE
 from formats.state import ReplicatedState
-from formats.state_codec import PIECE, copy_state, part_pieces, queue_ends, unpack_parts
+from formats.state_codec import copy_state, part_pieces, queue_ends, unpack_parts
 from formats.state_file import (
     SNAPSHOT_FILE,
     CorruptSnapshot,
@@ -36,6 +36,7 @@ from formats.state_file import (
 )
 from runtime.env import Env
 from runtime.files import Files
+from runtime.pieces import gathered
 from runtime.publish import publish, read_file
 from runtime.workers import Lane
 
@@ -60,8 +61,6 @@ class StoreLimits:
     """The same for one queue."""
     write_group: int = 64
     """Queues written by one worker job."""
-    pack_pause_s: float = 0.001
-    """For everybody else, after each piece of a snapshot that was packed."""
 
 
 class MessageStore:
@@ -208,12 +207,8 @@ class MessageStore:
             for queue, last in targets:
                 if queue.synced < last:
                     await self._sync(queue, last)
-            body = bytearray()
-            for piece in pieces:
-                body += piece
-                if not piece or len(piece) >= PIECE:
-                    await asyncio.sleep(self.limits.pack_pause_s)
-            data = await self._env.workers.run(Lane.DISK, seal_snapshot, bytes(body))
+            packed = await gathered(("state", piece) for piece in pieces)
+            data = await self._env.workers.run(Lane.DISK, seal_snapshot, packed["state"])
             path = f"{self._state_dir}/{SNAPSHOT_FILE}"
             await publish(self._env.files, self._env.workers, Lane.DISK, path, data)
             self.snapshot_index = applied

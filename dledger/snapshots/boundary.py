@@ -22,13 +22,10 @@ from formats.entry import HEADER_SIZE, unpack_header
 from formats.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_TIMESTAMP_AT
 from formats.snapshot import make_manifest
 from runtime import Env, Lane
+from runtime.pieces import gathered
 
 MAX_WAITING = 2
 """Snapshots in memory that wait to be written; a boundary that comes then gets none."""
-PAUSE_BYTES = 16 * 1024
-"""Of a host's state, after which others run; also after an empty piece."""
-PAUSE_S = 0.001
-"""How long they run."""
 HEAD_BYTES = HEADER_SIZE + 88
 """Of an entry: its header and the fixed part of its record."""
 _HEAD = struct.Struct(">4xi28xi")
@@ -93,7 +90,7 @@ class BoundarySnapshots:
         if term is None or taken.index < log.first_index:
             return  # an install replaced the log meanwhile
         try:
-            parts = await _gathered(taken.pieces)
+            parts = await gathered(taken.pieces)
             entry, _ = await log.read_range(taken.index, taken.index)
             manifest = await self._env.workers.run(
                 Lane.DISK,
@@ -121,19 +118,6 @@ class BoundarySnapshots:
         self.taken += 1
         self._env.log.info("snapshot", index=taken.index, pos=taken.pos, digest=manifest.digest[:16])
         self._on_published()
-
-
-async def _gathered(pieces: Iterator[tuple[str, bytes]]) -> dict[str, bytes]:
-    """Whole parts. Others run between two pieces: those of a large state take seconds together."""
-    parts: dict[str, bytearray] = {}
-    size = 0
-    for name, piece in pieces:
-        parts.setdefault(name, bytearray()).extend(piece)
-        size += len(piece) or PAUSE_BYTES
-        if size >= PAUSE_BYTES:
-            size = 0
-            await asyncio.sleep(PAUSE_S)
-    return {name: bytes(data) for name, data in parts.items()}
 
 
 def store_time_of(head: bytes) -> int:
