@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ import pytest
 
 from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from client.message import Message
-from client.sync import Producer
+from client.offsets import FromWhere
+from client.sync import Producer, PullConsumer
+from runtime.env import production_env
 
 pytestmark = pytest.mark.spark
 
@@ -80,6 +83,45 @@ def test_statistics_and_accounts_of_a_live_group(spark: Any, sent: Sent, tmp_pat
     gone = tmp_path / "acks.jsonl"
     gone.write_text("\n".join([json.dumps({**json.loads(lines[7]), "id": "GONE"}), *lines[8:]]))
     assert account(spark, live(sent), str(gone)).counts.get("LOST") == 1
+
+
+def test_accounts_of_a_live_group_with_where_its_consumers_stand(
+    spark: Any, sent: Sent, tmp_path: Path
+) -> None:
+    from spark.jobs.accounting import account
+    from spark.jobs.consumer_offsets import offsets_of_lag
+    from spark.jobs.lag_live import lag_live
+
+    def accounted() -> Any:
+        env = production_env("test")
+        try:
+            lag = asyncio.run(lag_live(env, sent.group.namesrv_addr, consumers=("CG_jobs",), topics=(TOPIC,)))
+        finally:
+            env.workers.close()
+        stand = offsets_of_lag(lag)
+        return account(spark, live(sent), str(sent.acks), offsets=stand, consumed=str(worked))
+
+    worked, read = tmp_path / "worked.jsonl", []
+    with PullConsumer("CG_jobs", sent.group.namesrv_addr) as consumer:
+        queues = consumer.queues(TOPIC)
+        expected = sum(consumer.highest(queue) for queue in queues[:2])
+        consumer.assign(queues[:2], start=FromWhere.FIRST)
+        while len(read) < expected:
+            read += consumer.poll()
+        consumer.commit()
+        worked.write_text("".join(json.dumps({"id": message.message_id}) + "\n" for message in read[1:]))
+        result = accounted()
+        (one,) = result.consumers
+        assert (one.passed, one.waiting, one.worked) == (expected, MESSAGES - expected, expected - 1)
+        assert result.counts == {"UNCONSUMED": MESSAGES - expected, "SKIPPED": 1}
+        assert read[0].message_id in {found.id for found in result.findings if found.code == "SKIPPED"}
+        consumer.assign(queues, start=FromWhere.FIRST)
+        while len(read) < MESSAGES:
+            read += consumer.poll()
+        consumer.commit()
+        worked.write_text("".join(json.dumps({"id": message.message_id}) + "\n" for message in read))
+        result = accounted()
+        assert (result.exit_code, result.consumers[0].passed) == (0, MESSAGES), result.counts
 
 
 def test_an_archive_goes_on_behind_a_killed_leader_and_is_replayed(
