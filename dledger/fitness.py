@@ -1,10 +1,11 @@
 """Whether this node is fit to lead: rot, a full disk, a disk that does not answer (feature R11).
 
 A sick node votes, but does not stand. A sick leader hands over to a voter that is healthy and up to date,
-if there is one; it does not try again at once, so that leadership does not bounce. A leader whose disk has
-stalled steps down when that does not work: it could acknowledge nothing. If all are full somebody must lead
-all the same, so that what is stored can be read: a node that has seen no leader for long stands although it
-is full.
+if there is one; it does not try again at once, so that leadership does not bounce. A leader that can
+acknowledge nothing steps down when that does not work: its disk has stalled, or an entry that is not
+committed is rotten here and nobody can repair it, so that nothing behind it can be sent. If all are full
+somebody must lead all the same, so that what is stored can be read: a node that has seen no leader for long
+stands although it is full.
 
 Everything gets better by itself: when entries are repaired, when room returns, when the disk answers.
 """
@@ -135,7 +136,6 @@ class Fitness:
     async def _relieve(self) -> None:
         """A sick leader gives leadership to a healthy voter."""
         now = asyncio.get_running_loop().time()
-        stalled = bool(self.flags & Health.STALLED)
         rot_only = self.flags == Health.FAULTY and now - self._faulty_since < self._config.repair_limit_s
         if self._events.elector.role is not Role.LEADER or not self.flags or rot_only or now < self._retry_at:
             return
@@ -144,24 +144,40 @@ class Fitness:
         if target is not None:
             self._say.warning("this leader is sick: handing over", health=_text(self.flags), to=target)
             moved = await self._leadership.transfer(target, self._config.disk_stall_s)
-        if not moved and stalled and self._events.elector.role is Role.LEADER:
-            self._say.error("the disk does not answer: stepping down")
+        stuck = self._stuck()
+        if not moved and stuck and self._events.elector.role is Role.LEADER:
+            self._say.error("this leader can acknowledge nothing: stepping down", because=stuck)
             self._events.perform(self._events.elector.step_down(asyncio.get_running_loop().time()))
         elif not moved and target is not None:
             self._retry_at = asyncio.get_running_loop().time() + BACK_OFF_S
 
+    def _stuck(self) -> str:
+        """Why this node, as the leader, can acknowledge nothing; empty when it can."""
+        if self.flags & Health.STALLED:
+            return "the disk does not answer"
+        rotten = self._last_rotten()
+        if rotten > self._events.commit_index:
+            return f"entry {rotten} is rotten, not committed, and nobody repaired it"
+        return ""
+
+    def _last_rotten(self) -> int:
+        """Index; -1 when nothing is."""
+        return max((last for _, last in self._log.faulty), default=-1)
+
     def _healthy_voter(self) -> str | None:
-        """The most advanced voter that says it is healthy and holds what is committed."""
+        """The most advanced voter that says it is healthy and holds what is committed, and what is rotten
+        here: to one that lacks that, nothing behind it could be sent."""
         leader = self._replicator.leader
         elector = self._events.elector
         if leader is None:
             return None
+        needed = max(self._events.commit_index, self._last_rotten())
         fit = [
             (leader.watermark(peer), peer)
             for peer in elector.voters
             if elector.peer_health.get(peer) == Health.GOOD
             and peer in leader.progress
-            and leader.watermark(peer) >= self._events.commit_index
+            and leader.watermark(peer) >= needed
         ]
         return max(fit)[1] if fit else None
 

@@ -8,6 +8,7 @@ from node_group import SETTINGS
 
 from chaos.sim import World
 from dledger.client import DLedgerClient
+from dledger.host import Role
 from formats.entry import HEADER_SIZE, Kind
 from runtime.env import Env
 
@@ -232,4 +233,30 @@ def test_no_snapshot_is_made_of_a_rotten_entry() -> None:
         process.loop.call_soon(lambda: process.loop.create_task(again(), name="again"))
         world.run_for(1)
         assert not snapshots.catalog.has(SEGMENT)
+        group.settle()
+
+
+def test_a_leader_whose_own_entry_nobody_can_have_gives_way() -> None:
+    """Found by simulation (profile misdirected, seed 261124187): it could commit nothing, and led for ever."""
+    with World(12, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        last = group.fill(20)
+        world.run_for(2)
+        rest = group.followers()
+        world.kill(group.await_leader())
+        world.isolate(rest[0])
+        world.run_for(1)
+        for name in rest:
+            group.disk(name).misdirect(f"/store/dledger-{name}/data")
+        world.heal()
+        world.run_until(lambda: any(group.nodes[name].log.faulty for name in rest), 10)
+        (sick,) = (name for name in rest if group.nodes[name].log.faulty)
+        assert list(group.nodes[sick].log.faulty) == [(last + 1, last + 1)]  # what opens its term
+        for name in NAMES:
+            group.disk(name).mend()
+            if not group.alive(name):
+                group.start(name)
+        world.run_for(3)
+        assert group.nodes[sick].elector.role is Role.LEADER  # a peer that has it may come back
+        world.run_until(lambda: group.leader() not in (sick, None), 5)
         group.settle()
