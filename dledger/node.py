@@ -51,6 +51,8 @@ from formats.store_files import Checkpoint, HardState, Identity
 from runtime import Env, Lane
 from runtime.tls import PeerTls
 
+QUESTION_BITS = 62
+"""Questions for read points are numbered from a random number of so many bits: see `ReadPoints`."""
 REMOVED = "this node was removed from the group: stop it, or add it again"
 ALL_LOST_POWER = (
     "all voters lost power under ASYNC_FLUSH: acknowledged entries may be gone, the longest log wins"
@@ -96,7 +98,7 @@ class Node(Conversation):
         self.snapshots = Snapshots(
             env, config, self.log, host, self._peers, self._replicator, self._members.state_at, self
         )
-        self._reads = ReadPoints(config, self._peers, self)
+        self._reads = ReadPoints(config, self._peers, self, env.random.getrandbits(QUESTION_BITS))
         self._requests = ClientRequests(self, self._reads)
         self._versions = Versions(config)
         # Until the store is open this node is an empty learner, so that it can be asked at any time.

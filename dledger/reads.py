@@ -97,7 +97,9 @@ class _Applying:
 class ReadPoints:
     """One per node. All methods run on the loop."""
 
-    def __init__(self, config: NodeConfig, peers: Peers, events: ReadEvents) -> None:
+    def __init__(self, config: NodeConfig, peers: Peers, events: ReadEvents, first_number: int = 0) -> None:
+        """`first_number`: questions are numbered from there. A leader may still answer one that this node
+        asked before it was restarted; so no two lives of a node may use the same numbers."""
         self._config = config
         self._peers = peers
         self._events = events
@@ -106,7 +108,7 @@ class ReadPoints:
         self._applying: list[_Applying] = []
         self._waiting = 0
         self._order = 0
-        self._number = 0
+        self._number = first_number
         self._scheduled = False
         self._retry: asyncio.TimerHandle | None = None
         self.rounds = 0

@@ -427,7 +427,10 @@ class Elector:
             return None
         if now < self._quiet_until:
             return VoteResult.REJECT_TERM_NOT_READY
-        if request.term > self.term and (self.state is State.LEADER or self._sticks(now)):
+        # A late answer to an old question of this node's may have raised its term to the candidate's: that
+        # must not end a promise that a lease counts on. (Who has voted for this candidate may again.)
+        promised = bool(self._settings.lease_s) and self.vote is None
+        if (request.term > self.term or promised) and (self.state is State.LEADER or self._sticks(now)):
             return VoteResult.REJECT_ALREADY_HAS_LEADER
         return None
 

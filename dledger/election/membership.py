@@ -20,6 +20,8 @@ from typing import Any
 from formats.store_files import Identity
 
 _MAX_TEXT = 512
+_MAX_NAME = 128
+"""Of a node id and an incarnation: both must fit into the slot of a vote."""
 _MAX_ITEMS = 64
 """Members, and things told of itself, in a hello."""
 _MAX_NUMBER = 1 << 40
@@ -81,8 +83,8 @@ def decode_hello(value: object) -> Hello:
         protocol = value["protocol"]
         return Hello(
             group=_text(value["group"], "group"),
-            node=_text(value["node"], "node"),
-            incarnation=_text(value["incarnation"], "incarnation"),
+            node=_name(value["node"], "node"),
+            incarnation=_name(value["incarnation"], "incarnation"),
             cluster=_text(value["cluster"], "cluster"),
             protocol_min=_number(protocol[0], "protocol"),
             protocol_max=_number(protocol[1], "protocol"),
@@ -100,6 +102,12 @@ def decode_hello(value: object) -> Hello:
 def _text(item: object, name: str) -> str:
     if not isinstance(item, str) or len(item) > _MAX_TEXT:
         raise HelloRefused(f"hello: {name} is no text of at most {_MAX_TEXT} characters")
+    return item
+
+
+def _name(item: object, name: str) -> str:
+    if not isinstance(item, str) or len(item.encode(errors="replace")) > _MAX_NAME:
+        raise HelloRefused(f"hello: {name} is no text of at most {_MAX_NAME} bytes")
     return item
 
 

@@ -18,7 +18,7 @@ from dledger.log.base import ORIGIN, LogBase
 from dledger.log.flushing import ROOM_RETRY_S, FlushedLog
 from dledger.log.mending import NoRoom, write_synced
 from dledger.log.reading import Rotten
-from dledger.log.recovery import Recovered, choose_base, missing_segments, recover
+from dledger.log.recovery import REFILL_ADVICE, Recovered, choose_base, missing_segments, recover
 from dledger.log.tail import first_part
 from dledger.log.terms import TermTable
 from formats.entry import HEADER_SIZE, INDEX_UNIT, unpack_header
@@ -150,10 +150,14 @@ class LogStore(FlushedLog):
             pos += size
 
     async def _retire(self, start: int) -> None:
-        path = self._segments.remove(start)
-        if path is None:
-            raise NodeFailed(f"segment at {start} is to be cut while somebody reads it", EXIT_STORE)
-        await self.pool.give_back(path)
+        path, free = self._segments.abandon(start)
+        if free:
+            await self.pool.give_back(path)
+            return
+        # A connection may hold a view of it until the bytes are sent: they stay, under no name.
+        run, files = self._env.workers.run, self._env.files
+        await run(Lane.DISK, files.unlink, path)
+        await run(Lane.DISK, files.sync_dir, self._segments.directory)
 
     # Cutting
 
@@ -233,6 +237,12 @@ class LogStore(FlushedLog):
         self._durable_pos = min(self._durable_pos, before)
         self.last_chain = await self._chain_at_end()
         self.cuts += 1
+        if index == self._first_index and not self._base.known:
+            raise NodeFailed(
+                f"{self._dir} holds no entry any more, and the snapshot that its log begins behind is lost: "
+                f"{REFILL_ADVICE}",
+                EXIT_STORE,
+            )
 
     async def _chain_at_end(self) -> int | None:
         if self._last_index < self._first_index:
@@ -311,11 +321,7 @@ class LogStore(FlushedLog):
         self.last_chain = base.chain
         run, files = self._env.workers.run, self._env.files
         for start in reversed(self._segments.starts):
-            path, free = self._segments.abandon(start)
-            if free:
-                await self.pool.give_back(path)
-            else:
-                await run(Lane.DISK, files.unlink, path)
+            await self._retire(start)
         await run(Lane.FLUSH, self._index.remove_all)
         await run(Lane.FLUSH, self._index.sync_names)
         await run(Lane.DISK, files.sync_dir, self._segments.directory)

@@ -101,7 +101,7 @@ class FollowerReplication:
     def _compare(self, push: Compare) -> list[Effect]:
         self.leader_commit = max(self.leader_commit, push.commit_index)
         own = self._log.term_of(push.index)
-        if own != push.entry_term:
+        if not self._agrees(push.index, push.entry_term):
             if own is not None and 0 <= push.index < self._log.first_index:
                 raise InvariantBroken(
                     f"this log begins behind committed entry {push.index} of term {own}; the leader "
@@ -111,19 +111,24 @@ class FollowerReplication:
         self.matched = max(self.matched, push.index)
         return [self._respond(self._state(Code.SUCCESS)), *self._commit(push.commit_index)]
 
+    def _agrees(self, index: int, term: int) -> bool:
+        """Whether the log holds entry `index` with this term.
+
+        Where the log begins behind a snapshot that is lost, nothing here says the term of the entry in front.
+        It was committed, so this leader holds it, and it is the same.
+        """
+        own = self._log.term_of(index)
+        return own == term or (own is None and index == self._log.first_index - 1)
+
     def _inconsistent(self, index: int, term: int) -> Respond:
         """Name the last entry that may agree: not above `index`, and not of a later term.
 
-        For an index before the first entry it is the one in front of that: all up to it was committed, so a
-        leader holds it. Anything lower would send both into a circle (dledger #319).
+        It is never below the one in front of the first entry: all up to that was committed, so a leader holds
+        it. Anything lower would send both into a circle (dledger #319). Term -1: not known, it agrees.
         """
         base = self._log.first_index - 1
-        if index < base:
-            base_term = self._log.term_of(base)
-            return self._respond(
-                self._state(Code.INCONSISTENT_STATE, base, -1 if base_term is None else base_term)
-            )
         hint = self._log.last_of_term_at_most(term, min(index, self._log.last_index))
+        hint = max(hint, base)
         hint_term = self._log.term_of(hint)
         return self._respond(
             self._state(Code.INCONSISTENT_STATE, hint, -1 if hint_term is None else hint_term)
@@ -152,7 +157,7 @@ class FollowerReplication:
 
     def _append(self, push: Append, commit_index: int) -> list[Effect]:
         self.leader_commit = max(self.leader_commit, push.commit_index)
-        if push.first != push.prev_index + 1 or self._log.term_of(push.prev_index) != push.prev_term:
+        if push.first != push.prev_index + 1 or not self._agrees(push.prev_index, push.prev_term):
             return [self._inconsistent(push.prev_index, push.prev_term)]
         self.matched = max(self.matched, push.prev_index)
         return [StoreEntries(push.first)]

@@ -373,8 +373,11 @@ class LeaderReplication:
                     return [NeedsSnapshot(peer)]
                 return self._compare(peer, progress, message.hint_index)
             hint = min(message.hint_index, progress.compare_index - 1)
-            index = self._log.last_of_term_at_most(message.hint_term, hint) if hint >= 0 else -1
-            return self._compare(peer, progress, index)
+            if hint < 0:
+                return self._compare(peer, progress, -1)
+            if message.hint_term < 0:  # its log begins behind that entry, and the snapshot there is lost
+                return self._compare(peer, progress, hint)
+            return self._compare(peer, progress, self._log.last_of_term_at_most(message.hint_term, hint))
         # An APPEND or TRUNCATE did not fit: something was lost on the way; ask again from the hint.
         return self._compare(
             peer, progress, min(max(message.stored, message.hint_index), self._log.last_index)

@@ -76,6 +76,8 @@ class SnapshotCatalog:
             self.begins, self.replacing = pos, replacing
         await run(Lane.DISK, files.mkdir, self.directory)
         names = await run(Lane.DISK, files.listdir, self.directory)
+        # What the last run renamed before it was killed may be in memory alone (S2); retention relies on it.
+        await run(Lane.DISK, files.sync_dir, self.directory)
         for name in names:
             pos = parse_segment_name(name)
             path = f"{self.directory}/{name}"

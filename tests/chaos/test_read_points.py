@@ -275,3 +275,16 @@ def test_no_lease_once_a_hand_over_was_tried() -> None:
             assert group.leader() == target, "the scenario needs that the hand-over worked"
             for read in reads:
                 check(group, read)
+
+
+def test_each_life_of_a_node_numbers_its_questions_anew() -> None:
+    """Else a leader's late answer to a former life could pass for one to this life."""
+    with World(3, settings=node_group.SETTINGS) as world:
+        group = VotingGroup(world, 3)
+        group.start_all()
+        group.await_leader()
+        first = group.nodes["n0"]._reads._number
+        world.kill("n0")
+        group.start("n0")
+        world.run_for(1)
+        assert abs(group.nodes["n0"]._reads._number - first) > 1 << 32

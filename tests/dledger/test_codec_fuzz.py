@@ -263,6 +263,9 @@ def test_an_odd_hello_is_refused_or_read(value: object) -> None:
         ("members", [1]),
         ("meta", [[1, 2, 3]]),
         ("group", "x" * 10_000),
+        ("node", "n" * 129),
+        ("incarnation", "i" * 129),
+        ("incarnation", "\N{GRINNING FACE}" * 33),
     ],
 )
 def test_a_hello_with_an_odd_field_is_refused(key: str, value: object) -> None:

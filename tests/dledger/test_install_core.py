@@ -23,7 +23,7 @@ PIECE = 300
 class BasedLog:
     """Terms of the entries from `first_index` on, and of the one before."""
 
-    def __init__(self, terms: list[int], first_index: int = 0, before: int = -1) -> None:
+    def __init__(self, terms: list[int], first_index: int = 0, before: int | None = -1) -> None:
         self.terms = list(terms)
         self.first_index = first_index
         self.before = before
@@ -211,6 +211,21 @@ def test_a_follower_whose_log_begins_later_is_asked_there() -> None:
     wire = Wire(history, 0, based(history[:25], 20), 24, 1)
     wire.run()
     assert wire.installs == 0 and wire.log.last_index == 29
+
+
+@pytest.mark.parametrize("leader_first", [0, 5, 20])
+@pytest.mark.parametrize("extra", [[], [2], [2, 2, 2]])
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_follower_that_lost_the_snapshot_at_its_beginning_goes_on_there(
+    leader_first: int, extra: list[int], kept: int
+) -> None:
+    """Found by review: nothing it held agreed, what it had named did not either, and so on without end."""
+    history = [1] * 23 + [3] * 7
+    log = BasedLog([*history[20 : 20 + kept], *extra], 20, None)
+    wire = Wire(history, leader_first, log, 19, 3)
+    wire.run(40)
+    assert wire.installs == 0 and not wire.given_up
+    assert (wire.log.first_index, wire.log.terms) == (20, history[20:])
 
 
 def test_a_question_before_the_log_names_the_entry_in_front_of_it() -> None:

@@ -241,6 +241,27 @@ def test_on_a_slow_link_the_answer_to_an_earlier_question_counts() -> None:
     scenario(work)
 
 
+def test_an_answer_to_a_question_of_a_former_life_is_none() -> None:
+    """A leader's round may take longer than the restart of who asked."""
+
+    async def work(bench: Bench) -> None:
+        bench.follow("n2")
+        bench.ask()
+        await turn()
+        (before,) = bench.asked(ReadIndexRequest)
+        bench.points = ReadPoints(CONFIG, cast(Peers, bench.peers), bench, first_number=1 << 40)
+        got = bench.ask()
+        await turn()
+        bench.points.receive("n2", ReadIndexResponse(3, Code.SUCCESS, before.number, 9))
+        assert got == [], "entries were acknowledged between that question and this read"
+        bench.points.receive(
+            "n2", ReadIndexResponse(3, Code.SUCCESS, bench.asked(ReadIndexRequest)[-1].number, 10)
+        )
+        assert got == [10]
+
+    scenario(work)
+
+
 def test_a_leader_answers_followers_and_says_so_when_it_leads_no_more() -> None:
     async def work(bench: Bench) -> None:
         bench.lead()

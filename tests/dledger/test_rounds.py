@@ -157,6 +157,17 @@ def test_with_leases_nothing_but_time_or_a_hand_over_ends_the_promise() -> None:
     assert vote(node, VoteRequest(6, "n1", 10, 3), 1.41) is VoteResult.ACCEPT
 
 
+def test_with_leases_a_late_answer_that_raises_the_term_does_not_end_the_promise() -> None:
+    node = elector(LEASE)
+    node.tick(1.0)  # its question about a pre-vote stays under way for long
+    node.receive("n2", Heartbeat(4, "n2"), 1.1)
+    node.receive("n1", VoteResponse(6, 4, True, VoteResult.REJECT_ALREADY_VOTED), 1.2)
+    assert (node.term, node.vote) == (6, None)
+    assert vote(node, VoteRequest(6, "n1", 10, 3), 1.49) is VoteResult.REJECT_ALREADY_HAS_LEADER
+    assert vote(node, VoteRequest(6, "n1", 10, 3), 1.51) is VoteResult.ACCEPT
+    assert vote(node, VoteRequest(6, "n1", 10, 3), 1.51) is VoteResult.ACCEPT, "it may ask twice"
+
+
 def test_with_leases_a_restarted_voter_is_not_ready_for_a_while() -> None:
     node = elector(LEASE, now=50.0)
     for pre in (True, False):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaos.sim import World
 from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
 from dledger.identity import StoreFiles
@@ -34,7 +35,7 @@ from formats.snapshot import (
     unpack_stream,
 )
 from formats.store_files import CorruptFile, HardState, Identity, encode_json
-from runtime.env import production_env
+from runtime.env import Env, production_env
 from tests.dledger.test_node import ListHost
 
 SEGMENT = 64 * 1024
@@ -444,6 +445,35 @@ def test_what_is_being_read_is_freed_later(tmp_path: Path) -> None:
     use(tmp_path, work)
 
 
+def test_a_cut_leaves_what_is_being_read_without_its_name(tmp_path: Path) -> None:
+    """A connection may hold slices of a segment until it has sent them (uvloop; asyncio since 3.12)."""
+
+    async def work(log: LogStore) -> None:
+        await append(log, 60)
+        last = segments(tmp_path)[-1]
+        entry = log._segments.view(last * SEGMENT, 100)
+        assert entry is not None
+        before = bytes(entry)
+        await log.truncate(5)
+        assert log.last_index == 4 and segments(tmp_path)[-1] < last
+        await append(log, 60, term=9)
+        assert bytes(entry) == before
+        entry.release()
+
+    use(tmp_path, work)
+
+
+def test_a_log_cut_down_to_a_lost_snapshot_ends_the_node(tmp_path: Path) -> None:
+    """It can tell no voter its last term, and nothing says whether what follows continues it."""
+    base, _ = filled(tmp_path, 9)
+
+    async def work(log: LogStore) -> None:
+        with pytest.raises(NodeFailed, match="to refill it from its peers"):
+            await log.truncate(base.index + 1)
+
+    use(tmp_path, work, begins=base.pos)
+
+
 def test_a_log_is_cut_down_to_its_snapshot_and_goes_on(tmp_path: Path) -> None:
     base, _ = filled(tmp_path, 9)
 
@@ -589,6 +619,38 @@ def test_snapshots_are_published_found_and_removed(tmp_path: Path) -> None:
         assert sorted(path.name for path in directory.iterdir()) == [f"{at * SEGMENT:020d}" for at in (2, 5)]
 
     asyncio.run(scenario())
+
+
+def test_a_snapshot_that_was_found_outlives_a_power_cut() -> None:
+    """The last run was killed between the renaming and the fsync of the directory (S2)."""
+    parts = {"state": b"x"}
+    wanted = manifest_of(parts, SEGMENT, 10)
+
+    async def killed(env: Env) -> None:
+        catalog = SnapshotCatalog(env, "/", keep=3)
+        await catalog.open()
+        await catalog.publish(wanted, parts)
+        await asyncio.Event().wait()
+
+    async def opens(env: Env) -> None:
+        catalog = SnapshotCatalog(env, "/", keep=3)
+        await catalog.open()
+        found.append([manifest.pos for manifest in catalog.manifests])
+        await asyncio.Event().wait()
+
+    found: list[list[int]] = []
+    with World(1) as world:
+        world.spawn(world.node("n0"), killed)
+        disk = world.nodes["n0"].disk
+        world.run_until(lambda: any(path.endswith(f"{SEGMENT:020d}/state") for path in disk.files()), 5)
+        world.kill("n0")
+        world.restart("n0", opens)
+        world.run_for(1)
+        assert found == [[SEGMENT]]
+        world.power_cut("n0", "none")
+        world.restart("n0", opens)
+        world.run_for(1)
+        assert found == [[SEGMENT], [SEGMENT]]
 
 
 def test_a_snapshot_that_a_load_found_unreadable_does_not_stop_the_pruning(tmp_path: Path) -> None:
