@@ -379,6 +379,7 @@ def test_the_preferred_leader_takes_over_when_it_is_caught_up_and_well() -> None
             world.power_cut(name)
         for name in group.founders:
             group.start(name)
+        world.run_for(0.1)  # until then the nodes of before are asked who leads
         world.run_until(lambda: group.leader() == chosen, 10)
         group.command(lambda client: client.prefer([]))
         group.command(lambda client: client.transfer())
