@@ -163,3 +163,25 @@ def test_recover_leaves_no_count_of_what_it_gave_up(state: str) -> None:
         server.applied(server.append(b"three"))
         server.counts_what_the_log_holds()
         assert server.saved()["count"] == 3
+
+
+def test_a_boundary_snapshot_with_an_entry_that_was_given_up_goes() -> None:
+    """Its index is in the log again, in another term: of the new cluster's entry."""
+    with World(3) as world:
+        server = Server(world)
+        node = server.node
+        assert node is not None
+        while node.log.end_pos < 64 * 1024:
+            last = server.append(bytes(5000))
+            server.applied(last)
+        world.run_until(lambda: node.snapshots.catalog.manifests, 3)
+        [taken] = node.snapshots.catalog.manifests
+        pos, _ = node.log.locate(taken.index)
+        server.stop()
+        server.machine.disk.flip(f"/store/g/dledger-n0/data/{0:020d}", pos + HEADER_SIZE, 1)
+        assert server.recover().last_index == taken.index - 1
+        server.start()
+        assert server.node is not None
+        assert server.node.log.term_of(taken.index) not in (None, taken.term)
+        assert taken not in server.node.snapshots.catalog.manifests
+        server.counts_what_the_log_holds()
