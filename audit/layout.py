@@ -17,7 +17,7 @@ from audit.unit_files import UnitFiles
 from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, known_magic, unpack_header
 from formats.index_file import NAME_DIGITS
 from formats.snapshot import BEGINS_FILE, MANIFEST_FILE, Manifest, decode_manifest
-from formats.state_file import SNAPSHOT_FILE, CorruptSnapshot, unpack_snapshot
+from formats.state_file import SNAPSHOT_FILE, STATE_DIR, CorruptSnapshot, unpack_snapshot
 from formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
@@ -39,7 +39,6 @@ from runtime.publish import read_file
 NODE_PREFIX = "dledger-"
 QUEUES_DIR = "consumequeue"
 COMMITLOG_DIR = "commitlog"
-STATE_DIR = "state"
 _ANYWHERE = 1 << 62
 
 

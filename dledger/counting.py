@@ -9,9 +9,10 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from dledger.errors import EXIT_STORE, NodeFailed
-from dledger.host import Chunk, LogReader, Role
+from dledger.host import Chunk, LogReader, Role, misfit
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 from formats.store_files import CorruptFile, decode_json, encode_json
 from runtime import Env, Lane
@@ -19,6 +20,27 @@ from runtime.publish import publish, read_file
 
 STATE_FILE = "count"
 SAVE_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Content of a state file: what was counted up to entry `applied`, and the term of that entry."""
+
+    applied: int
+    count: int
+    digest: str
+    term: int | None
+    """None in files of older programs."""
+
+
+def decode_count(data: bytes) -> Counted:
+    """Content of a state file; CorruptFile."""
+    state = decode_json(data)
+    try:
+        term = int(str(state["term"])) if "term" in state else None
+        return Counted(int(str(state["applied"])), int(str(state["count"])), str(state["digest"]), term)
+    except (KeyError, ValueError) as error:
+        raise CorruptFile(repr(error)) from error
 
 
 class CountingHost:
@@ -31,19 +53,27 @@ class CountingHost:
         self.opened = asyncio.Event()
         """The log is open: role and term are known."""
         self._env = env
+        self._directory = directory
         self._path = f"{directory}/{STATE_FILE}"
         self._saved = -1
+        self._log: LogReader | None = None
 
     async def open(self, log: LogReader) -> int:
-        """Load the state; without one everything is applied again."""
-        data = await self._env.workers.run(Lane.DISK, read_file, self._env.files, self._path)
+        """Load the state; without one that belongs to the log everything is applied again."""
+        self._log = log
+        run, files = self._env.workers.run, self._env.files
+        data = await run(Lane.DISK, read_file, files, self._path)
         if data is not None:
             try:
-                state = decode_json(data)
-                self.applied, self.count = int(str(state["applied"])), int(str(state["count"]))
-                self.digest = str(state["digest"])
-            except (CorruptFile, KeyError, ValueError) as error:
-                raise NodeFailed(f"{self._path}: {error!r}: remove it to rebuild it", EXIT_STORE) from error
+                saved = decode_count(data)
+            except CorruptFile as error:
+                raise NodeFailed(f"{self._path}: {error}: remove it to rebuild it", EXIT_STORE) from error
+            if why := misfit(log, saved.applied, saved.term, None):
+                self._env.log.warning("state refused, applying the log again", path=self._path, why=why)
+                await run(Lane.DISK, files.unlink, self._path)  # not to be believed once the log has grown
+                await run(Lane.DISK, files.sync_dir, self._directory)
+            else:
+                self.applied, self.count, self.digest = saved.applied, saved.count, saved.digest
         self._saved = self.applied
         return self.applied
 
@@ -97,6 +127,9 @@ class CountingHost:
             return
         applied = self.applied
         state: dict[str, object] = {"applied": applied, "count": self.count, "digest": self.digest}
+        term = None if self._log is None else self._log.term_of(applied)
+        if term is not None:
+            state["term"] = term
         try:
             await publish(self._env.files, self._env.workers, Lane.DISK, self._path, encode_json(state))
         except OSError as error:

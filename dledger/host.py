@@ -53,6 +53,12 @@ class LogReader(Protocol):
     def segment_size(self) -> int:
         """Bytes of a segment: no range that is read may cross a multiple of it."""
 
+    def term_of(self, index: int) -> int | None:
+        """Term of an entry, also of the one before the first; -1 for index -1; None when it is not known."""
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """(pos, size) of an entry; KeyError when the log does not hold it, or its index unit is lost."""
+
     def view(self, pos: int, size: int) -> memoryview | None:
         """Bytes of the hot window, None when they are cold."""
 
@@ -60,11 +66,41 @@ class LogReader(Protocol):
         """The same bytes, by a worker when cold; ValueError when the log does not hold them."""
 
 
+def misfit(log: LogReader, index: int, term: int | None, end_pos: int | None) -> str:
+    """Why a state that was saved after entry `index` does not belong to this log; empty when it may go on.
+
+    `term` and `end_pos` are what was saved of that entry, None what was not. The log may have lost the entry
+    and got another in its place (`recover --cut-damage`), or have been replaced: then the state is of no use,
+    as when the log ends before it. What the log cannot tell because of rot says nothing against a state.
+    """
+    if index > log.last_index:
+        return f"it ends with entry {index}, the log with {log.last_index}"
+    if index < log.first_index - 1:
+        return f"it ends with entry {index}, the log begins with {log.first_index}"
+    known = log.term_of(index)
+    if term is not None and known is not None and term != known:
+        return f"entry {index} was of term {term}, in the log it is of {known}"
+    if end_pos is not None and not _may_end(log, index, end_pos):
+        return f"entry {index} ended at {end_pos}, in the log it does not"
+    return ""
+
+
+def _may_end(log: LogReader, index: int, end_pos: int) -> bool:
+    if index < log.first_index:
+        return end_pos <= log.begin_pos
+    try:
+        pos, size = log.locate(index)
+    except KeyError:
+        return True
+    # A state that came with a boundary snapshot ends where the next segment begins.
+    return end_pos == pos + size or end_pos == pos - pos % log.segment_size + log.segment_size
+
+
 class Host(Protocol):
     """The replicated state machine. Calls come on the event loop, in order, and must be short."""
 
     async def open(self, log: LogReader) -> int:
-        """Load derived state; the last index that it holds, -1 for none.
+        """Load derived state that belongs to this log (`misfit`); the last index that it holds, -1 for none.
 
         When that is before the entry in front of the log's first one, `restore` follows.
         """

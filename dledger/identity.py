@@ -39,6 +39,7 @@ from runtime.publish import publish, read_file
 
 _BOOT_SIZE = 64
 _CLEAN = b"clean"
+_MODES = {True: b"SYNC_FLUSH", False: b"ASYNC_FLUSH"}
 LOST_POWER = "power was lost"
 """How the reason of a node begins that waits because of safety.md S9."""
 
@@ -56,6 +57,18 @@ class Opened:
     """Why it may not vote."""
     lost_power: bool
     """The reason is a loss of power under ASYNC_FLUSH (S9)."""
+
+
+@dataclass(frozen=True)
+class _LastRun:
+    """What the lock file tells of the run before this one."""
+
+    other_boot: bool
+    """The machine was started anew since."""
+    clean: bool
+    """It ended in good order, with everything fsynced (noted under ASYNC_FLUSH only)."""
+    sync_flush: bool | None
+    """Its flush mode; None when the file does not say."""
 
 
 class StoreFiles:
@@ -91,7 +104,8 @@ class StoreFiles:
     async def _open(self, log: LogStore, snapshots: Snapshots) -> Opened:
         run = self._env.workers.run
         await run(Lane.DISK, self._env.files.mkdir, self._dir)
-        power_lost, clean = await run(Lane.DISK, self._take_lock)
+        before = await run(Lane.DISK, self._take_lock)
+        power_lost, clean = before.other_boot, before.clean
         identity, new = await self._open_identity()
         hard_state = await run(Lane.DISK, HardStateFile.open, self._env.files, self._dir)
         await run(Lane.FLUSH, hard_state.settle)
@@ -99,7 +113,10 @@ class StoreFiles:
         self._hard_state = hard_state
         poison = await run(Lane.DISK, self._read, POISONED_FILE)
         await self._read_refill()
-        if power_lost and not clean and not new and not self._config.sync_flush and not self._refill:
+        # What may be gone depends on the mode of the run that lost the power, not on that of this one. Stores
+        # of older programs do not say: then the setting is taken for unchanged.
+        synced = self._config.sync_flush if before.sync_flush is None else before.sync_flush
+        if power_lost and not clean and not new and not synced and not self._refill:
             await self.must_refill(f"{LOST_POWER} under ASYNC_FLUSH: what was not yet fsynced may be gone")
         if clean:
             await run(Lane.DISK, self._clear_clean)
@@ -128,7 +145,7 @@ class StoreFiles:
             await run(Lane.FLUSH, hard_state.begin, HardState(max(0, log.last_term)))
         if new:
             await self.save_identity(identity)
-        await run(Lane.DISK, self._note_boot)
+        await run(Lane.DISK, self._note_run)
         if found.cut:
             self._env.log.warning("log ends with a torn tail, cut", end=found.last_index, why=found.cut)
         for first, last in found.faulty:
@@ -165,23 +182,29 @@ class StoreFiles:
     def _read(self, name: str) -> bytes | None:
         return read_file(self._env.files, f"{self._dir}/{name}")
 
-    def _take_lock(self) -> tuple[bool, bool]:
-        """Keep others out; whether the machine was started anew since the last run, and whether that run
-        ended in good order."""
+    def _take_lock(self) -> _LastRun:
+        """Keep others out; how the run before this one was and ended."""
         try:
             self._lock = self._env.files.lock(f"{self._dir}/{LOCK_FILE}")
         except BlockingIOError as error:
             raise NodeFailed(f"{self._dir} is in use by another process", EXIT_CONFIG) from error
         before = self._lock.pread(2 * _BOOT_SIZE, 0)
-        return before[:_BOOT_SIZE].rstrip(b"\0 ") != self._boot(), before[_BOOT_SIZE:].startswith(_CLEAN)
+        how = before[_BOOT_SIZE:].rstrip(b"\0")
+        mode = next((sync for sync, name in _MODES.items() if name == how), None)
+        return _LastRun(before[:_BOOT_SIZE].rstrip(b"\0 ") != self._boot(), how.startswith(_CLEAN), mode)
 
     def _boot(self) -> bytes:
         return self._env.boot_id.encode()[:_BOOT_SIZE]
 
-    def _note_boot(self) -> None:
-        """This start of the machine has recovered the log (not before: a start may be cut short)."""
+    def _note_run(self) -> None:
+        """This start of the machine has recovered the log (not before: a start may be cut short).
+
+        All of it is fsynced: from here on a loss of power is to be judged by the flush mode of this run.
+        """
         if self._lock is not None:
-            self._lock.pwritev([self._boot().ljust(_BOOT_SIZE, b"\0")], 0)
+            mode = _MODES[self._config.sync_flush]
+            self._lock.pwritev([self._boot().ljust(_BOOT_SIZE, b"\0") + mode.ljust(_BOOT_SIZE, b"\0")], 0)
+            self._lock.fdatasync()
 
     def _clear_clean(self) -> None:
         """Durably: from here on a loss of power may lose something."""

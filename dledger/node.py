@@ -196,7 +196,8 @@ class Node(Conversation):
         if applied > self.log.last_index:
             raise NodeFailed(
                 f"derived state is at index {applied}, the log ends at {self.log.last_index}: "
-                "remove the directory state/ and consumequeue/ to rebuild them",
+                "remove it to rebuild it (a broker's directories state/ and consumequeue/, "
+                "the file count of `python -m dledger serve`)",
                 EXIT_STORE,
             )
         self.applier = self._new_applier(applied)

@@ -4,10 +4,12 @@ For the day when a majority of a group's stores is gone for good, or all nodes s
 (decision 0009). It works on one store of a node that does not run, and makes it the only member of a **new
 cluster**:
 
-1. Everything behind the durable mark is written once more and fsynced: after a failed fsync the page cache
+1. Derived state that holds entries behind the log's end is removed: it is rebuilt by the next start, and
+   must not be taken for a state of the new cluster's log.
+2. Everything behind the durable mark is written once more and fsynced: after a failed fsync the page cache
    may claim what the disk never got (S3).
-2. A configuration entry that names only this node, in a term far above all others, is appended.
-3. Term and vote, and then the identity (new cluster id, new incarnation) are replaced; markers that keep the
+3. A configuration entry that names only this node, in a term far above all others, is appended.
+4. Term and vote, and then the identity (new cluster id, new incarnation) are replaced; markers that keep the
    node from voting are removed.
 
 A run that is cut short is repeated: each run appends an entry of its own and ends with the identity. Members
@@ -18,10 +20,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 import msgpack
 
+from dledger.counting import STATE_FILE, Counted, decode_count
 from dledger.election.membership import cluster_id
 from dledger.log.hard_state import HardStateFile
 from dledger.offline import (
@@ -50,6 +54,7 @@ from formats.entry import (
     unpack_header,
 )
 from formats.record import system_record, system_record_size
+from formats.state_file import SNAPSHOT_FILE, STATE_DIR, CorruptSnapshot, Snapshot, unpack_snapshot
 from formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
@@ -60,6 +65,7 @@ from formats.store_files import (
     POISONED_FILE,
     REFILL_FILE,
     Checkpoint,
+    CorruptFile,
     HardState,
     Identity,
     encode_checkpoint,
@@ -96,6 +102,8 @@ class Report:
     """Why the node stopped, when it stopped with a failed disk."""
     rotten: str
     """Why entries that were durable cannot be read; empty when all can."""
+    derived: tuple[str, ...] = ()
+    """Files of derived state that hold entries behind the log's end, or cannot be read: they are removed."""
 
     def lines(self) -> list[str]:
         """For people."""
@@ -117,6 +125,11 @@ class Report:
             text.append(f"The node had stopped: {self.poisoned}")
         if self.rotten:
             text.append(f"DAMAGED: {self.rotten}")
+        text += [
+            f"Derived state with entries behind {self.last_index}, or damaged: {path} is removed, the next "
+            "start rebuilds it."
+            for path in self.derived
+        ]
         return text
 
 
@@ -152,6 +165,7 @@ def inspect(files: Files, node_dir: str) -> tuple[Report, Identity, Walk]:
         mark,
         poison.decode(errors="replace") if poison is not None else "",
         rotten,
+        tuple(_states_ahead(files, node_dir, log.last_index)),
     )
     return report, identity, log
 
@@ -180,12 +194,34 @@ async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = Fa
                 f"{report.rotten}. Repair them from another store if one is left; "
                 "with --cut-damage everything from there on is given up"
             )
-        forced = _Forced(env, node_dir, identity, log)
+        forced = _Forced(env, node_dir, identity, log, report.derived)
         await forced.apply()
         await run(Lane.DISK, lock.pwritev, [env.boot_id.encode()[:_BOOT_SIZE].ljust(_BOOT_SIZE, b"\0")], 0)
     finally:
         lock.close()
     return report
+
+
+def _states_ahead(files: Files, node_dir: str, last_index: int) -> Iterator[str]:
+    """Files of derived state beside the node's directory that are not of the log up to `last_index`.
+
+    A state of a part of it stays: it may be all that reaches back to where the log begins.
+    """
+    store = node_dir.rpartition("/")[0] or "."
+    places: tuple[tuple[str, Callable[[bytes], Snapshot | Counted]], ...] = (
+        (f"{store}/{STATE_DIR}/{SNAPSHOT_FILE}", unpack_snapshot),
+        (f"{store}/{STATE_FILE}", decode_count),
+    )
+    for path, decode in places:
+        data = read_file(files, path)
+        if data is None:
+            continue
+        try:
+            ahead = decode(data).applied > last_index
+        except (CorruptSnapshot, CorruptFile):
+            ahead = True  # no later start must believe it
+        if ahead:
+            yield path
 
 
 def _entries_behind(files: Files, node_dir: str, segment_size: int, log: Walk) -> str:
@@ -208,11 +244,14 @@ def _entries_behind(files: Files, node_dir: str, segment_size: int, log: Walk) -
 class _Forced:
     """One run; every durable step is a job of its own, the identity comes last."""
 
-    def __init__(self, env: Env, node_dir: str, identity: Identity, log: Walk) -> None:
+    def __init__(
+        self, env: Env, node_dir: str, identity: Identity, log: Walk, derived: tuple[str, ...]
+    ) -> None:
         self._env = env
         self._files = env.files
         self._dir = node_dir
         self._log = log
+        self._derived = derived
         self._committed = -1
         self._size = identity.segment_size
         incarnation = env.ids.uuid()
@@ -226,6 +265,7 @@ class _Forced:
         state = await run(Lane.DISK, read_hard_state, files, self._dir)
         self._committed = (await run(Lane.DISK, read_checkpoint, files, self._dir)).committed_index
         term = max(self._log.last_term, state[1].term if state else 0) + TERM_JUMP
+        await self._remove_derived()
         await self._write_again()
         await self._remove_segments_behind()
         config = await self._append_config(term)
@@ -238,6 +278,13 @@ class _Forced:
             await run(Lane.DISK, files.unlink, f"{self._dir}/{marker}")
         await run(Lane.DISK, files.sync_dir, self._dir)
         await self._publish(IDENTITY_FILE, encode_json(self._identity))
+
+    async def _remove_derived(self) -> None:
+        """What was derived from entries that are given up; before the log grows again to where it is."""
+        run, files = self._env.workers.run, self._files
+        for path in self._derived:
+            await run(Lane.DISK, files.unlink, path)
+            await run(Lane.FLUSH, files.sync_dir, path.rpartition("/")[0])
 
     async def _write_again(self) -> None:
         """Entries behind the durable mark: their pages may be clean without being on the disk."""

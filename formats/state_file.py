@@ -1,8 +1,8 @@
 """Snapshot of the derived state under `<storePathRootDir>/state/`: a start reads it instead of the log.
 
-Content: msgpack of {applied, end_pos, state, version} behind a magic and a CRC-32. It may be missing or
-damaged: then everything is replayed from the log (architecture rule 1). It counts on the ConsumeQueue files
-below its bounds, so those are fsynced before it is published by one rename.
+Content: msgpack of {applied, end_pos, state, term, version} behind a magic and a CRC-32. It may be missing or
+damaged, or of another log: then everything is replayed from the log (architecture rule 1). It counts on the
+ConsumeQueue files below its bounds, so those are fsynced before it is published by one rename.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from formats.state import Malformed, ReplicatedState
 from formats.state_codec import StateCopy, copy_state, decode_state, state_pieces
 
 VERSION = 1
+STATE_DIR = "state"
 SNAPSHOT_FILE = "snapshot"
 _MAGIC = b"DLSS"
 
@@ -28,18 +29,22 @@ class Snapshot:
     applied: int
     end_pos: int
     state: ReplicatedState
+    term: int | None = None
+    """Of entry `applied`; None in files of older programs."""
 
 
 class CorruptSnapshot(Exception):
     """A snapshot that cannot be believed. The cure is a replay of the log."""
 
 
-def snapshot_pieces(applied: int, end_pos: int, copy: StateCopy) -> Iterator[bytes]:
-    """What `seal_snapshot` makes a file of, a piece at a time."""
-    yield msgpack.Packer().pack_map_header(4) + b"".join(
+def snapshot_pieces(applied: int, end_pos: int, copy: StateCopy, term: int | None = None) -> Iterator[bytes]:
+    """What `seal_snapshot` makes a file of, a piece at a time. `term` is left out when it is not known."""
+    yield msgpack.Packer().pack_map_header(4 if term is None else 5) + b"".join(
         map(msgpack.packb, ("applied", applied, "end_pos", end_pos, "state"))
     )
     yield from state_pieces(copy)
+    if term is not None:
+        yield msgpack.packb("term") + msgpack.packb(term)
     yield msgpack.packb("version") + msgpack.packb(VERSION)
 
 
@@ -48,9 +53,9 @@ def seal_snapshot(body: bytes) -> bytes:
     return _MAGIC + crc32(body).to_bytes(4, "big") + body
 
 
-def pack_snapshot(applied: int, end_pos: int, state: ReplicatedState) -> bytes:
+def pack_snapshot(applied: int, end_pos: int, state: ReplicatedState, term: int | None = None) -> bytes:
     """The bytes of the file at once."""
-    return seal_snapshot(b"".join(snapshot_pieces(applied, end_pos, copy_state(state))))
+    return seal_snapshot(b"".join(snapshot_pieces(applied, end_pos, copy_state(state), term)))
 
 
 def unpack_snapshot(data: bytes) -> Snapshot:
@@ -64,6 +69,12 @@ def unpack_snapshot(data: bytes) -> Snapshot:
         content = msgpack.unpackb(body, strict_map_key=False)
         if content["version"] > VERSION:
             raise CorruptSnapshot(f"version {content['version']} is newer than this program's {VERSION}")
-        return Snapshot(int(content["applied"]), int(content["end_pos"]), decode_state(content["state"]))
+        term = content.get("term")
+        return Snapshot(
+            int(content["applied"]),
+            int(content["end_pos"]),
+            decode_state(content["state"]),
+            None if term is None else int(term),
+        )
     except (Malformed, ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise CorruptSnapshot(f"content: {error!r}") from error

@@ -22,12 +22,13 @@ from broker.store.consume_queue import (
 )
 from broker.store.dispatch import Dispatcher
 from dledger.errors import EXIT_STORE, NodeFailed
-from dledger.host import Chunk, LogReader
+from dledger.host import Chunk, LogReader, misfit
 from formats.consume_queue import UNITS_PER_FILE
 from formats.state import ReplicatedState
 from formats.state_codec import copy_state, part_pieces, queue_ends, unpack_parts
 from formats.state_file import (
     SNAPSHOT_FILE,
+    STATE_DIR,
     CorruptSnapshot,
     Snapshot,
     seal_snapshot,
@@ -70,7 +71,7 @@ class MessageStore:
         self._env = env
         self._root = root
         self.queue_root = f"{root}/consumequeue"
-        self._state_dir = f"{root}/state"
+        self._state_dir = f"{root}/{STATE_DIR}"
         self.limits = limits or StoreLimits()
         self.state = ReplicatedState()
         self.queues = QueueTable(self.state)
@@ -80,6 +81,7 @@ class MessageStore:
         self.on_ops: Callable[[list[str]], None] = lambda ops: None
         """Called once a chunk with the names of the system operations in it, if any."""
         self.snapshot_index = -1
+        self._log: LogReader | None = None
         self._opened = False
         self._messages_flushed = 0
         self._flush_now = asyncio.Event()
@@ -93,11 +95,23 @@ class MessageStore:
     # -- called by the node -------------------------------------------------------------------------
 
     async def open(self, log: LogReader) -> int:
-        """Load the own snapshot, or start from nothing. The last index held, -1 for none.
+        """Load the own snapshot if it belongs to the log, or start from nothing. The last index held, -1
+        for none.
 
         Where that does not reach the log's beginning, the node gives a boundary snapshot (`restore`).
         """
-        snapshot = await self._env.workers.run(Lane.DISK, self._load, log.first_index, log.last_index)
+        self._log = log
+        snapshot: Snapshot | None = await self._env.workers.run(Lane.DISK, self._load)
+        if snapshot is not None and (
+            why := misfit(log, snapshot.applied, snapshot.term, snapshot.end_pos)
+        ):  # the log lost its tail (ASYNC_FLUSH and a power loss), or was recovered or replaced
+            self._env.log.warning("snapshot refused, replaying the log", reason=why)
+            snapshot = None
+        if snapshot is not None and not await self._env.workers.run(
+            Lane.DISK, _cut_queues, self._env.files, self.queue_root, snapshot.state
+        ):
+            self._env.log.warning("ConsumeQueue files do not reach the snapshot, replaying the log")
+            snapshot = None
         if snapshot is None:
             snapshot = Snapshot(-1, 0, ReplicatedState())
             await self._forget_files()
@@ -201,7 +215,8 @@ class MessageStore:
         """ConsumeQueue files fsynced, then state published: a crash between leaves the older snapshot."""
         async with self._writing:
             applied = self.applied_index
-            pieces = snapshot_pieces(applied, self.dispatcher.applied_end, copy_state(self.state))
+            term = None if self._log is None else self._log.term_of(applied)
+            pieces = snapshot_pieces(applied, self.dispatcher.applied_end, copy_state(self.state), term)
             targets = [(queue, queue.bounds.next) for queue in self.queues.all()]
             await self._write(self._pending())
             for queue, last in targets:
@@ -248,26 +263,15 @@ class MessageStore:
 
     # -- worker jobs --------------------------------------------------------------------------------
 
-    def _load(self, first_index: int, last_index: int) -> Snapshot | None:
+    def _load(self) -> Snapshot | None:
         data = read_file(self._env.files, f"{self._state_dir}/{SNAPSHOT_FILE}")
         if data is None:
             return None
         try:
-            snapshot = unpack_snapshot(data)
+            return unpack_snapshot(data)
         except CorruptSnapshot as error:
             self._env.log.warning("snapshot refused, replaying the log", reason=error)
             return None
-        if snapshot.applied > last_index:
-            # The log lost its tail (ASYNC_FLUSH and a power loss): what was derived from it goes too.
-            self._env.log.warning("snapshot is ahead of the log", applied=snapshot.applied, last=last_index)
-            return None
-        if snapshot.applied < first_index - 1:
-            self._env.log.warning("snapshot is behind the log", applied=snapshot.applied, first=first_index)
-            return None
-        if not _cut_queues(self._env.files, self.queue_root, snapshot.state):
-            self._env.log.warning("ConsumeQueue files do not reach the snapshot, replaying the log")
-            return None
-        return snapshot
 
 
 def _cut_queues(files: Files, root: str, state: ReplicatedState) -> bool:

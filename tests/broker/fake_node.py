@@ -9,7 +9,7 @@ from typing import Any
 from dledger.config import NodeConfig
 from dledger.host import Chunk, Host, Role
 from dledger.messages import Code
-from formats.entry import HEADER_SIZE, Kind, encode_entry
+from formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
 from formats.record import system_record, system_record_size
 from runtime.env import Env
 
@@ -32,6 +32,18 @@ class FakeLog:
     @property
     def end_pos(self) -> int:
         return len(self.data)
+
+    def term_of(self, index: int) -> int | None:
+        if index < 0:
+            return -1
+        if index not in range(self.first_index, len(self.entries)):
+            return None
+        return unpack_header(self.data, self.entries[index][0]).term
+
+    def locate(self, index: int) -> tuple[int, int]:
+        if index not in range(self.first_index, len(self.entries)):
+            raise KeyError(index)
+        return self.entries[index]
 
     def view(self, pos: int, size: int) -> memoryview | None:
         if pos < self.cold_below or pos + size > len(self.data) or self._crosses(pos, size):

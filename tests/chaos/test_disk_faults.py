@@ -344,6 +344,64 @@ def test_the_longest_log_wins_when_all_lost_power() -> None:
         assert all(group.nodes[name].elector.may_vote for name in NAMES)
 
 
+def started_in_the_other_mode(group: DiskGroup, *, to_sync: bool) -> None:
+    for name in NAMES:
+        assert not group.alive(name)
+    group.changes["sync_flush"] = to_sync
+    for name in NAMES:
+        group.start(name)
+    group.world.run_for(0.2)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_power_loss_under_async_flush_is_not_forgotten_by_a_start_with_sync_flush(again: bool) -> None:
+    """Found by review: the mode of the new run decided, and the loss was never seen again."""
+    with World(21, settings=SETTINGS) as world:
+        group = DiskGroup(world, sync_flush=False)
+        group.fill(30)
+        for name in NAMES:
+            world.power_cut(name, mode="none")
+        started_in_the_other_mode(group, to_sync=True)
+        if again:  # and over a further loss of power, now under SYNC_FLUSH
+            for name in NAMES:
+                world.power_cut(name, mode="none")
+            for name in NAMES:
+                group.start(name)
+        group.settle()
+        assert any(group.nodes[name].statements for name in NAMES), "acknowledged entries may be gone"
+        for name in NAMES:
+            world.power_cut(name, mode="none")
+        for name in NAMES:
+            group.start(name)
+        world.run_for(0.2)
+        assert all(group.nodes[name].elector.may_vote for name in NAMES), "nothing is lost under SYNC_FLUSH"
+        group.settle()
+
+
+@pytest.mark.parametrize("how", ["stopped", "power lost"])
+def test_a_power_loss_under_sync_flush_loses_nothing_also_if_the_next_start_says_async(how: str) -> None:
+    """Found by review: a planned reboot with a change of the mode made all nodes wait for each other."""
+    with World(22, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(30)
+        for name in NAMES if how == "stopped" else ():
+            process = world.nodes[name].process
+            assert process is not None
+            process.cancel()
+        world.run_until(lambda: how != "stopped" or not any(map(group.alive, NAMES)), 5)
+        for name in NAMES:
+            world.power_cut(name, mode="none")
+        started_in_the_other_mode(group, to_sync=False)
+        assert all(group.nodes[name].elector.may_vote for name in NAMES)
+        assert not any(group.nodes[name].statements for name in NAMES)
+        group.settle()
+        world.power_cut("n0", mode="none")
+        group.start("n0")
+        world.run_for(0.02)
+        assert any("power" in reason for reason in group.nodes["n0"].status()["reasons"])
+        group.settle()
+
+
 # Beside the log
 
 

@@ -19,7 +19,7 @@ from formats.properties import encode_properties
 from formats.record import decode_records, encode_record, system_record
 from formats.state import TopicConfig, offsets_op, pack_op
 from formats.state_codec import pack_parts
-from formats.state_file import unpack_snapshot
+from formats.state_file import pack_snapshot, unpack_snapshot
 from runtime.files import OsFiles
 from tests.broker.fake_node import FakeLog
 from tests.broker.harness import make_env, run
@@ -243,6 +243,41 @@ def test_what_is_damaged_is_rebuilt_from_the_log(tmp_path: Path, damage: str) ->
     run(test)
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_a_snapshot_with_an_entry_that_the_log_replaced_is_refused(tmp_path: Path, older: bool) -> None:
+    """`recover --cut-damage` gives the last entry up, and its own takes the place (found by review)."""
+
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        for _ in range(5):
+            store.message()
+        store.apply()
+        await store.store.save_snapshot()
+        path = tmp_path / "state" / "snapshot"
+        saved = unpack_snapshot(path.read_bytes())
+        assert (saved.applied, saved.term) == (4, 1)
+        if older:
+            path.write_bytes(pack_snapshot(saved.applied, saved.end_pos, saved.state))
+        again = Store(tmp_path, store.log)
+        assert await again.open() == 4, "a state of this log, with and without the term"
+        pos, _ = store.log.entries.pop()
+        del store.log.data[pos:]
+        assert store.log.append(b"the configuration", 1001, Kind.CONFIG) == 4
+        again = Store(tmp_path, store.log)
+        assert await again.open() == -1
+        again.message(offset=4)
+        again.apply()
+        assert again.bodies() == [f"T0-{number}" for number in range(5)]
+        await again.store.save_snapshot()
+        assert unpack_snapshot(path.read_bytes()).term == 1
+        replica = Store(tmp_path / "replica", store.log)
+        assert await replica.open() == -1
+        assert pack_parts(replica.store.state) == pack_parts(again.store.state)
+
+    run(test)
+
+
 def test_a_snapshot_behind_the_log_is_of_no_use(tmp_path: Path) -> None:
     async def test() -> None:
         store = Store(tmp_path)
@@ -254,6 +289,7 @@ def test_a_snapshot_behind_the_log_is_of_no_use(tmp_path: Path) -> None:
         for first, expected in ((9, 8), (10, -1)):
             again = Store(tmp_path, store.log)
             again.log.first_index = first
+            again.log.begin_pos = again.log.end_pos
             assert await again.store.open(again.log) == expected
 
     run(test)
