@@ -142,7 +142,7 @@ class Options:
 
 def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
     """Check everything; BadOption names what is wrong. `mode`: batch, stream, or None when not yet known."""
-    given = _known(options)
+    given = canonical(options)
     source = _source(given)
     view = values.choice("view", given.get("view", "messages"), VIEWS)
     if source == "servers" and view not in LIVE_VIEWS:
@@ -184,8 +184,9 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
     )
 
 
-def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """Options by their right names."""
+def canonical(options: Mapping[str, str]) -> dict[str, str]:
+    """Options by their right names: aliases and case do not matter. BadOption for an unknown name, and for
+    two that mean the same."""
     by_lower = {name.lower(): name for name in OPTIONS} | {
         alias.lower(): name for alias, name in ALIASES.items()
     }

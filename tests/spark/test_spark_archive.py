@@ -143,8 +143,14 @@ def test_killed_anywhere_and_run_again_the_rows_are_the_same(
     assert [row[0] for row in rows(spark, root)] == list(expected(log))
 
 
-def test_what_retention_took_before_is_told(spark: Any, log: Log, store: Path, tmp_path: Path) -> None:
-    root = tmp_path / "archive"
+def test_what_retention_took_before_is_told(spark: Any, tmp_path: Path) -> None:
+    """A queue that lost messages may get its next one batches later."""
+    log = Log()
+    log.open_term(1)
+    for messages in (100, 300, 500):  # of `rare` one is archived, one is lost, one is in the last batch
+        grow(log, messages)
+        log.message("rare", b"rare")
+    root, store = tmp_path / "archive", write_store(log, tmp_path / "n0")
     part = log.copy()
     cut_after(store, part, 150)
     assert run(spark, root, store).positions == {"g0": {"log": 151}}
@@ -158,6 +164,9 @@ def test_what_retention_took_before_is_told(spark: Any, log: Log, store: Path, t
     assert "deleted by retention" in "\n".join(result.lines())
     kept = [index for index in expected(log) if index <= 150 or index >= begin]
     assert [row[0] for row in rows(spark, root)] == kept
+    rare = [row for row in rows(spark, root) if row[1] == "rare"]
+    assert [row[3] for row in rare] == [0, 2] and rare[0][0] < 150 < begin < rare[1][0]
+    assert result.batches > 1, "the gap is told in the first of them"
     assert run(spark, root, store).exit_code == 0, "told once"
 
 
