@@ -15,6 +15,7 @@ from spark.columns import MESSAGES, ddl
 from spark.jobs.errors import JobError
 from spark.option_values import BadOption, names
 from spark.options import OPTIONS, canonical
+from spark.stores import best_of_each_group, open_replicas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,6 +77,20 @@ class LogSource:
         for name in self.options:
             if name not in applied and name not in _HOW:
                 raise JobError(f"option {name} has no effect on {job}, only {', '.join(applied)}")
+
+    def best(self) -> LogSource:
+        """The same over those stores only that hold what the view `messages` reads: of each group the replica
+        that knows most. So other views say the same as the messages. Blocking; JobError."""
+        if len(self.stores) < 2:
+            return self
+        try:
+            replicas = {path: open_replicas([path]) for path in self.stores}
+        except (StoreError, OSError) as error:
+            raise JobError(str(error)) from error
+        best = best_of_each_group(replica for found in replicas.values() for replica in found)
+        chosen = [replica.directory for replica in best]
+        stores = [path for path, found in replicas.items() if any(one.directory in chosen for one in found)]
+        return replace(self, stores=tuple(stores))
 
     def read(self, spark: SparkSession, **options: str) -> DataFrame:
         """A view of the data source over stores or brokers. `options` win over those of the source, also

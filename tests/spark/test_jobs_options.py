@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ pytest.importorskip("pyspark")
 from runtime.files import OsFiles
 from spark.commands.shell import parser
 from spark.commands.source_arguments import source_of
+from spark.jobs.accounting import account, archive_gaps, bounds_of
 from spark.jobs.archive import archive, selected
+from spark.jobs.archive_files import ArchiveFiles, Batch, Gap
 from spark.jobs.errors import JobError
 from spark.jobs.lag import lag_history
 from spark.jobs.log_source import LogSource
@@ -72,6 +75,44 @@ def test_jobs_refuse_what_they_do_not_apply(name: str) -> None:
             lag_history(NO_SESSION, LogSource(stores=STORE, options={one: "1"}))
     with pytest.raises(JobError, match="include is for `read`"):
         statistics(NO_SESSION, LogSource(stores=STORE, options={"corruptrecords": "Include"}))
+
+
+@pytest.mark.parametrize("name", ["tags", "assign", "group", "startingTimestamp", "corruptRecords"])
+def test_an_account_leaves_nothing_out(name: str) -> None:
+    with pytest.raises(JobError, match=f"{name} has no effect on account, only subscribe"):
+        account(NO_SESSION, LogSource(stores=STORE, options={name: "1"}), "/nowhere")
+
+
+def test_what_was_consumed_is_compared_with_consumers() -> None:
+    with pytest.raises(JobError, match="give their offsets"):
+        account(NO_SESSION, LogSource(stores=STORE), "/nowhere", consumed="/worked")
+
+
+def test_an_archive_of_some_tags_is_not_accounted_for_and_gaps_are_known(tmp_path: Path) -> None:
+    target = ArchiveFiles(OsFiles(), str(tmp_path))
+    target.open()
+
+    def commit(group: str, selection: dict[str, str], skipped: tuple[Gap, ...] = ()) -> None:
+        batch = Batch(target.next_number, group, "c", selection, {}, {}, (), skipped)
+        target.files.mkdir(target.staging(batch.number))
+        target.commit(batch, lambda path: 0)
+
+    source = LogSource(archive=str(tmp_path))
+    commit("a", {"subscribe": "orders"})
+    assert archive_gaps(source) == []
+    commit("b", {"tags": "*"}, (("log", 5, 9),))
+    assert archive_gaps(source) == ["b"]
+    commit("a", {"tags": "A"})
+    with pytest.raises(JobError, match="an archive of some tags only"):
+        archive_gaps(source)
+    target.close()
+
+
+def test_what_a_running_node_gets_or_deletes_meanwhile_is_out_of_bounds() -> None:
+    queue, other = ("g", "t", 0), ("g", "t", 1)
+    before, after = {queue: (0, 10), other: (0, 5)}, {queue: (4, 30), other: (5, 5)}
+    assert bounds_of(before, {queue: (6, 12)}, after) == {queue: (4, 12), other: (5, 5)}
+    assert bounds_of({}, {queue: (6, 12)}, {other: (0, 3)}) == {queue: (6, 12), other: (0, None)}
 
 
 def test_a_choice_is_the_same_however_it_is_written() -> None:

@@ -81,6 +81,7 @@ def test_what_cannot_be_asked_is_told(consumers: tuple[str, ...], topics: tuple[
         (["replay", "/s", "--to-namesrv", "a:1", "--stored-from", "noon"], "is not like 2026-11-21"),
         (["account", "/s"], "--acknowledged"),
         (["account", "/s", "--acknowleged", "x"], "did you mean '--acknowledged'"),
+        (["account", "/s", "--acknowledged", "x", "--consumed", "y"], "name them with --consumer"),
         (["statz"], "did you mean 'stats'"),
     ],
 )
