@@ -245,7 +245,7 @@ def _compare(frames: _Frames, told: int, *, authoritative: bool, strict: bool) -
         .when(missing & _beyond() & F.lit(not authoritative), "NOT_YET_KNOWN")
         .when(missing, "LOST")
         .when(
-            ~F.array_contains("places", F.struct(*_PLACE, "offset")) & F.col("offset").isNotNull(),
+            ~F.array_contains("places", F.struct(*_PLACE, "offset")) & ~_nowhere(),
             "MISPLACED",
         )
         .when(F.col("copies") > 1, "DUPLICATE")
@@ -288,13 +288,17 @@ def _beyond() -> Column:
     return F.col("end").isNull() | F.col("offset").isNull() | (F.col("offset") >= F.col("end"))
 
 
+def _nowhere() -> Column:
+    """Whether the acknowledgement does not say where the message is."""
+    return F.col("partition").isNull() | F.col("offset").isNull()
+
+
 def _perhaps_retired(gaps: list[str]) -> Column:
     """Whether the acknowledged place is not known where retention took something, or lies in an archive with
     a gap."""
     queue_retired = F.coalesce(F.col("lowest") > 0, F.col("retired"), F.lit(False))
     in_gap = F.col("broker").isin(gaps)
-    nowhere = F.col("offset").isNull()
-    return (nowhere & (queue_retired | in_gap)) | (in_gap & (F.col("offset") < F.col("end")))
+    return (_nowhere() & (queue_retired | in_gap)) | (in_gap & (F.col("offset") < F.col("end")))
 
 
 def _examples(judged: DataFrame, code: str) -> list[AccountFinding]:
@@ -322,8 +326,8 @@ def _detail(code: str, row: dict[str, object]) -> str:
         case "RETIRED":
             return f"the queue begins at offset {row['lowest']}"
         case "MAYBE_RETIRED":
-            if row["offset"] is None:
-                return "acknowledged without offset, and retention took messages from where it may have been"
+            if row["offset"] is None or row["partition"] is None:
+                return "acknowledged without its place, and retention took messages where it may have been"
             return "the archive lacks what retention took before it was archived"
         case "NOT_YET_KNOWN":
             end = row["end"]

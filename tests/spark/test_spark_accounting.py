@@ -188,9 +188,9 @@ def test_what_brokers_cannot_prove_is_not_lost(spark: Any, tmp_path: Path) -> No
     begin = next(entry.index for entry in world.log.entries if entry.pos == world.log.segment_size)
     for number, ack in enumerate(world.acks):
         ack["brokerName"] = "g0"
-        if number < 30:
+        if number < 20 or number >= 590:
             del ack["queueOffset"]
-        if number < 10:
+        if 10 <= number < 30 or number >= 580:
             del ack["queueId"]
     world.acks.append({"id": "GONE", "topic": "late", "brokerName": "g0"})
     world.acks.append({"id": "WHERE", "topic": "orders", "queueId": 0, "queueOffset": 7, "brokerName": "g9"})
