@@ -22,7 +22,7 @@ from client.subscription import ALL
 from remoting.bodies import TopicList, decode_body
 from remoting.codes import RequestCode, ResponseCode
 from remoting.commands import Response
-from remoting.errors import BadBody, BadHeader, RemotingError
+from remoting.errors import BadBody, BadHeader
 from remoting.headers import PULL_SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
 from runtime import Env
 
@@ -55,8 +55,6 @@ class RangeOptions:
     """How long one pull may look for a leader, or wait for messages that are said to be there."""
     skip_removed: bool = False
     """Go on behind messages that retention took, instead of OffsetsGone."""
-    followers: bool = False
-    """Ask a follower first, and the leader when it does not answer such requests."""
 
 
 class RangeReader:
@@ -67,7 +65,6 @@ class RangeReader:
         client = ClientOptions(failover_timeout_s=options.timeout_s)
         self._core = ClientCore(env, namesrv, client)
         self.offsets = QueueOffsets(self._core)
-        self._refusing: dict[str, None] = {}  # followers that answer no pulls
 
     async def __aenter__(self) -> RangeReader:
         await self._core.__aenter__()
@@ -133,7 +130,7 @@ class RangeReader:
         at = start
         deadline = core.now() + self.options.timeout_s
         while at < end:
-            answer, follower = await self._ask(group, queue, at, end, expression)
+            answer = await self._ask(group, queue, at, end, expression)
             if answer.code not in _PULL_ANSWERS:
                 text = refused_text(answer.code, answer.remark)
                 raise BrokerRefused(f"pull of {queue} at {at}: {text}", answer.code)
@@ -141,9 +138,6 @@ class RangeReader:
                 header = answer.header(PullMessageResponseHeader)
             except BadHeader as error:
                 raise BrokerRefused(f"pull of {queue} at {at}: {error.remark}") from error
-            if follower and answer.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY):
-                self._refusing[follower] = None  # it may be behind: only the leader knows what there is
-                continue
             removed = answer.remark == _REMOVED or (
                 answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and expression == ALL
             )
@@ -166,8 +160,7 @@ class RangeReader:
 
     async def _ask(
         self, group: BrokerGroup, queue: MessageQueue, at: int, end: int, expression: str
-    ) -> tuple[Response, str | None]:
-        """The answer, and which follower gave it (None: the leader)."""
+    ) -> Response:
         header = PullMessageHeader(
             consumerGroup=self.options.consumer_group,
             topic=queue.topic,
@@ -181,29 +174,7 @@ class RangeReader:
             subscription=expression,
             expressionType="TAG",
         )
-        for address in self._followers(group):
-            try:
-                answer = await self._core.remoting.invoke(
-                    address, RequestCode.PULL_MESSAGE, header, b"", self._core.options.request_timeout_s
-                )
-            except RemotingError:
-                self._refusing[address] = None  # away: the others answer
-                continue
-            if answer.code != ResponseCode.SERVICE_NOT_AVAILABLE:
-                return answer, address
-            self._refusing[address] = None
-        code = RequestCode.PULL_MESSAGE
-        return await self._core.invoke_leader(group, queue.topic, code, header), None
-
-    def _followers(self, group: BrokerGroup) -> list[str]:
-        if not self.options.followers:
-            return []
-        leader = group.leader or group.registered_leader
-        return [
-            address
-            for address in group.addresses.values()
-            if address != leader and address not in self._refusing
-        ]
+        return await self._core.invoke_leader(group, queue.topic, RequestCode.PULL_MESSAGE, header)
 
 
 _PULL_ANSWERS = (

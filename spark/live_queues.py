@@ -122,7 +122,6 @@ class LiveQueues:
                 batch_size=options.pull_batch,
                 timeout_s=options.pull_timeout_ms / 1000,
                 skip_removed=not options.fail_on_data_loss,
-                followers=options.read_from == "any",
             )
             self._puller = RangePuller(options.servers, ranges).start()
         return self._puller

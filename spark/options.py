@@ -19,7 +19,7 @@ LIVE_VIEWS = ("messages", "queues")
 ISOLATION = ("committed", "all")
 CORRUPT = {"messages": ("fail", "skip", "include"), "entries": ("fail", "include")}
 """View -> values of corruptRecords; `scan` reports damage as rows whatever is set."""
-READ_FROM = ("leader", "any")
+READ_FROM = ("leader",)
 OFFSET_TYPES = ("queue", "log")
 DEFAULT_GROUP = "TOOLS_CONSUMER"
 """The consumer group of RocketMQ's own tools: reading in its name moves nobody's offsets."""
@@ -73,7 +73,7 @@ OPTIONS = {
     "corruptRecords": Option("fail (default), skip or include, as rows", _ENTRIES),
     "pushdown": Option("true: filters of the query are applied while reading", _ENTRIES, _FILES, _BATCH),
     "blockRows": Option(f"entries of a digest block, default {BLOCK_ENTRIES}", ("scan",), _FILES, _BATCH),
-    "readFrom": Option("leader (default), or any: a follower that answers", _MESSAGES, _LIVE),
+    "readFrom": Option("leader: nobody else answers pulls", _MESSAGES, _LIVE),
     "consumerGroup": Option(f"in whose name brokers are asked, default {DEFAULT_GROUP}", _MESSAGES, _LIVE),
     "pullBatchSize": Option("messages of one pull, default 1024", _MESSAGES, _LIVE),
     "pullTimeoutMs": Option("how long a leader is looked for, default 30000", _TOPICS, _LIVE),
@@ -132,7 +132,6 @@ class Options:
     corrupt_records: str = "fail"
     pushdown: bool = False
     block_rows: int = BLOCK_ENTRIES
-    read_from: str = "leader"
     consumer_group: str = DEFAULT_GROUP
     pull_batch: int = 1024
     pull_timeout_ms: int = 30_000
@@ -142,7 +141,7 @@ class Options:
 
 def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
     """Check everything; BadOption names what is wrong. `mode`: batch, stream, or None when not yet known."""
-    given = _known(options)
+    given = canonical(options)
     source = _source(given)
     view = values.choice("view", given.get("view", "messages"), VIEWS)
     if source == "servers" and view not in LIVE_VIEWS:
@@ -176,7 +175,6 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
         corrupt_records=values.choice("corruptRecords", get("corruptRecords", "fail"), corrupt),
         pushdown=_flag(given, "pushdown", False),
         block_rows=_count(given, "blockRows") or BLOCK_ENTRIES,
-        read_from=values.choice("readFrom", get("readFrom", "leader"), READ_FROM),
         consumer_group=get("consumerGroup", "").strip() or DEFAULT_GROUP,
         pull_batch=_count(given, "pullBatchSize") or 1024,
         pull_timeout_ms=_count(given, "pullTimeoutMs") or 30_000,
@@ -184,8 +182,9 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
     )
 
 
-def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """Options by their right names."""
+def canonical(options: Mapping[str, str]) -> dict[str, str]:
+    """Options by their right names: aliases and case do not matter. BadOption for an unknown name, and for
+    two that mean the same."""
     by_lower = {name.lower(): name for name in OPTIONS} | {
         alias.lower(): name for alias, name in ALIASES.items()
     }
@@ -228,6 +227,9 @@ def _check_use(given: Mapping[str, str], view: str, source: str, mode: str | Non
             raise BadOption(f"option {name} has no effect on a {mode}, only on a {option.mode[0]}")
     if given.get("offsetType", "").lower() == "log" and "startingTimestamp" in given:
         raise BadOption("option startingTimestamp has no effect with offsetType log: filter storeTimestamp")
+    if given.get("readFrom", "").lower() == "any":
+        raise BadOption("option readFrom: any has no effect: only leaders answer pulls; leave it out")
+    values.choice("readFrom", given.get("readFrom", "leader"), READ_FROM)
 
 
 def _topics(given: Mapping[str, str]) -> TopicChoice:
@@ -239,6 +241,11 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
         named = values.names(given["subscribe"])
         if not named:
             raise BadOption("option subscribe names no topic: leave it out to read all")
+    for name in ("subscribe", "assign"):
+        if name in given and "includeSystemTopics" in given:
+            raise BadOption(
+                f"option includeSystemTopics has no effect with {name}: name the system topics there"
+            )
     return TopicChoice(
         named=named,
         pattern=values.pattern("subscribePattern", given["subscribePattern"])

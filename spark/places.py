@@ -101,6 +101,8 @@ def _live(arguments: argparse.Namespace, stores: tuple[StoreSource, ...]) -> lis
 
 
 def _shipped(arguments: argparse.Namespace, stores: tuple[StoreSource, ...], now_ms: int) -> list[Group]:
+    if arguments.cluster is not None and arguments.namesrv is None:
+        raise BadPlace("--cluster goes with --namesrv: of what was shipped, choose by --group")
     # Here, as it needs pyarrow, which an audit of stores and brokers does without.
     from audit.shipped import ShippedSource, shipped_groups
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from runtime.remote_files import absolute
-from spark.commands.command import EXIT_CODES, Command, Context, Outcome, add_master
+from spark.commands.command import EXIT_CODES, CannotRun, Command, Context, Outcome, add_master
 from spark.commands.source_arguments import EPILOG, add_source, source_of
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
     """The job; over brokers the offsets of consumers are asked for first."""
+    if arguments.consumed and not arguments.consumer:
+        raise CannotRun("--consumed is compared with consumer groups: name them with --consumer")
     asked: ConsumerOffsets | None = None
     if arguments.namesrv and arguments.consumer:
         from spark.jobs.consumer_offsets import offsets_of_lag
@@ -64,7 +66,7 @@ def _account(
     from spark.jobs.accounting import account
     from spark.jobs.consumer_offsets import offsets_of_stores
 
-    source = source_of(arguments)
+    source = source_of(arguments).best()
     if arguments.consumer and asked is None:
         asked = offsets_of_stores(spark, source, tuple(arguments.consumer))
     return account(

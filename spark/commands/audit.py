@@ -43,6 +43,8 @@ async def run(context: Context, arguments: argparse.Namespace) -> Report:
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
+        if arguments.engine == "local" and arguments.master is not None:
+            raise BadPlace("--master goes with --engine spark: leave it out, or leave out --engine local")
         groups = await context.env.workers.run(
             Lane.DISK, groups_to_audit, arguments, context.env.wall.now_ms()
         )

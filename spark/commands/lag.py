@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from spark.commands.command import Command, Context, Outcome, add_master
+from spark.commands.command import CannotRun, Command, Context, Outcome, add_master
 from spark.commands.source_arguments import EPILOG, add_source, source_of
 from spark.commands.words import positive
 
@@ -33,6 +33,7 @@ async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
     if arguments.namesrv:
         from spark.jobs.lag_live import lag_live
 
+        _check_live(arguments)
         topics = tuple(topic.strip() for topic in (arguments.topics or "").split(",") if topic.strip())
         consumers = tuple(arguments.consumer)
         return await lag_live(
@@ -44,6 +45,20 @@ async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
         )
     async with context.spark("dledger-lag", arguments.master, short=False) as spark:
         return await context.job(spark, "lag", lambda: _history(spark, context, arguments))
+
+
+def _check_live(arguments: argparse.Namespace) -> None:
+    """CannotRun for what only counts over stores."""
+    told = {
+        "STORE": arguments.stores,
+        "--option": arguments.option,
+        "--bucket": arguments.bucket,
+        "--master": arguments.master,
+    }
+    for name, value in told.items():
+        if value:
+            why = "has no effect with --namesrv: brokers are asked for the present, without Spark"
+            raise CannotRun(f"{name} {why}; leave one of them out")
 
 
 def _history(spark: SparkSession, context: Context, arguments: argparse.Namespace) -> Outcome:

@@ -45,12 +45,18 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def source_of(arguments: argparse.Namespace) -> LogSource:
-    """The source that the arguments name; spark.jobs.errors.JobError when they name none or several."""
+    """The source that the arguments name; spark.jobs.errors.JobError when they name none or several, or an
+    option twice."""
+    from spark.jobs.errors import JobError
     from spark.jobs.log_source import LogSource
 
-    options = dict(arguments.option)
-    if arguments.topics:
-        options["subscribe"] = arguments.topics
+    options: dict[str, str] = {}
+    topics = [] if arguments.topics is None else [("subscribe", arguments.topics)]
+    for name, value in [*topics, *arguments.option]:
+        if name in options:
+            also = " (--topics is one of them)" if topics and name == "subscribe" else ""
+            raise JobError(f"option {name} is given twice{also}: give it once")
+        options[name] = value
     archive = getattr(arguments, "archive", "")
     return LogSource(
         tuple(arguments.stores), arguments.namesrv, absolute(archive) if archive else "", options

@@ -26,7 +26,13 @@ CODES = {
     ),
     "NOT_YET_KNOWN": Code(
         Severity.UNKNOWN,
-        "behind what these stores know to be committed: give all replicas, or ask the brokers (--namesrv)",
+        "behind what these stores know to be committed, or of a broker group that did not show itself: give "
+        "all replicas, or ask the brokers (--namesrv)",
+    ),
+    "MAYBE_RETIRED": Code(
+        Severity.UNKNOWN,
+        "not there, and deleted by retention or lost, which cannot be told: acknowledgements with queue and "
+        "offset can be, and accounts that are made before retention",
     ),
     "MISPLACED": Code(
         Severity.ERROR, "stored, but not where the acknowledgement says: compare the replicas (spark audit)"

@@ -19,10 +19,15 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from formats.properties import UNIQ_KEY
+from runtime.remote_files import files_for
 from spark.jobs.account_report import Account, AccountFinding, ConsumerAccount
 from spark.jobs.acknowledgements import read_acknowledgements, read_consumed
+from spark.jobs.archive import selected
+from spark.jobs.archive_files import ArchiveFiles
 from spark.jobs.errors import JobError
 from spark.jobs.log_source import LogSource
+from spark.option_values import names
+from spark.selection import is_system_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,19 +38,28 @@ MAX_PLACES = 4
 """Places of one message that are kept."""
 _PLACE = ("broker", "topic", "partition")
 
+_Place = tuple[str, str, int]
+_BOUNDS = "broker string, topic string, `partition` int, lowest bigint, `end` bigint"
+
 ConsumerOffsets = Mapping[str, Mapping[tuple[str, str, int], int]]
 """consumer group -> (broker group, topic, queue) -> where it goes on."""
 
 
 @dataclass(frozen=True)
 class _Frames:
-    """`acks`: id and place of each acknowledged message. `log`: id and place of each stored one. `bounds`: of
-    each queue. `sides`: one row for each id, from both. The last three are kept by Spark while we work."""
+    """`acks`: id and place of each acknowledged message. `log`: id and place of each stored one, both kept by
+    Spark while we work. `bounds`: of each queue. `sides`: one row for each id, from both."""
 
     acks: DataFrame
     log: DataFrame
     bounds: DataFrame
+    retired: DataFrame
+    """(broker, topic) of which retention took messages."""
     sides: DataFrame
+    brokers: list[str]
+    """Broker groups that showed themselves, by any queue."""
+    gaps: list[str]
+    """Broker groups of which an archive lacks what retention took before."""
 
 
 def account(
@@ -58,16 +72,28 @@ def account(
     strict: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Account:
-    """Compare. Blocking; JobError for files that cannot be believed, PySparkException.
+    """Compare. Blocking; JobError for files that cannot be believed and options that leave messages out,
+    PySparkException.
 
     `offsets`: of the consumer groups to account for; `consumed`: file of what was consumed, by unique id.
     """
+    source.check_options("account", ("subscribe",))
+    if consumed and not offsets:
+        raise JobError("what was consumed is compared with where consumer groups stand: give their offsets")
+    gaps = archive_gaps(source)
+    source = source.best()
     say("read acknowledgements")
     acks, told = read_acknowledgements(spark, acknowledgements)
     acks = acks.persist(StorageLevel.MEMORY_AND_DISK)
-    log = _stored(spark, source, acks).persist(StorageLevel.MEMORY_AND_DISK)
+    log: DataFrame | None = None
     try:
-        frames = _frames(acks, log, _bounds(spark, source, log))
+        topics = _topics(source, acks)
+        say("read the log")
+        before = _queues(spark, source, topics)
+        log = _stored(spark, source, topics, before).persist(StorageLevel.MEMORY_AND_DISK)
+        found = _found(log)
+        after = _queues(spark, source, topics, before)
+        frames = _frames(spark, acks, log, bounds_of(before, found, after), gaps)
         say("compare with the log")
         result = _compare(frames, told, authoritative=bool(source.servers), strict=strict)
         if offsets:
@@ -75,17 +101,65 @@ def account(
             result = _consumers(spark, result, frames, offsets, consumed)
         return result
     finally:
-        log.unpersist()
+        if log is not None:
+            log.unpersist()
         acks.unpersist()
 
 
-def _stored(spark: SparkSession, source: LogSource, acks: DataFrame) -> DataFrame:
-    """Id and place of the messages of the acknowledged topics."""
-    topics = [row[0] for row in acks.select("topic").distinct().collect()]
+def archive_gaps(source: LogSource) -> list[str]:
+    """Broker groups of which an archive lacks messages that retention took before; none without an archive.
+    JobError for an archive of some tags: nobody can tell what it left out."""
+    if not source.archive:
+        return []
+    archive = ArchiveFiles(files_for(source.archive), source.archive)
+    batches = [archive.read(number) for number in archive.numbers()]
+    if any("tags" in selected(batch.selection) for batch in batches[-1:]):
+        raise JobError(f"{source.archive} is an archive of some tags only: account for the log itself")
+    return sorted({batch.group for batch in batches if batch.skipped})
+
+
+def _topics(source: LogSource, acks: DataFrame) -> list[str]:
+    """Those that are acknowledged. JobError for none, and for some that the source leaves out."""
+    topics = sorted(row[0] for row in acks.select("topic").distinct().collect())
     if not topics:
         raise JobError("no acknowledgement in the file: nothing to account for")
+    chosen = names(source.options.get("subscribe", ""))
+    left_out = [topic for topic in topics if chosen and topic not in chosen]
+    if left_out:
+        raise JobError(f"there are acknowledgements of {', '.join(left_out)}: name them with --topics, too")
+    return topics
+
+
+_Ranges = dict[_Place, tuple[int, int]]
+"""(broker group, topic, queue) -> offsets [lowest, end)."""
+
+
+def _queues(
+    spark: SparkSession, source: LogSource, topics: list[str], known: _Ranges | None = None
+) -> _Ranges:
+    """What the queues' own files or the brokers say; of the acknowledged topics among those `known`."""
+    if source.archive:
+        return {}
+    if known is not None:
+        topics = [topic for topic in topics if any(topic == place[1] for place in known)]
+        if not topics:
+            return {}
+        source = replace(source, options={**source.options, "subscribe": ",".join(topics)})
+    elif "subscribe" not in source.options and any(map(is_system_topic, topics)):
+        source = replace(source, options={**source.options, "includeSystemTopics": "true"})
+    broker = F.coalesce("group", F.lit(""))
+    rows = source.queues(spark).select(broker, "topic", "partition", "minOffset", "maxOffset").collect()
+    return {(row[0], row[1], row[2]): (row[3], row[4]) for row in rows}
+
+
+def _stored(spark: SparkSession, source: LogSource, topics: list[str], known: _Ranges) -> DataFrame:
+    """Id and place of the messages of the acknowledged topics."""
+    if source.servers:
+        topics = [topic for topic in topics if any(topic == place[1] for place in known)]
+    if topics and not source.archive:
+        source = replace(source, options={**source.options, "subscribe": ",".join(topics)})
     messages = source.messages(spark, value=False, headers=True)
-    return messages.where(F.col("topic").isin(topics)).select(
+    return messages.where(F.col("topic").isin(topics) if topics else F.lit(False)).select(
         F.col("headers")[UNIQ_KEY].alias("id"),
         F.coalesce("group", F.lit("")).alias("broker"),
         "topic",
@@ -94,28 +168,39 @@ def _stored(spark: SparkSession, source: LogSource, acks: DataFrame) -> DataFram
     )
 
 
-def _bounds(spark: SparkSession, source: LogSource, log: DataFrame) -> DataFrame:
-    """Offsets [lowest, end) of each queue.
+def _found(log: DataFrame) -> _Ranges:
+    """Of the messages that were read."""
+    rows = log.groupBy(*_PLACE).agg(F.min("offset"), F.max("offset") + 1).collect()
+    return {(row[0], row[1], row[2]): (row[3], row[4]) for row in rows}
 
-    The queues' own files also know of a queue whose messages are all gone; they may lag behind the log.
+
+def bounds_of(before: _Ranges, found: _Ranges, after: _Ranges) -> dict[_Place, tuple[int | None, int | None]]:
+    """Offsets [lowest, end) of each queue between which nothing may be missing.
+
+    The queues' own files also know of a queue whose messages are all gone; they may lag behind the log. A
+    running node goes on meanwhile: what it had not got before the log was read may be missing there, and so
+    may what it has deleted since.
     """
-    found = log.groupBy(*_PLACE).agg(F.min("offset").alias("lowest"), (F.max("offset") + 1).alias("end"))
-    if source.archive:
-        return found
-    options = {name: value for name, value in source.options.items() if name != "tags"}
-    queues = replace(source, options=options).read(spark, view="queues")
-    broker = F.coalesce("group", F.lit("")).alias("broker")
-    told = queues.select(broker, "topic", "partition", "minOffset", "maxOffset")
-    both = found.union(told).groupBy(*_PLACE)
-    return both.agg(F.min("lowest").alias("lowest"), F.max("end").alias("end"))
+    lowest = {place: low for place, (low, _) in after.items()}
+    end = {place: high for place, (_, high) in before.items()}
+    for place, (low, high) in found.items():
+        lowest[place] = min(low, lowest.get(place, low))
+        end[place] = max(high, end.get(place, high))
+    return {place: (lowest.get(place), end.get(place)) for place in sorted({*before, *found, *after})}
 
 
-def _frames(acks: DataFrame, log: DataFrame, bounds: DataFrame) -> _Frames:
-    brokers = [row[0] for row in bounds.select("broker").distinct().collect()]
+def _frames(
+    spark: SparkSession,
+    acks: DataFrame,
+    log: DataFrame,
+    bounds: Mapping[_Place, tuple[int | None, int | None]],
+    gaps: list[str],
+) -> _Frames:
+    brokers = sorted({place[0] for place in bounds})
     named = acks.where("broker <> ''").limit(1).count() > 0
     if not named and len(brokers) > 1:
         raise JobError(
-            f"the messages lie in the broker groups {', '.join(sorted(brokers))}: the acknowledgements must "
+            f"the messages lie in the broker groups {', '.join(brokers)}: the acknowledgements must "
             "name theirs (brokerName)"
         )
     if brokers and (not named or brokers == [""]):
@@ -130,21 +215,37 @@ def _frames(acks: DataFrame, log: DataFrame, bounds: DataFrame) -> _Frames:
             F.count("*").alias("copies"),
         )
     )
-    return _Frames(acks, log, bounds, acked.join(stored, "id", "full_outer"))
+    retired = sorted({(broker, topic, True) for (broker, topic, _), (low, _) in bounds.items() if low})
+    return _Frames(
+        acks,
+        log,
+        spark.createDataFrame([(*of, *ends) for of, ends in bounds.items()], _BOUNDS),
+        spark.createDataFrame(retired, "broker string, topic string, retired boolean"),
+        acked.join(stored, "id", "full_outer"),
+        brokers,
+        gaps,
+    )
 
 
 def _compare(frames: _Frames, told: int, *, authoritative: bool, strict: bool) -> Account:
     """Produced against stored."""
-    sides = frames.sides.select(
-        "id", "acked.*", F.coalesce("copies", F.lit(0)).alias("copies"), "places", "times_acked"
-    ).join(frames.bounds, [*_PLACE], "left")
+    sides = (
+        frames.sides.select(
+            "id", "acked.*", F.coalesce("copies", F.lit(0)).alias("copies"), "places", "times_acked"
+        )
+        .join(F.broadcast(frames.bounds), [*_PLACE], "left")
+        .join(F.broadcast(frames.retired), ["broker", "topic"], "left")
+    )
+    missing = F.col("copies") == 0
     state = (
         F.when(F.col("times_acked").isNull(), "unexpected")
-        .when((F.col("copies") == 0) & (F.col("offset") < F.col("lowest")), "RETIRED")
-        .when((F.col("copies") == 0) & _beyond() & F.lit(not authoritative), "NOT_YET_KNOWN")
-        .when(F.col("copies") == 0, "LOST")
+        .when(missing & (F.col("offset") < F.col("lowest")), "RETIRED")
+        .when(missing & _perhaps_retired(frames.gaps), "MAYBE_RETIRED")
+        .when(missing & ~F.col("broker").isin(frames.brokers), "NOT_YET_KNOWN")
+        .when(missing & _beyond() & F.lit(not authoritative), "NOT_YET_KNOWN")
+        .when(missing, "LOST")
         .when(
-            ~F.array_contains("places", F.struct(*_PLACE, "offset")) & F.col("offset").isNotNull(),
+            ~F.array_contains("places", F.struct(*_PLACE, "offset")) & ~_nowhere(),
             "MISPLACED",
         )
         .when(F.col("copies") > 1, "DUPLICATE")
@@ -161,7 +262,7 @@ def _compare(frames: _Frames, told: int, *, authoritative: bool, strict: bool) -
         )
         produced, stored, more, _ = sums.collect()[0]
         findings = []
-        for code in ("LOST", "NOT_YET_KNOWN", "MISPLACED", "DUPLICATE", "RETIRED"):
+        for code in ("LOST", "NOT_YET_KNOWN", "MAYBE_RETIRED", "MISPLACED", "DUPLICATE", "RETIRED"):
             if counts.get(code):
                 findings += _examples(judged.where(F.col("state") == code), code)
     finally:
@@ -185,6 +286,19 @@ def _compare(frames: _Frames, told: int, *, authoritative: bool, strict: bool) -
 def _beyond() -> Column:
     """Whether the acknowledged place lies behind all that this source knows to be committed."""
     return F.col("end").isNull() | F.col("offset").isNull() | (F.col("offset") >= F.col("end"))
+
+
+def _nowhere() -> Column:
+    """Whether the acknowledgement does not say where the message is."""
+    return F.col("partition").isNull() | F.col("offset").isNull()
+
+
+def _perhaps_retired(gaps: list[str]) -> Column:
+    """Whether the acknowledged place is not known where retention took something, or lies in an archive with
+    a gap."""
+    queue_retired = F.coalesce(F.col("lowest") > 0, F.col("retired"), F.lit(False))
+    in_gap = F.col("broker").isin(gaps)
+    return (_nowhere() & (queue_retired | in_gap)) | (in_gap & (F.col("offset") < F.col("end")))
 
 
 def _examples(judged: DataFrame, code: str) -> list[AccountFinding]:
@@ -211,6 +325,10 @@ def _detail(code: str, row: dict[str, object]) -> str:
             return f"stored {row['copies']} times: {', '.join(found)}"
         case "RETIRED":
             return f"the queue begins at offset {row['lowest']}"
+        case "MAYBE_RETIRED":
+            if row["offset"] is None or row["partition"] is None:
+                return "acknowledged without its place, and retention took messages where it may have been"
+            return "the archive lacks what retention took before it was archived"
         case "NOT_YET_KNOWN":
             end = row["end"]
             return (

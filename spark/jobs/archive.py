@@ -17,9 +17,11 @@ from pyspark.sql import functions as F
 
 from audit.layout import Replica
 from runtime.files import Files
-from spark.jobs.archive_files import ArchiveFiles, Batch, Gap, Positions
+from spark import option_values as values
+from spark.jobs.archive_files import LOG, ArchiveFiles, Batch, Gap, Positions
 from spark.jobs.errors import JobError
-from spark.jobs.log_source import LogSource, best_replicas, group_name
+from spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name
+from spark.option_values import BadOption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,8 +52,8 @@ COLUMNS = (
 DAY = "date_from_unix_date(cast(floor(unix_millis(storeTimestamp) / 86400000) as int))"
 """Day of the store time in UTC, whatever the session's time zone is."""
 Queue = tuple[str, int]
-_TOPIC_CHOICE = ("subscribe", "subscribePattern", "includeSystemTopics")
-_SELECTION = (*_TOPIC_CHOICE, "tags")
+SELECTION = (*TOPIC_CHOICE, "tags")
+"""Options that choose what is archived: they are recorded, and are the same for the whole archive."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class ArchiveResult:
         for group, of, first, last in self.skipped:
             yield f"{group}: {of} {first} to {last}: deleted by retention before it could be archived"
         for group, position in self.positions.items():
-            if "log" in position:
-                yield f"{group or 'log'}: archived up to index {position['log'] - 1}"
+            if LOG in position:
+                yield f"{group or 'log'}: archived up to index {position[LOG] - 1}"
             else:
                 yield f"{group}: archived up to the offsets of {len(position)} queues"
         yield f"archive: {self.rows} messages in {self.files} files, {self.batches} batches, to {self.root}"
@@ -125,7 +127,8 @@ def archive(
     """
     if source.archive:
         raise JobError("an archive cannot be archived: give store directories or --namesrv")
-    selection = {name: source.options[name] for name in _SELECTION if name in source.options}
+    source.check_options("archive", SELECTION)
+    selection = {name: source.options[name] for name in SELECTION if name in source.options}
     target = ArchiveFiles(files, root)
     target.open()
     try:
@@ -152,9 +155,36 @@ def archive(
 
 
 def _check_selection(target: ArchiveFiles, selection: Mapping[str, str]) -> None:
-    if target.last is not None and dict(target.last.selection) != dict(selection):
+    wanted = selected(selection)
+    if target.last is not None and selected(target.last.selection) != wanted:
         was = ", ".join(f"{name}={value}" for name, value in target.last.selection.items()) or "all topics"
         raise JobError(f"{target.root} is an archive of {was}: archive another choice elsewhere")
+
+
+def selected(selection: Mapping[str, str]) -> dict[str, object]:
+    """What a selection means, however it is written: order, blanks, and what says nothing do not count.
+    JobError for a wrong value."""
+    try:
+        found = {name: _meaning(name, value) for name, value in selection.items()}
+    except BadOption as error:
+        raise JobError(str(error)) from error
+    if "subscribe" in found:
+        found.pop("includeSystemTopics", None)
+    return {name: meant for name, meant in found.items() if meant}
+
+
+def _meaning(name: str, value: str) -> object:
+    match name:
+        case "subscribe":
+            return sorted(dict.fromkeys(values.names(value)))
+        case "assign":
+            return values.assignment(name, value)
+        case "tags":
+            return sorted(values.tags(name, value))
+        case "includeSystemTopics":
+            return values.flag(name, value)
+        case _:
+            return value
 
 
 def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iterator[Plan]:
@@ -163,11 +193,11 @@ def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iter
         group = group_name(replica)
         cluster = replica.identity.cluster if replica.identity else ""
         known = target.last.positions.get(group, {}) if target.last else {}
-        if known and "log" not in known:
+        if known and LOG not in known:
             raise JobError(f"{target.root} is archived from live brokers: go on with --namesrv")
         if target.last and target.last.cluster != cluster:
             raise JobError(f"{target.root} is the archive of another cluster than {replica.store}'s")
-        position = known.get("log")
+        position = known.get(LOG)
         if position is not None and position > replica.committed + 1:
             raise JobError(
                 f"{target.root} holds entries up to {position - 1}, {replica.store} only knows "
@@ -177,13 +207,13 @@ def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iter
         start = begin if position is None else max(position, begin)
         skipped: tuple[Gap, ...] = ()
         if position is not None and begin > position:
-            skipped = (("log", position, begin - 1),)
+            skipped = ((LOG, position, begin - 1),)
         for last in _cuts(replica, start, batch_bytes):
             yield Plan(
                 group,
                 cluster,
                 {"path": json.dumps([replica.store]), "indexRanges": f"{start}-{last}"},
-                {"log": last + 1},
+                {LOG: last + 1},
                 skipped,
                 f"{group or 'log'}: index {start} to {last} of {replica.committed}",
             )
@@ -218,14 +248,13 @@ def _plan_queues(
     spark: SparkSession, source: LogSource, target: ArchiveFiles, batch_messages: int
 ) -> Iterator[Plan]:
     """Ranges of queue offsets, each queue its share of a batch."""
-    choice = {name: value for name, value in source.options.items() if name != "tags"}
-    bounds = replace(source, options=choice).read(spark, view="queues")
+    bounds = source.queues(spark)
     ends: dict[str, dict[Queue, tuple[int, int]]] = {}
     for row in bounds.select("group", "topic", "partition", "minOffset", "maxOffset").collect():
         ends.setdefault(row[0], {})[row[1], row[2]] = (row[3], row[4])
     for group in sorted(ends):
         position = dict(target.last.positions.get(group, {})) if target.last else {}
-        if "log" in position:
+        if LOG in position:
             raise JobError(f"{target.root} is archived from store directories: go on with those")
         while shares := _share(ends[group], position, batch_messages):
             assigned: dict[str, list[int]] = {}
@@ -275,12 +304,12 @@ def _write(
 ) -> Batch:
     """Read, stage, check, commit."""
     last, number = target.last, target.next_number
-    chosen = {name: value for name, value in source.options.items() if name not in _TOPIC_CHOICE}
-    options = {**(chosen if "assign" in plan.options else source.options), **plan.options}
-    frame = replace(source, options=options).read(spark, includeHeaders="true")
+    other = {name: value for name, value in source.options.items() if name not in TOPIC_CHOICE}
+    chosen = replace(source, options=other) if "assign" in plan.options else source
+    frame = chosen.read(spark, **plan.options, includeHeaders="true")
     _stage(frame, plan.group, target.staging(number))
     before = dict(last.queues.get(plan.group, {})) if last else {}
-    queues = _checked_queues(spark, target.staging(number), before, plan, whole="tags" not in selection)
+    queues = _checked_queues(spark, target, before, plan, whole="tags" not in selected(selection))
     batch = Batch(
         number=number,
         group=plan.group,
@@ -309,12 +338,17 @@ def _stage(frame: DataFrame, group: str, staging: str) -> None:
 
 
 def _checked_queues(
-    spark: SparkSession, staging: str, before: dict[str, int], plan: Plan, *, whole: bool
+    spark: SparkSession, target: ArchiveFiles, before: dict[str, int], plan: Plan, *, whole: bool
 ) -> dict[str, int]:
     """Next offset of each queue after this batch. JobError when offsets are missing or twice there."""
-    gaps = [of for of, _, _ in plan.skipped]
+
+    def excused(name: str) -> bool:
+        gaps = [of for of, _, _ in plan.skipped]
+        return LOG in gaps or name in gaps or target.gap_since(plan.group, name)
+
     schema = "`partition` int, `offset` bigint, `topic` string, `day` date"
-    staged = spark.read.schema(schema).parquet(f"file://{staging}").groupBy("topic", "partition")
+    files = spark.read.schema(schema).parquet(f"file://{target.staging(target.next_number)}")
+    staged = files.groupBy("topic", "partition")
     found = staged.agg(F.min("offset"), F.max("offset"), F.count("*"), F.count_distinct("offset")).collect()
     after = dict(before)
     for topic, queue, first, last, count, distinct in found:
@@ -326,7 +360,7 @@ def _checked_queues(
             wrong = f"{last - first + 1 - count} offsets between {first} and {last} missing"
         elif name in before and first < before[name]:
             wrong = f"offset {first} again: {before[name] - 1} is in the archive"
-        elif name in before and whole and first > before[name] and not {"log", name} & {*gaps}:
+        elif name in before and whole and first > before[name] and not excused(name):
             wrong = f"offset {first} after {before[name] - 1}"
         if wrong:
             raise JobError(f"{plan.what}: {name}: {wrong}: nothing of it was archived; audit the store")

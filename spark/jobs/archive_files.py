@@ -34,6 +34,7 @@ from spark.jobs.errors import JobError
 RECORDS_DIR = "_archive"
 VERSION = 1
 
+LOG = "log"
 Gap = tuple[str, int, int]
 """"log" or "topic/queue", first and last index or offset: deleted before it could be archived."""
 Positions = dict[str, dict[str, int]]
@@ -151,6 +152,22 @@ class ArchiveFiles:
         except (ValueError, KeyError, TypeError) as error:
             raise JobError(f"{path} is no record of an archive: {error}") from error
 
+    def gap_since(self, group: str, queue: str) -> bool:
+        """Whether retention took log of this group after the batch that has the queue's newest message.
+
+        Until its next message comes, be that many batches later, nobody knows which of its offsets went.
+        """
+        batch = self.last
+        known = _next_offset(batch, group, queue)
+        while batch is not None:
+            before = self.read(batch.number - 1) if batch.number else None
+            if _next_offset(before, group, queue) != known:
+                return False  # this batch brought the newest message: what it skipped lies before that
+            if batch.group == group and any(of in (LOG, queue) for of, _, _ in batch.skipped):
+                return True
+            batch = before
+        return False
+
     @property
     def _records(self) -> str:
         return f"{self.root}/{RECORDS_DIR}"
@@ -192,6 +209,10 @@ class ArchiveFiles:
                 raise JobError(f"{place} of batch {batch.number} is gone: restore it from a backup")
         for directory in directories:
             self.files.sync_dir(f"{self.root}/{directory}")
+
+
+def _next_offset(batch: Batch | None, group: str, queue: str) -> int | None:
+    return batch.queues.get(group, {}).get(queue) if batch else None
 
 
 def _decode(value: dict[str, Any]) -> Batch:

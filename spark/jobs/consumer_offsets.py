@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 def offsets_of_stores(spark: SparkSession, source: LogSource, consumers: tuple[str, ...]) -> ConsumerOffsets:
-    """Committed offsets of these groups in the replicated state. Blocking; JobError for an unknown group."""
+    """Committed offsets of these groups in the replicated state, of each broker group's replica that knows
+    most. Blocking; JobError for an unknown group."""
     if not source.stores:
         raise JobError("an archive knows nothing of consumers: give the store directories")
-    state = LogSource(stores=source.stores).read(spark, view="state").where("kind = 'offset'")
+    state = LogSource(stores=source.best().stores).read(spark, view="state").where("kind = 'offset'")
     found: dict[str, dict[tuple[str, str, int], int]] = {consumer: {} for consumer in consumers}
     rows = state.where(F.col("name").isin(list(consumers))).select(
         "name", "group", "topic", "partition", "offset"

@@ -17,7 +17,7 @@ from audit.layout import Replica
 from formats.state import ReplicatedState
 from spark.jobs.errors import JobError
 from spark.jobs.lag_report import Lag, LagPoint, QueueLag
-from spark.jobs.log_source import LogSource, best_replicas, group_name
+from spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name
 from spark.jobs.offset_events import offset_events, state_at_begin
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def lag_history(
     """
     if not source.stores:
         raise JobError("the history of lag is in the log: give store directories (for now: --namesrv)")
+    source.check_options("lag", TOPIC_CHOICE)
     tables = _Tables({}, {})
     width = bucket_s
     for replica in best_replicas(source.stores):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -13,17 +13,43 @@ from audit.layout import Replica, StoreError, open_store
 from runtime.remote_files import files_for
 from spark.columns import MESSAGES, ddl
 from spark.jobs.errors import JobError
+from spark.option_values import BadOption, names
+from spark.options import OPTIONS, canonical
+from spark.stores import best_of_each_group, open_replicas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ARCHIVE_SCHEMA = f"{ddl([column for column in MESSAGES if column[0] != '_corrupt'])}, `day` date"
 """Given when reading, as Spark would take the topic `2024` for a number."""
+TOPIC_CHOICE = ("subscribe", "subscribePattern", "assign", "includeSystemTopics")
+"""Options that choose topics."""
+CHOICE = (
+    *TOPIC_CHOICE,
+    "group",
+    "tags",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "indexRanges",
+    "isolation",
+    "corruptRecords",
+)
+"""Options that choose messages."""
+_HOW = ("minPartitions", "pushdown", "readFrom", "consumerGroup", "pullBatchSize", "pullTimeoutMs")
+"""Options that say how messages are read, not which: right for every job."""
+_SAID_OTHERWISE = {
+    "path": "give the store directories themselves (STORE ...)",
+    "servers": "give the NameServers with --namesrv",
+    "view": "only `read` looks at other views, with --view",
+}
 
 
 @dataclass(frozen=True)
 class LogSource:
-    """One of `stores`, `servers` and `archive`. `options`: further ones of the data source, by its names."""
+    """One of `stores`, `servers` and `archive`. `options`: further ones of the data source, in any spelling;
+    afterwards by their right names. JobError for unknown ones, and for those that have no effect here."""
 
     stores: tuple[str, ...] = ()
     servers: str = ""
@@ -33,20 +59,63 @@ class LogSource:
     def __post_init__(self) -> None:
         if sum(map(bool, (self.stores, self.servers, self.archive))) != 1:
             raise JobError("give one of: store directories, NameServers (--namesrv), an archive (--archive)")
+        try:
+            options = canonical(self.options)
+        except BadOption as error:
+            raise JobError(str(error)) from error
+        for name in options:
+            if name in _SAID_OTHERWISE:
+                raise JobError(f"option {name} has no effect here: {_SAID_OTHERWISE[name]}")
+            if self.archive and name != "subscribe":
+                raise JobError(f"option {name} has no effect on an archive: only topics can be chosen of it")
+        if "subscribe" in options and not names(options["subscribe"]):
+            raise JobError("option subscribe (--topics) names no topic: leave it out to read all")
+        object.__setattr__(self, "options", options)
+
+    def check_options(self, job: str, applied: Collection[str]) -> None:
+        """JobError for an option that this job does not apply: left unsaid it would be a trap."""
+        for name in self.options:
+            if name not in applied and name not in _HOW:
+                raise JobError(f"option {name} has no effect on {job}, only {', '.join(applied)}")
+
+    def best(self) -> LogSource:
+        """The same over those stores only that hold what the view `messages` reads: of each group the replica
+        that knows most. So other views say the same as the messages. Blocking; JobError."""
+        if len(self.stores) < 2:
+            return self
+        try:
+            replicas = {path: open_replicas([path]) for path in self.stores}
+        except (StoreError, OSError) as error:
+            raise JobError(str(error)) from error
+        best = best_of_each_group(replica for found in replicas.values() for replica in found)
+        chosen = [replica.directory for replica in best]
+        stores = [path for path, found in replicas.items() if any(one.directory in chosen for one in found)]
+        return replace(self, stores=tuple(stores))
 
     def read(self, spark: SparkSession, **options: str) -> DataFrame:
-        """A view of the data source over stores or brokers; `self.options` may name one store of several."""
+        """A view of the data source over stores or brokers. `options` win over those of the source, also
+        `path`: one store of several."""
         where = {"servers": self.servers} if self.servers else {"path": json.dumps(self.stores)}
         return spark.read.format("dledger").options(**{**where, **self.options, **options}).load()
 
+    def queues(self, spark: SparkSession) -> DataFrame:
+        """The view `queues` of stores or brokers, with those options that count there."""
+        options = {name: value for name, value in self.options.items() if "queues" in OPTIONS[name].views}
+        return replace(self, options=options).read(spark, view="queues")
+
     def messages(self, spark: SparkSession, *, value: bool, headers: bool) -> DataFrame:
-        """Messages: columns of the view `messages` with `group`; bodies and properties where asked for."""
+        """Messages: columns of the view `messages` with `group`; bodies and properties where asked for.
+
+        JobError when damage is wanted as rows: a job would take them for messages.
+        """
         if self.archive:
             frame = spark.read.schema(ARCHIVE_SCHEMA).parquet(f"file://{self.archive}")
             for name, wanted in (("value", value), ("headers", headers)):
                 frame = frame if wanted else frame.drop(name)
-            topics = [topic.strip() for topic in self.options.get("subscribe", "").split(",")]
-            return frame.where(F.col("topic").isin(topics)) if any(topics) else frame
+            topics = names(self.options.get("subscribe", ""))
+            return frame.where(F.col("topic").isin(*topics)) if topics else frame
+        if self.options.get("corruptRecords", "").lower() == "include":
+            raise JobError("option corruptRecords: include is for `read`, which shows the rows: take skip")
         chosen = {"includeValue": value, "includeHeaders": headers, "includeGroup": True}
         return self.read(spark, **{name: str(wanted).lower() for name, wanted in chosen.items()})
 

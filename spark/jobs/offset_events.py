@@ -13,6 +13,7 @@ import msgpack
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from audit.entries import BODY_DAMAGED, UNREADABLE
 from audit.layout import Replica, segment_path
 from audit.state_check import load_boundary
 from formats.entry import HEADER_SIZE, Kind
@@ -40,10 +41,16 @@ when it was set, also backwards; else it only counts when it is higher than befo
 
 
 def offset_events(spark: SparkSession, entries: DataFrame, replica: Replica) -> DataFrame:
-    """Events in the log of one replica. `entries`: its view `entries`."""
-    system = entries.where((F.col("kind") == int(Kind.SYSTEM)) & (F.col("damage") == 0))
+    """Events in the log of one replica. `entries`: its view `entries`.
+
+    A task fails with JobError where a system entry is rotten or cannot be read: it may have been a commit.
+    That the chain of CRCs is broken or not known (where a task begins) says nothing against an entry itself.
+    """
+    damage = F.col("damage")
+    system = entries.where((F.col("kind") == int(Kind.SYSTEM)) | (damage.bitwiseAND(UNREADABLE) != 0))
+    rotten = damage.bitwiseAND(BODY_DAMAGED | UNREADABLE) != 0
     read = partial(_read_events, replica.data, replica.segment_size)
-    return system.select("pos", "size", "index").mapInArrow(read, ddl(EVENTS))
+    return system.select("pos", "size", "index", rotten.alias("rotten")).mapInArrow(read, ddl(EVENTS))
 
 
 def _read_events(
@@ -60,13 +67,18 @@ def _read_events(
 
 
 def _events(
-    data_dir: str, segment_size: int, entries: Iterable[tuple[int, int, int]]
+    data_dir: str, segment_size: int, entries: Iterable[tuple[int, int, int, bool]]
 ) -> Iterator[tuple[int, int, str, str, int, int, int]]:
-    """Events of the system entries at these places (pos, size, index). OSError."""
+    """Events of the system entries at these places (pos, size, index, rotten). OSError, JobError."""
     files = files_for(data_dir)
     start, file = -1, None
     try:
-        for pos, size, index in entries:
+        for pos, size, index, rotten in entries:
+            if rotten:
+                what = f"system entry {index} is damaged" if index >= 0 else "a segment cannot be read"
+                raise JobError(
+                    f"{data_dir}: {what}, it may be a commit: run the audit, or give another replica"
+                )
             if file is None or pos - pos % segment_size != start:
                 if file is not None:
                     file.close()

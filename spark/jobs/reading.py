@@ -9,6 +9,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 from audit.text_table import text_table
+from spark.jobs.errors import JobError
 from spark.jobs.log_source import LogSource
 
 if TYPE_CHECKING:
@@ -48,11 +49,13 @@ def read_rows(
     order_by: str = "",
     limit: int = 20,
 ) -> Rows:
-    """The first rows of a view. Blocking; PySparkException for a wrong option or condition.
+    """The first rows of a view. Blocking; JobError, PySparkException for a wrong option or condition.
 
     `where`: a condition in SQL; `order_by`: a column.
     """
     if source.archive:
+        if view != "messages":
+            raise JobError(f"an archive holds messages only: view {view} wants store directories")
         frame = source.messages(spark, value=True, headers=True)
     else:
         frame = source.read(spark, view=view)

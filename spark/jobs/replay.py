@@ -23,7 +23,7 @@ from client import ClientError, Message, MessageQueue, Producer, TopicNotFound
 from formats import properties as names
 from spark.columns import arrow_schema, ddl
 from spark.jobs.errors import JobError
-from spark.jobs.log_source import LogSource
+from spark.jobs.log_source import CHOICE, LogSource
 from spark.sink_rows import FIRST_LIFE
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def replay(
     """
     if source.servers and not to_topic:
         raise JobError("from live brokers into a topic of the same name would never end: give --to-topic")
+    source.check_options("replay", CHOICE)
     messages = source.messages(spark, value=True, headers=True)
     stored = F.unix_millis("storeTimestamp")
     if stored_from_ms is not None:

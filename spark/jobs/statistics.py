@@ -18,7 +18,7 @@ from audit.findings import Severity
 from audit.html import Markup
 from audit.report_files import Records
 from audit.text_table import text_table
-from spark.jobs.log_source import LogSource
+from spark.jobs.log_source import CHOICE, LogSource
 from spark.jobs.times import moment, rate_text, span_text
 
 if TYPE_CHECKING:
@@ -225,6 +225,7 @@ def statistics(
 
     `bucket_s`: seconds of one point of the series; by default what suits the span.
     """
+    source.check_options("stats", CHOICE)
     say("read messages")
     narrow = _narrow(source.messages(spark, value=True, headers=False)).persist(StorageLevel.MEMORY_AND_DISK)
     try:

@@ -182,3 +182,26 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
     next((tmp_path / "_archive" / "staging").rglob("*.parquet")).unlink()
     with pytest.raises(JobError, match="is gone"):
         ArchiveFiles(OsFiles(), str(tmp_path)).open()
+
+
+def test_a_gap_excuses_a_queue_until_its_next_message(tmp_path: Path) -> None:
+    archive = ArchiveFiles(OsFiles(), str(tmp_path))
+    archive.open()
+    assert not archive.gap_since("g", "t/0")
+
+    def commit(queues: dict[str, int], *skipped: tuple[str, int, int], group: str = "g") -> None:
+        known = archive.last.queues if archive.last else {}
+        batch = Batch(archive.next_number, group, "c", {}, {}, {**known, group: queues}, (), skipped)
+        archive.files.mkdir(archive.staging(batch.number))
+        archive.commit(batch, lambda path: 0)
+
+    commit({"t/0": 5, "t/1": 5})
+    commit({"t/0": 5, "t/1": 5}, ("log", 9, 20), group="h")
+    assert not archive.gap_since("g", "t/0"), "of another group"
+    commit({"t/0": 7, "t/1": 5}, ("log", 9, 20))
+    commit({"t/0": 7, "t/1": 5}, group="h")
+    assert archive.gap_since("g", "t/1") and not archive.gap_since("g", "t/0"), "its gap lies before offset 6"
+    commit({"t/0": 7, "t/1": 9})
+    commit({"t/0": 7, "t/1": 9}, ("t/0", 7, 8))
+    assert archive.gap_since("g", "t/0") and not archive.gap_since("g", "t/1")
+    archive.close()

@@ -46,6 +46,8 @@ def test_a_live_group_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ((), "nothing to audit: give store directories, --namesrv"),
         (("--group", "g0", "/nowhere"), "--group goes with --namesrv"),
         (("--max-age", "9", "/nowhere"), "--max-age goes with --namesrv"),
+        (("--digests", "/d", "--cluster", "c0"), "--cluster goes with --namesrv: of what was shipped"),
+        (("--master", "local[2]", "/nowhere"), "--master goes with --engine spark"),
         (("/nowhere",), "no such directory"),
         (("nosuch://bucket/x",), "nosuch"),
         (("--namesrv", "nonsense"), "'nonsense' is not host:port"),

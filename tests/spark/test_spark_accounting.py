@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from formats.state import offsets_op
 from tests.audit.store_builder import Log, segment_path, write_store
 from tests.audit.test_audit_reports import read_page
 
@@ -49,7 +51,8 @@ class World:
         acks.write_text("".join(json.dumps(ack) + "\n" for ack in self.acks))
         worked.write_text("".join(json.dumps({"id": one}) + "\n" for one in self.worked))
         settings = {"offsets": {CONSUMER: self.stands}, "consumed": str(worked), **settings}
-        return account(spark, LogSource(stores=(str(store),)), str(acks), **settings)
+        source = settings.pop("source", None) or LogSource(stores=(str(store),))
+        return account(spark, source, str(acks), **settings)
 
 
 def test_what_adds_up_is_clean(spark: Any, tmp_path: Path) -> None:
@@ -150,13 +153,75 @@ def test_findings_say_where(spark: Any, tmp_path: Path) -> None:
 
 
 def test_what_retention_deleted_is_not_lost(spark: Any, tmp_path: Path) -> None:
+    """Also where another replica still has it, which is behind and therefore not read."""
+    from spark.jobs.log_source import LogSource
+
     world = World()
     store = write_store(world.log, tmp_path / "n0")
+    behind = write_store(world.log, tmp_path / "n1", "n1", committed=500)
     segment_path(store, 0).unlink()
-    result = world.run(spark, tmp_path, offsets=None)
+    both = LogSource(stores=(str(store), str(behind)))
+    result = world.run(spark, tmp_path, offsets=None, consumed="", source=both)
     begin = next(entry.index for entry in world.log.entries if entry.pos == world.log.segment_size)
     assert result.counts == {"RETIRED": begin - 1} and result.exit_code == 0
     assert result.stored == 600 - result.counts["RETIRED"]
+
+
+def as_if_live(store: Path) -> Any:
+    """A source that is taken for live brokers; its rows come from a directory."""
+    from spark.jobs.log_source import LogSource
+
+    @dataclass(frozen=True)
+    class AsIfLive(LogSource):
+        def read(self, spark: Any, **options: str) -> Any:
+            return LogSource(stores=(str(store),), options=self.options).read(spark, **options)
+
+    return AsIfLive(servers="127.0.0.1:1")
+
+
+def test_what_brokers_cannot_prove_is_not_lost(spark: Any, tmp_path: Path) -> None:
+    """Retention took the first messages of `orders`, nothing of `late`; the group `g9` is silent."""
+    world = World()
+    world.send("LATE", 0, topic="late")
+    store = write_store(world.log, tmp_path / "n0")
+    segment_path(store, 0).unlink()
+    begin = next(entry.index for entry in world.log.entries if entry.pos == world.log.segment_size)
+    for number, ack in enumerate(world.acks):
+        ack["brokerName"] = "g0"
+        if number < 20 or number >= 590:
+            del ack["queueOffset"]
+        if 10 <= number < 30 or number >= 580:
+            del ack["queueId"]
+    world.acks.append({"id": "GONE", "topic": "late", "brokerName": "g0"})
+    world.acks.append({"id": "WHERE", "topic": "orders", "queueId": 0, "queueOffset": 7, "brokerName": "g9"})
+    result = world.run(spark, tmp_path, offsets=None, consumed="", source=as_if_live(store))
+    expected = {"MAYBE_RETIRED": 30, "RETIRED": begin - 1 - 30, "LOST": 1, "NOT_YET_KNOWN": 1}
+    assert result.counts == expected
+    ids = {found.code: found.id for found in result.findings}
+    assert (ids["LOST"], ids["NOT_YET_KNOWN"]) == ("GONE", "WHERE")
+
+
+def test_topics_that_were_not_chosen_are_not_lost(spark: Any, tmp_path: Path) -> None:
+    from spark.jobs.errors import JobError
+    from spark.jobs.log_source import LogSource
+
+    source = LogSource(servers="127.0.0.1:1", options={"topics": "clicks"})
+    with pytest.raises(JobError, match="acknowledgements of orders: name them with --topics, too"):
+        World().run(spark, tmp_path, source=source)
+
+
+def test_consumers_stand_where_the_replica_says_that_knows_most(spark: Any, tmp_path: Path) -> None:
+    from spark.jobs.consumer_offsets import offsets_of_stores
+    from spark.jobs.log_source import LogSource
+
+    log = Log()
+    log.open_term(1)
+    for offset in (1, 2):
+        log.message("orders", b"x")
+        log.system(offsets_op(CONSUMER, [("orders", 0, offset)]))
+    stores = [write_store(log, tmp_path / "n0"), write_store(log, tmp_path / "n1", "n1", committed=3)]
+    source = LogSource(stores=tuple(map(str, stores)))
+    assert offsets_of_stores(spark, source, (CONSUMER,)) == {CONSUMER: {("g0", "orders", 0): 2}}
 
 
 def test_messages_before_and_after_are_somebody_elses_unless_strict(spark: Any, tmp_path: Path) -> None:

@@ -7,16 +7,20 @@ from typing import Any
 
 import pytest
 
+from formats.entry import Kind
 from formats.state import ReplicatedState, offsets_op, pack_op
-from tests.audit.store_builder import Log, write_store
+from tests.audit.store_builder import Log, patch, write_store
 from tests.audit.test_audit_reports import read_page
 
 START_MS = 1_700_000_000_000 // 60_000 * 60_000
 
 
 def make_log() -> tuple[Log, dict[str, Any]]:
-    """Ten minutes: a message a second into two queues; two groups commit now and then; one is reset."""
-    log = Log()
+    """Ten minutes: a message a second into two queues; two groups commit now and then; one is reset.
+
+    Segments are small: some begin with a commit.
+    """
+    log = Log(segment_size=1024)
     log.open_term(1)
     model = ReplicatedState()
     sent = {0: 0, 1: 0}
@@ -70,7 +74,24 @@ def test_history_is_what_the_state_was_at_the_end_of_each_minute(result: Any, bu
         for point in result.history
     }
     assert found == built[1]["seen"]
+    begins = [entry for entry in make_log()[0].entries if entry.pos % 1024 == 0]
+    assert sum(entry.kind == Kind.SYSTEM for entry in begins) > 2, "also commits that begin a segment"
     assert all(point.lag == point.end - point.consumed for point in result.history)
+
+
+@pytest.mark.spark
+def test_a_commit_that_is_rotten_is_not_passed_over(spark: Any, tmp_path: Path) -> None:
+    from pyspark.errors import PySparkException
+
+    from spark.jobs.lag import lag_history
+    from spark.jobs.log_source import LogSource
+
+    log, _ = make_log()
+    store = write_store(log, tmp_path / "n0")
+    bad = next(entry for entry in log.entries[300:] if entry.kind == Kind.SYSTEM)
+    patch(store, bad.pos + bad.size - 3, b"\xff", log.segment_size)
+    with pytest.raises(PySparkException, match=f"system entry {bad.index} is damaged"):
+        lag_history(spark, LogSource(stores=(str(store),)), bucket_s=60)
 
 
 @pytest.mark.spark

@@ -55,6 +55,13 @@ def test_defaults_differ_between_batch_and_stream() -> None:
         ({"servers": "h:1", "view": "entries"}, "view entries reads files"),
         ({"path": "/a", "view": "entries", "subscribe": "x"}, "subscribe has no effect on view entries"),
         ({"path": "/a", "readFrom": "any"}, "readFrom has no effect with path"),
+        ({"servers": "h:1", "readFrom": "Any"}, "readFrom: any has no effect: only leaders answer"),
+        ({"servers": "h:1", "readFrom": "all"}, "'all' is not one of leader"),
+        (
+            {"path": "/a", "topic": "x", "includeSystemTopics": "true"},
+            "no effect with subscribe: name the system",
+        ),
+        ({"path": "/a", "assign": '{"x": [0]}', "includeSystemTopics": "false"}, "no effect with assign"),
         ({"servers": "h:1", "indexRanges": "1"}, "indexRanges has no effect with servers"),
         ({"path": "/a", "maxOffsetsPerTrigger": "9"}, "has no effect on a batch, only on a stream"),
         ({"path": "/a", "subscribe": "x", "assign": '{"x": [0]}'}, "subscribe and assign exclude"),

@@ -91,10 +91,6 @@ def test_offsets_tags_and_times_are_chosen(spark: Any, group: LocalCluster, sent
     assert places(late + early) == sent and late and early
 
 
-def test_followers_may_be_asked(spark: Any, group: LocalCluster, sent: dict[Any, bytes]) -> None:
-    assert places(read(spark, group, topic=TOPIC, readFrom="any").collect()) == sent
-
-
 def test_wrong_questions_are_answered_clearly(
     spark: Any, group: LocalCluster, sent: dict[Any, bytes]
 ) -> None:

@@ -1,0 +1,141 @@
+"""Options of the jobs: any spelling counts, and what a job does not apply is refused. Without a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+from runtime.files import OsFiles
+from spark.commands.shell import parser
+from spark.commands.source_arguments import source_of
+from spark.jobs.accounting import account, archive_gaps, bounds_of
+from spark.jobs.archive import archive, selected
+from spark.jobs.archive_files import ArchiveFiles, Batch, Gap
+from spark.jobs.errors import JobError
+from spark.jobs.lag import lag_history
+from spark.jobs.log_source import LogSource
+from spark.jobs.reading import read_rows
+from spark.jobs.replay import replay
+from spark.jobs.statistics import statistics
+
+NO_SESSION: Any = None
+STORE = ("/nowhere",)
+
+
+def test_options_are_known_by_any_of_their_names() -> None:
+    source = LogSource(stores=STORE, options={"TOPIC": "orders", "subExpression": "A"})
+    assert source.options == {"subscribe": "orders", "tags": "A"}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"topik": "x"}, "did you mean 'topic'"),
+        ({"topic": "x", "subscribe": "y"}, "mean the same"),
+        ({"topics": " , "}, "names no topic"),
+        ({"path": "/other"}, "path has no effect here: give the store directories"),
+        ({"nameServer": "h:1"}, "servers has no effect here"),
+        ({"view": "queues"}, "view has no effect here"),
+    ],
+)
+def test_what_no_source_applies_is_refused(options: dict[str, str], text: str) -> None:
+    with pytest.raises(JobError, match=text):
+        LogSource(stores=STORE, options=options)
+
+
+def test_an_archive_gives_the_topics_that_are_named_however_that_is_written() -> None:
+    assert LogSource(archive="/a", options={"topic": "orders"}).options == {"subscribe": "orders"}
+    for name in ("tags", "assign", "endingTimestamp", "pushdown", "subscribePattern"):
+        with pytest.raises(JobError, match=f"{name} has no effect on an archive"):
+            LogSource(archive="/a", options={name: "1"})
+    with pytest.raises(JobError, match="an archive holds messages only"):
+        read_rows(NO_SESSION, LogSource(archive="/a"), "queues")
+
+
+@pytest.mark.parametrize(
+    "name", ["endingTimestamp", "startingOffsets", "corruptRecords", "group", "isolation"]
+)
+def test_an_archive_records_or_refuses_what_chooses_messages(name: str) -> None:
+    with pytest.raises(JobError, match=f"{name} has no effect on archive"):
+        archive(NO_SESSION, OsFiles(), LogSource(stores=STORE, options={name.upper(): "1"}), "/nowhere")
+
+
+@pytest.mark.parametrize("name", ["includeValue", "maxOffsetsPerTrigger", "blockRows"])
+def test_jobs_refuse_what_they_do_not_apply(name: str) -> None:
+    source = LogSource(stores=STORE, options={name: "1"})
+    with pytest.raises(JobError, match=f"{name} has no effect on stats"):
+        statistics(NO_SESSION, source)
+    with pytest.raises(JobError, match=f"{name} has no effect on replay"):
+        replay(NO_SESSION, source, "h:1")
+    for one in (name, "tags", "corruptRecords"):
+        with pytest.raises(JobError, match=f"{one} has no effect on lag"):
+            lag_history(NO_SESSION, LogSource(stores=STORE, options={one: "1"}))
+    with pytest.raises(JobError, match="include is for `read`"):
+        statistics(NO_SESSION, LogSource(stores=STORE, options={"corruptrecords": "Include"}))
+
+
+@pytest.mark.parametrize("name", ["tags", "assign", "group", "startingTimestamp", "corruptRecords"])
+def test_an_account_leaves_nothing_out(name: str) -> None:
+    with pytest.raises(JobError, match=f"{name} has no effect on account, only subscribe"):
+        account(NO_SESSION, LogSource(stores=STORE, options={name: "1"}), "/nowhere")
+
+
+def test_what_was_consumed_is_compared_with_consumers() -> None:
+    with pytest.raises(JobError, match="give their offsets"):
+        account(NO_SESSION, LogSource(stores=STORE), "/nowhere", consumed="/worked")
+
+
+def test_an_archive_of_some_tags_is_not_accounted_for_and_gaps_are_known(tmp_path: Path) -> None:
+    target = ArchiveFiles(OsFiles(), str(tmp_path))
+    target.open()
+
+    def commit(group: str, selection: dict[str, str], skipped: tuple[Gap, ...] = ()) -> None:
+        batch = Batch(target.next_number, group, "c", selection, {}, {}, (), skipped)
+        target.files.mkdir(target.staging(batch.number))
+        target.commit(batch, lambda path: 0)
+
+    source = LogSource(archive=str(tmp_path))
+    commit("a", {"subscribe": "orders"})
+    assert archive_gaps(source) == []
+    commit("b", {"tags": "*"}, (("log", 5, 9),))
+    assert archive_gaps(source) == ["b"]
+    commit("a", {"tags": "A"})
+    with pytest.raises(JobError, match="an archive of some tags only"):
+        archive_gaps(source)
+    target.close()
+
+
+def test_what_a_running_node_gets_or_deletes_meanwhile_is_out_of_bounds() -> None:
+    queue, other = ("g", "t", 0), ("g", "t", 1)
+    before, after = {queue: (0, 10), other: (0, 5)}, {queue: (4, 30), other: (5, 5)}
+    assert bounds_of(before, {queue: (6, 12)}, after) == {queue: (4, 12), other: (5, 5)}
+    assert bounds_of({}, {queue: (6, 12)}, {other: (0, 3)}) == {queue: (6, 12), other: (0, None)}
+
+
+def test_a_choice_is_the_same_however_it_is_written() -> None:
+    assert selected({"subscribe": "b, a"}) == selected({"subscribe": "a,b,a", "includeSystemTopics": "true"})
+    assert selected({"tags": "B||A"}) == selected({"tags": "A || B"}) != selected({"tags": "A"})
+    assert selected({"assign": '{"a": [1, 0]}'}) == selected({"assign": '{"a":[0,1]}'})
+    assert selected({"tags": "*", "includeSystemTopics": "False"}) == {} != selected({"subscribe": "a"})
+    with pytest.raises(JobError, match="is no tag expression"):
+        selected({"tags": "|"})
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--option", "tags=A", "--option", "tags=B"], "option tags is given twice"),
+        (["--topics", "a", "--option", "subscribe=b"], "given twice .--topics is one"),
+        (["--topics", "a", "--option", "topic=b"], "mean the same"),
+        (["--topics", ""], "names no topic"),
+    ],
+)
+def test_the_command_line_takes_an_option_once(words: list[str], text: str) -> None:
+    from spark.commands import COMMANDS
+
+    arguments = parser(COMMANDS).parse_args(["replay", "--archive", "/a", "--to-namesrv", "h:1", *words])
+    with pytest.raises(JobError, match=text):
+        source_of(arguments)
