@@ -1,6 +1,7 @@
 """Scan one segment, or the side files of one replica, into rows. Blocking; nothing is kept between calls.
 
-This is what any engine runs: in a loop (`local`), in Spark tasks, in a broker's background scrub.
+This is what any engine runs: in a loop (`local`), in Spark tasks, in brokers for auditors and for shipping.
+The log's own scrub walks by itself (`dledger.log.scrub`): dledger must not import the audit.
 """
 
 from __future__ import annotations
