@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import NamedTuple
 
 from audit.findings import Finding, ReplicaRow, finding
@@ -133,7 +132,8 @@ class Replica:
 
 @dataclass(frozen=True)
 class SegmentTask:
-    """All that a scan of one segment needs. `next_first`: first index of the segment behind it, if any.
+    """All that a scan of one segment needs. `next_first`: first index of the next segment that begins with an
+    entry, if any; `next_start`: where that begins, -1 for directly behind this one.
 
     `first_index`: index in its first header, -1 when no entry of it begins there.
     """
@@ -151,6 +151,7 @@ class SegmentTask:
     data: str = ""
     key_root: str = ""
     state_file: str = ""
+    next_start: int = -1
 
     @property
     def path(self) -> str:
@@ -416,9 +417,11 @@ def _holds(segment: Segment, following: Segment | None, index: int) -> bool:
 
 def segment_tasks(replica: Replica) -> list[SegmentTask]:
     """One task per segment of a replica."""
-    tasks = []
-    for segment, following in zip_longest(replica.segments, replica.segments[1:]):
-        adjacent = following is not None and following.start == segment.start + replica.segment_size
+    tasks: list[SegmentTask] = []
+    filled: Segment | None = None
+    for segment, following in zip(
+        reversed(replica.segments), (None, *reversed(replica.segments)), strict=False
+    ):
         tasks.append(
             SegmentTask(
                 replica=replica.name,
@@ -428,12 +431,15 @@ def segment_tasks(replica: Replica) -> list[SegmentTask]:
                 size=segment.size,
                 segment_size=replica.segment_size,
                 committed=replica.committed,
-                next_first=following.first_index if following is not None and adjacent else None,
+                next_first=filled.first_index if filled is not None else None,
                 index_end=replica.index_end,
                 first_index=-1 if segment.first_index is None else segment.first_index,
                 data=replica.data,
                 key_root=replica.key_root,
                 state_file=replica.state_file if _holds(segment, following, replica.applied) else "",
+                next_start=filled.start if filled is not None else -1,
             )
         )
-    return tasks
+        if segment.first_index is not None:
+            filled = segment
+    return tasks[::-1]

@@ -85,7 +85,7 @@ def make_walker(files: Files, task: SegmentTask, offset: int = 0, index: int | N
             return None
         if task.next_first is None:
             return task.committed
-        following = task.start + task.segment_size
+        following = task.start + task.segment_size if task.next_start < 0 else task.next_start
         try:
             first = peek_first_index(files, task.path_of(following), following)
         except FileNotFoundError:
