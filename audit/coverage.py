@@ -254,8 +254,15 @@ def _check_index(holding: Holding) -> Iterator[Finding]:
         text = "index units of entries that the log does not hold"
         yield finding("INDEX_FILE", name, text, first=end + 1, last=index_end - 1)
     elif index_end <= min(committed, end):
-        text = "committed entries have no index unit yet"
-        yield finding("INDEX_LAG", name, text, first=index_end, last=min(committed, end))
+        last = min(committed, end)
+        sealed = min(holding.row.units_due - 1, last)
+        first = max(index_end, holding.beginning)
+        if first <= sealed:
+            text = "entries of sealed segments have no index unit"
+            yield finding("INDEX_FILE", name, text, first=first, last=sealed)
+        if max(index_end, sealed + 1) <= last:
+            text = "committed entries have no index unit yet"
+            yield finding("INDEX_LAG", name, text, first=max(index_end, sealed + 1), last=last)
 
 
 def _check_queues(holding: Holding) -> Iterator[Finding]:
@@ -272,17 +279,14 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
             yield finding("QUEUE_OFFSET", name, text, segment=row.segment)
         last_of[key] = row
         files = ends.get(key)
+        if row.segment < holding.row.log_start:
+            continue  # retention took the segment, and what was derived from it, after the scan
         if files is not None and files.end_offset > files.first_offset > row.first_offset:
             begins = f"files begin at offset {files.first_offset}, messages at {row.first_offset}"
             text = f"{row.topic}/{row.queue_id}: {begins}"
             yield finding("QUEUE_MISSING", name, text, segment=row.segment)
-    for key in sorted(last_of):
-        files = ends.get(key)
-        lacking = last_of[key].last_offset + 1 - (files.end_offset if files else 0)
-        if lacking > 0 and holding.row.queues:
-            yield finding(
-                "QUEUE_LAG", name, f"{key[0]}/{key[1]}: {lacking} messages are not in the queue's files yet"
-            )
+    if holding.row.queues:
+        yield from _check_ends(holding, ends)
     log_start = holding.segments[0].segment if holding.segments else 0
     log_end = max((segment.end_pos for segment in holding.segments), default=0)
     settled = len({*whole_from.values()}) <= 1 and holding.end <= holding.committed
@@ -292,6 +296,29 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
             where = f"{key[0]}/{key[1]}"
             text = f"{where}: its last unit points at {position}, but the log holds no message of it"
             yield finding("QUEUE_DANGLING", name, text)
+
+
+def _check_ends(holding: Holding, ends: dict[tuple[str, int], QueueFilesRow]) -> Iterator[Finding]:
+    """Do the files of each queue reach its last message? What the broker promised must be there."""
+    rows: dict[tuple[str, int], list[QueueRow]] = {}
+    for row in holding.queues:
+        if row.segment >= holding.row.log_start:
+            rows.setdefault((row.topic, row.queue_id), []).append(row)
+    last_index = {segment.segment: segment.last_index for segment in holding.segments}
+    for key, mine in sorted(rows.items()):
+        where = f"{key[0]}/{key[1]}"
+        end = max(ends[key].end_offset if key in ends else 0, mine[0].first_offset)
+        due = max(
+            row.last_offset if last_index[row.segment] <= holding.row.applied else row.due for row in mine
+        )
+        if due >= end:
+            lost = f"{due + 1 - end} messages from offset {end} on"
+            text = f"{where}: {lost} are not in the queue's files, though the broker's state counts on them"
+            yield finding("QUEUE_MISSING", holding.name, text, segment=mine[0].segment)
+        lacking = mine[-1].last_offset + 1 - max(end, due + 1)
+        if lacking > 0:
+            text = f"{where}: {lacking} messages are not in the queue's files yet"
+            yield finding("QUEUE_LAG", holding.name, text)
 
 
 def _whole_from(holding: Holding) -> dict[int, int]:

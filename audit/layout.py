@@ -84,6 +84,8 @@ class Replica:
     begins: int = -1
     """Where the node noted that its log begins: before it removes what comes before, and before it takes a
     snapshot in its place. -1: it never did."""
+    units_due: int = 0
+    """See `ReplicaRow`."""
 
     @property
     def base_index(self) -> int:
@@ -127,6 +129,8 @@ class Replica:
             ours=int(identity is not None),
             queues=int(bool(self.queue_root)),
             base_index=self.base_index,
+            applied=self.applied,
+            units_due=self.units_due,
         )
 
 
@@ -152,6 +156,7 @@ class SegmentTask:
     key_root: str = ""
     state_file: str = ""
     next_start: int = -1
+    applied: int = -1
 
     @property
     def path(self) -> str:
@@ -289,7 +294,32 @@ def _open_replica(files: Files, place: _Place) -> Replica:
         problems=tuple(problems),
         snapshots=snapshots,
         begins=begins,
+        units_due=_units_due(files, directory, name, index_end, segments, begins),
     )
+
+
+def _units_due(
+    files: Files, directory: str, name: str, index_end: int, segments: list[Segment], begins: int
+) -> int:
+    """See `ReplicaRow.units_due`. A segment's units are all written before the next one gets its first entry.
+
+    `index_end` was read before the segments were listed: since then a live node may have begun another one.
+    """
+    filled = [segment for segment in segments if segment.first_index is not None]
+    sealed_end = filled[-1].first_index or 0 if filled else 0
+    if index_end >= sealed_end or begins > filled[-1].start:  # the log is being replaced
+        return 0
+    unreadable: list[Finding] = []
+    again = _index_end(files, directory, name, unreadable)
+    return sealed_end if again < sealed_end and not unreadable else 0
+
+
+def log_start(files: Files, log: Replica | SegmentTask) -> int:
+    """Log offset where a replica's log begins now, by its note or its first segment. OSError."""
+    names = files.listdir(log.data or f"{log.directory}/{DATA_DIR}")
+    starts = [start for name in names if (start := parse_segment_name(name)) is not None]
+    noted = _read_begins(files, log.directory, "", [])
+    return max(min(starts, default=0), 0 if noted == _ANYWHERE else noted)
 
 
 def _read_begins(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
@@ -438,6 +468,7 @@ def segment_tasks(replica: Replica) -> list[SegmentTask]:
                 key_root=replica.key_root,
                 state_file=replica.state_file if _holds(segment, following, replica.applied) else "",
                 next_start=filled.start if filled is not None else -1,
+                applied=replica.applied,
             )
         )
         if segment.first_index is not None:
