@@ -71,7 +71,9 @@ def analyse(
     holdings = gather(everything)
     findings = [row for row in everything if isinstance(row, Finding)]
     for holding in holdings:
-        findings.extend(check_replica(holding))
+        findings.extend(
+            check_replica(holding, [found for found in findings if found.replica == holding.name])
+        )
     for holding in holdings:
         mine = [found for found in findings if found.replica == holding.name]
         others = [found for found in findings if found.replica != holding.name]
@@ -132,9 +134,9 @@ def _positions(group: Group, lag_warning: int) -> Iterator[Finding]:
             yield finding(
                 "LAGGING", holding.name, text, first=holding.end + 1, last=group.commit, severity=severity
             )
-        if holding.held and holding.first > min(firsts) and not holding.head_missing and holding.head_read:
-            text = f"the log begins at index {holding.first}, another replica's at {min(firsts)}"
-            yield finding("RETENTION", holding.name, text, first=min(firsts), last=holding.first - 1)
+        if holding.held and holding.beginning > min(firsts) and holding.head_read:
+            text = f"the log begins at index {holding.beginning}, another replica's at {min(firsts)}"
+            yield finding("RETENTION", holding.name, text, first=min(firsts), last=holding.beginning - 1)
 
 
 def _snapshots(rows: list[SnapshotRow]) -> Iterator[Finding]:
@@ -159,7 +161,7 @@ def _excused(group: Group, holding: Holding, index: int) -> bool:
     """Whether this replica had a copy that retention took, or was looked at before it got one."""
     if not group.same_time and index > holding.end >= holding.committed:
         return True
-    return bool(holding.held) and index < holding.first and not holding.head_missing
+    return bool(holding.held) and index < holding.beginning
 
 
 def _below_quorum_by_coverage(group: Group) -> Iterator[Finding]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from audit.findings import Finding, QueueFilesRow, QueueRow, ReplicaRow, Row, SegmentRow, finding
+from audit.findings import Finding, QueueFilesRow, QueueRow, ReplicaRow, Row, SegmentRow, Severity, finding
 from formats.entry import chain_crc
 from formats.store_files import segment_name
 
 _NO_END = 1 << 62
+_NOT_SEEN = ("unreadable", "retired")
+"""Stops of segments that were not read to their end."""
 
 
 @dataclass
@@ -21,10 +23,12 @@ class Holding:
     segments: list[SegmentRow]
     queues: list[QueueRow]
     queue_files: list[QueueFilesRow]
-    head_missing: bool = False
+    beginning: int = 0
+    """Lowest index that it should hold: what comes before was taken by retention, or never came here."""
     held: list[tuple[int, int]] = field(default_factory=list)
     unread: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges of indexes (inclusive) that segments which could not be read may hold: neither kept nor lost."""
+    """Ranges of indexes (inclusive) that segments may hold which could not be read or were retired meanwhile:
+    neither kept nor lost."""
 
     @property
     def name(self) -> str:
@@ -87,13 +91,14 @@ def gather(rows: list[Row]) -> list[Holding]:
         holding.queues.sort(key=lambda row: (row.topic, row.queue_id, row.segment))
         holding.held = _held(holding.segments)
         holding.unread = _unread(holding.segments)
+        holding.beginning = _beginning(holding)
     return result
 
 
 def _unread(segments: list[SegmentRow]) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     for number, segment in enumerate(segments):
-        if segment.stop == "unreadable":
+        if segment.stop in _NOT_SEEN:
             before = max((other.last_index for other in segments[: number + 1]), default=-1)
             after = [other.first_index for other in segments[number + 1 :] if other.entries]
             spans.append((before + 1, after[0] - 1 if after else _NO_END))
@@ -119,28 +124,54 @@ def _held(segments: list[SegmentRow]) -> list[tuple[int, int]]:
     return merged
 
 
-def check_replica(holding: Holding) -> Iterator[Finding]:
-    """Continuity between segments, the head and the end of the log, the derived files as a whole."""
+def _beginning(holding: Holding) -> int:
+    if not holding.segments or holding.segments[0].stop == "retired":  # by retention, while it was read
+        return max(holding.first, holding.row.base_index + 1, 0)
+    head, row = holding.segments[0], holding.row
+    if row.base_index >= 0:
+        return row.base_index + 1  # retention or an install: a snapshot holds what came before
+    if head.segment == 0 or (row.ours and (row.head_unit or head.stop == "lost" or head.bad_head)):
+        return 0
+    return max(holding.first, 0)
+
+
+def check_replica(holding: Holding, found: Sequence[Finding] = ()) -> Iterator[Finding]:
+    """Continuity between segments, the head and the end of the log, the derived files as a whole.
+
+    `found`: what the scans found in this replica.
+    """
     filled = [segment for segment in holding.segments if segment.entries]
+    missing = [*_check_files(holding), *_check_head(holding, filled)]
     for before, after in pairwise(filled):
-        yield from _check_seam(holding, before, after)
-    yield from _check_head(holding, filled)
-    yield from _check_end(holding)
+        missing += _check_seam(holding, before, after)
+    yield from missing
+    yield from _check_whole(holding, [*found, *missing])
+    yield from _check_index(holding)
     yield from _check_queues(holding)
+
+
+def _check_files(holding: Holding) -> Iterator[Finding]:
+    """Files that are not there between others, of which a later one is known to hold entries."""
+    size = max(holding.row.segment_size, 1)
+    for number, (before, after) in enumerate(pairwise(holding.segments), 1):
+        following = before.segment + size
+        behind = [segment for segment in holding.segments[number:] if segment.entries]
+        if after.segment <= following or not behind or before.stop == "retired":
+            continue
+        ends = [segment.last_index for segment in holding.segments[:number] if segment.entries]
+        first = max(ends) + 1 if ends else holding.beginning
+        count = (after.segment - following) // size
+        text = f"{count} segment{'s' if count > 1 else ''} from {segment_name(following)} on"
+        last = behind[0].first_index - 1
+        yield finding("MISSING_SEGMENT", holding.name, text, first=first, last=last, segment=following)
 
 
 def _check_seam(holding: Holding, before: SegmentRow, after: SegmentRow) -> Iterator[Finding]:
     """Does `after` go on where `before`, the filled segment in front of it, ended?"""
     name = holding.name
     expected = before.last_index + 1
-    following = before.segment + holding.row.segment_size
-    if after.segment != following:
-        if not any(before.segment < segment.segment < after.segment for segment in holding.segments):
-            count = (after.segment - following) // max(holding.row.segment_size, 1)
-            text = f"{count} segment{'s' if count > 1 else ''} from {segment_name(following)} on"
-            last = after.first_index - 1
-            yield finding("MISSING_SEGMENT", name, text, first=expected, last=last, segment=following)
-        return
+    if after.segment != before.segment + holding.row.segment_size:
+        return  # what is between them was told
     reported = before.stop in ("retired", "unreadable", "lost") or after.bad_head
     if reported or expected > holding.committed:
         return
@@ -171,30 +202,51 @@ def place_heads(holding: Holding, findings: list[Finding]) -> list[Finding]:
 
 
 def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]:
+    """A log that begins late, but of whose first entries there are index units."""
     row = holding.row
-    if not filled or holding.first <= 0 or not row.ours or not row.head_unit:
-        return
-    if row.base_index == holding.first - 1:
-        return  # retention or an install: the snapshot at the log's beginning holds what came before
-    holding.head_missing = True
-    text = "the log begins late, but its index file knows the entries before"
-    yield finding("MISSING_SEGMENT", holding.name, text, first=0, last=holding.first - 1, segment=0)
+    if not filled or filled[0] is not holding.segments[0] or filled[0].stop == "retired":
+        return  # what is before it was told, or is going
+    if row.ours and row.head_unit and holding.beginning < holding.first:
+        text = "the log begins late, but its index file knows the entries before"
+        last = holding.first - 1
+        yield finding("MISSING_SEGMENT", holding.name, text, first=holding.beginning, last=last, segment=0)
 
 
-def _check_end(holding: Holding) -> Iterator[Finding]:
-    name, end, committed = holding.name, holding.end, holding.committed
-    torn = any(segment.stop in ("unreadable", "retired") for segment in holding.segments)
-    if committed > end and not torn:
-        covered = max(
-            [
-                end,
-                holding.row.base_index,
-                *(last for segment in holding.segments for _, last in segment.holes),
-            ]
-        )
-        if committed > covered:
+def _check_whole(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Whatever the cause: each index from the beginning to the commit index is held, or a finding tells."""
+    end, committed = holding.end, holding.committed
+    told = [*holding.held, *holding.unread]
+    ends = {segment.segment + holding.row.segment_size: segment.last_index for segment in holding.segments}
+    for segment in holding.segments:  # the scan told of every hole
+        start = ends.get(segment.segment, -1) + 1
+        told += [(start if first < 0 else first, last) for first, last in segment.holes]
+    for each in found:
+        if each.code == "INDEX_GAP":  # it names the entry behind the gap
+            gaps = _lacking(told, holding.beginning, committed)
+            told += [span for span in gaps if span[1] + 1 == each.first_index]
+        elif each.severity >= Severity.ERROR and each.first_index >= 0:
+            told.append((each.first_index, each.last_index))
+    for first, last in _lacking(told, holding.beginning, committed):
+        if first > end:
             text = f"the log ends at index {end}, but its checkpoint knew {committed} to be committed"
-            yield finding("MISSING_ENTRIES", name, text, first=end + 1, last=committed)
+        else:
+            text = "committed entries are in no segment"
+        yield finding("MISSING_ENTRIES", holding.name, text, first=first, last=last)
+
+
+def _lacking(spans: Sequence[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
+    """Ranges between `first` and `last` that are in none of these (all inclusive)."""
+    result = []
+    for low, high in sorted(spans):
+        if low > first and first <= last:
+            result.append((first, min(low - 1, last)))
+        first = max(first, high + 1)
+    return [*result, (first, last)] if first <= last else result
+
+
+def _check_index(holding: Holding) -> Iterator[Finding]:
+    name, end, committed = holding.name, holding.end, holding.committed
+    torn = any(segment.stop in _NOT_SEEN for segment in holding.segments)
     index_end = holding.row.index_end
     if end < 0 or torn:
         return
@@ -202,8 +254,15 @@ def _check_end(holding: Holding) -> Iterator[Finding]:
         text = "index units of entries that the log does not hold"
         yield finding("INDEX_FILE", name, text, first=end + 1, last=index_end - 1)
     elif index_end <= min(committed, end):
-        text = "committed entries have no index unit yet"
-        yield finding("INDEX_LAG", name, text, first=index_end, last=min(committed, end))
+        last = min(committed, end)
+        sealed = min(holding.row.units_due - 1, last)
+        first = max(index_end, holding.beginning)
+        if first <= sealed:
+            text = "entries of sealed segments have no index unit"
+            yield finding("INDEX_FILE", name, text, first=first, last=sealed)
+        if max(index_end, sealed + 1) <= last:
+            text = "committed entries have no index unit yet"
+            yield finding("INDEX_LAG", name, text, first=max(index_end, sealed + 1), last=last)
 
 
 def _check_queues(holding: Holding) -> Iterator[Finding]:
@@ -220,17 +279,14 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
             yield finding("QUEUE_OFFSET", name, text, segment=row.segment)
         last_of[key] = row
         files = ends.get(key)
+        if row.segment < holding.row.log_start:
+            continue  # retention took the segment, and what was derived from it, after the scan
         if files is not None and files.end_offset > files.first_offset > row.first_offset:
             begins = f"files begin at offset {files.first_offset}, messages at {row.first_offset}"
             text = f"{row.topic}/{row.queue_id}: {begins}"
             yield finding("QUEUE_MISSING", name, text, segment=row.segment)
-    for key in sorted(last_of):
-        files = ends.get(key)
-        lacking = last_of[key].last_offset + 1 - (files.end_offset if files else 0)
-        if lacking > 0 and holding.row.queues:
-            yield finding(
-                "QUEUE_LAG", name, f"{key[0]}/{key[1]}: {lacking} messages are not in the queue's files yet"
-            )
+    if holding.row.queues:
+        yield from _check_ends(holding, ends)
     log_start = holding.segments[0].segment if holding.segments else 0
     log_end = max((segment.end_pos for segment in holding.segments), default=0)
     settled = len({*whole_from.values()}) <= 1 and holding.end <= holding.committed
@@ -240,6 +296,29 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
             where = f"{key[0]}/{key[1]}"
             text = f"{where}: its last unit points at {position}, but the log holds no message of it"
             yield finding("QUEUE_DANGLING", name, text)
+
+
+def _check_ends(holding: Holding, ends: dict[tuple[str, int], QueueFilesRow]) -> Iterator[Finding]:
+    """Do the files of each queue reach its last message? What the broker promised must be there."""
+    rows: dict[tuple[str, int], list[QueueRow]] = {}
+    for row in holding.queues:
+        if row.segment >= holding.row.log_start:
+            rows.setdefault((row.topic, row.queue_id), []).append(row)
+    last_index = {segment.segment: segment.last_index for segment in holding.segments}
+    for key, mine in sorted(rows.items()):
+        where = f"{key[0]}/{key[1]}"
+        end = max(ends[key].end_offset if key in ends else 0, mine[0].first_offset)
+        due = max(
+            row.last_offset if last_index[row.segment] <= holding.row.applied else row.due for row in mine
+        )
+        if due >= end:
+            lost = f"{due + 1 - end} messages from offset {end} on"
+            text = f"{where}: {lost} are not in the queue's files, though the broker's state counts on them"
+            yield finding("QUEUE_MISSING", holding.name, text, segment=mine[0].segment)
+        lacking = mine[-1].last_offset + 1 - max(end, due + 1)
+        if lacking > 0:
+            text = f"{where}: {lacking} messages are not in the queue's files yet"
+            yield finding("QUEUE_LAG", holding.name, text)
 
 
 def _whole_from(holding: Holding) -> dict[int, int]:

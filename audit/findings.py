@@ -185,7 +185,10 @@ class ReplicaRow(NamedTuple):
     `index_end`: first index without a unit in the index files; `head_unit`: 1 when they hold the unit of the
     entry before the first segment; `ours`: 1 when it has an identity file, which Apache's stores lack;
     `queues`: 1 when there is a ConsumeQueue directory that is surely its own; `base_index`: the entry before
-    the log's beginning as a snapshot names it, -1 without one.
+    the log's beginning as a snapshot names it, -1 without one; `applied`: the entry up to which the broker
+    said durably that its ConsumeQueues hold all units, -1 for none; `units_due`: entries below it are in
+    sealed segments and should have index units, which they lacked (0: none lacked one); `log_start`: log
+    offset where the log began after the ConsumeQueues were looked at.
     """
 
     replica: str
@@ -203,6 +206,9 @@ class ReplicaRow(NamedTuple):
     ours: int
     queues: int
     base_index: int = -1
+    applied: int = -1
+    units_due: int = 0
+    log_start: int = 0
 
 
 class SegmentRow(NamedTuple):
@@ -253,7 +259,8 @@ class BlockRow(NamedTuple):
 
 
 class QueueRow(NamedTuple):
-    """Dispatched messages of one queue in one segment: range of their queue offsets, dense."""
+    """Dispatched messages of one queue in one segment: range of their queue offsets, dense. `due`: the last
+    of them whose unit the broker promised (`ReplicaRow.applied`, at the time of the scan), -1 for none."""
 
     replica: str
     segment: int
@@ -261,6 +268,7 @@ class QueueRow(NamedTuple):
     queue_id: int
     first_offset: int
     last_offset: int
+    due: int = -1
 
 
 class QueueFilesRow(NamedTuple):

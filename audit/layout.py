@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import NamedTuple
 
 from audit.findings import Finding, ReplicaRow, finding
@@ -84,6 +83,8 @@ class Replica:
     begins: int = -1
     """Where the node noted that its log begins: before it removes what comes before, and before it takes a
     snapshot in its place. -1: it never did."""
+    units_due: int = 0
+    """See `ReplicaRow`."""
 
     @property
     def base_index(self) -> int:
@@ -127,12 +128,15 @@ class Replica:
             ours=int(identity is not None),
             queues=int(bool(self.queue_root)),
             base_index=self.base_index,
+            applied=self.applied,
+            units_due=self.units_due,
         )
 
 
 @dataclass(frozen=True)
 class SegmentTask:
-    """All that a scan of one segment needs. `next_first`: first index of the segment behind it, if any.
+    """All that a scan of one segment needs. `next_first`: first index of the next segment that begins with an
+    entry, if any; `next_start`: where that begins, -1 for directly behind this one.
 
     `first_index`: index in its first header, -1 when no entry of it begins there.
     """
@@ -150,6 +154,8 @@ class SegmentTask:
     data: str = ""
     key_root: str = ""
     state_file: str = ""
+    next_start: int = -1
+    applied: int = -1
 
     @property
     def path(self) -> str:
@@ -287,7 +293,32 @@ def _open_replica(files: Files, place: _Place) -> Replica:
         problems=tuple(problems),
         snapshots=snapshots,
         begins=begins,
+        units_due=_units_due(files, directory, name, index_end, segments, begins),
     )
+
+
+def _units_due(
+    files: Files, directory: str, name: str, index_end: int, segments: list[Segment], begins: int
+) -> int:
+    """See `ReplicaRow.units_due`. A segment's units are all written before the next one gets its first entry.
+
+    `index_end` was read before the segments were listed: since then a live node may have begun another one.
+    """
+    filled = [segment for segment in segments if segment.first_index is not None]
+    sealed_end = filled[-1].first_index or 0 if filled else 0
+    if index_end >= sealed_end or begins > filled[-1].start:  # the log is being replaced
+        return 0
+    unreadable: list[Finding] = []
+    again = _index_end(files, directory, name, unreadable)
+    return sealed_end if again < sealed_end and not unreadable else 0
+
+
+def log_start(files: Files, log: Replica | SegmentTask) -> int:
+    """Log offset where a replica's log begins now, by its note or its first segment. OSError."""
+    names = files.listdir(log.data or f"{log.directory}/{DATA_DIR}")
+    starts = [start for name in names if (start := parse_segment_name(name)) is not None]
+    noted = _read_begins(files, log.directory, "", [])
+    return max(min(starts, default=0), 0 if noted == _ANYWHERE else noted)
 
 
 def _read_begins(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
@@ -415,9 +446,11 @@ def _holds(segment: Segment, following: Segment | None, index: int) -> bool:
 
 def segment_tasks(replica: Replica) -> list[SegmentTask]:
     """One task per segment of a replica."""
-    tasks = []
-    for segment, following in zip_longest(replica.segments, replica.segments[1:]):
-        adjacent = following is not None and following.start == segment.start + replica.segment_size
+    tasks: list[SegmentTask] = []
+    filled: Segment | None = None
+    for segment, following in zip(
+        reversed(replica.segments), (None, *reversed(replica.segments)), strict=False
+    ):
         tasks.append(
             SegmentTask(
                 replica=replica.name,
@@ -427,12 +460,16 @@ def segment_tasks(replica: Replica) -> list[SegmentTask]:
                 size=segment.size,
                 segment_size=replica.segment_size,
                 committed=replica.committed,
-                next_first=following.first_index if following is not None and adjacent else None,
+                next_first=filled.first_index if filled is not None else None,
                 index_end=replica.index_end,
                 first_index=-1 if segment.first_index is None else segment.first_index,
                 data=replica.data,
                 key_root=replica.key_root,
                 state_file=replica.state_file if _holds(segment, following, replica.applied) else "",
+                next_start=filled.start if filled is not None else -1,
+                applied=replica.applied,
             )
         )
-    return tasks
+        if segment.first_index is not None:
+            filled = segment
+    return tasks[::-1]

@@ -31,13 +31,15 @@ class QueueCheck:
 
     Forward: the unit at a message's queue offset points at it. Reverse: the units beside the range that this
     segment's messages cover must not point into the segment. `root` empty: only offsets are checked.
+    `applied`: units of messages up to that index must be there, as the broker said so durably.
     """
 
-    def __init__(self, files: Files, root: str, replica: str, segment: int) -> None:
+    def __init__(self, files: Files, root: str, replica: str, segment: int, applied: int = -1) -> None:
         self._files = files
         self._root = root
         self._replica = replica
         self._segment = segment
+        self._applied = applied
         self._queues: dict[QueueKey, _Queue] = {}
         self._handles: dict[QueueKey, UnitFiles] = {}
         self._keys: list[QueueKey] = []
@@ -123,7 +125,8 @@ class QueueCheck:
                 self._check_beside(key, queue.first - 1, queue.indexes_first, from_pos, end_pos)
                 self._check_beside(key, queue.next, queue.index_last, from_pos, end_pos)
             topic = key[0].decode("utf-8", "replace")
-            yield QueueRow(self._replica, self._segment, topic, key[1], queue.first, queue.next - 1)
+            offsets = (queue.first, queue.next - 1, queue.due)
+            yield QueueRow(self._replica, self._segment, topic, key[1], *offsets)
 
     def close(self) -> None:
         """Close the files."""
@@ -150,6 +153,9 @@ class QueueCheck:
         if queue.indexes_first < 0:
             queue.indexes_first = int(indexes[0])
         queue.index_last = int(indexes[-1])
+        due = int(np.searchsorted(indexes, self._applied, side="right"))
+        if due:
+            queue.due = first + due - 1
         files = self._unit_files(key)
         if files is None:
             return
@@ -187,6 +193,7 @@ class _Queue:
 
     __slots__ = (
         "dense",
+        "due",
         "first",
         "index_last",
         "indexes",
@@ -205,6 +212,7 @@ class _Queue:
         self.indexes_first = -1
         self.index_last = -1
         self.dense = True
+        self.due = -1
 
 
 def _name(key: QueueKey) -> str:

@@ -1,6 +1,7 @@
 """Scan one segment, or the side files of one replica, into rows. Blocking; nothing is kept between calls.
 
-This is what any engine runs: in a loop (`local`), in Spark tasks, in a broker's background scrub.
+This is what any engine runs: in a loop (`local`), in Spark tasks, in brokers for auditors and for shipping.
+The log's own scrub walks by itself (`dledger.log.scrub`): dledger must not import the audit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from audit.entries import BODY_DAMAGED, UNREADABLE, Columns, Entry
 from audit.findings import Finding, QueueFilesRow, Row, SegmentRow, SnapshotRow, finding
 from audit.index_units import IndexCheck, IndexUnits
 from audit.key_index import KeyCheck, check_file, open_key_files
-from audit.layout import Replica, SegmentTask, peek_first_index
+from audit.layout import Replica, SegmentTask, log_start, peek_first_index
 from audit.queue_check import QueueCheck
 from audit.record_check import RecordCheck, is_sound
 from audit.records import has_record
@@ -84,7 +85,7 @@ def make_walker(files: Files, task: SegmentTask, offset: int = 0, index: int | N
             return None
         if task.next_first is None:
             return task.committed
-        following = task.start + task.segment_size
+        following = task.start + task.segment_size if task.next_start < 0 else task.next_start
         try:
             first = peek_first_index(files, task.path_of(following), following)
         except FileNotFoundError:
@@ -153,7 +154,7 @@ def scan_segment(
     digests = BlockDigests(task.replica, block_entries)
     units = IndexUnits(files, task.directory, task.index_end)
     index_check = IndexCheck(units, task.committed, task.index_end)
-    queues = QueueCheck(files, task.queue_root, task.replica, task.start)
+    queues = QueueCheck(files, task.queue_root, task.replica, task.start, task.applied)
     records = RecordCheck(task.committed, queues, deep=deep)
     first: Entry | None = None
     last: Entry | None = None
@@ -202,15 +203,19 @@ def scan_segment(
             if last is not None and walker.stop in (Stop.BLANK, Stop.FULL):
                 state.finish(last.index)
         keys.finish(committed_end)
-    except FileNotFoundError:
-        pass  # below: retired since it was listed
+    except FileNotFoundError as caught:
+        if files.exists(task.path):  # else it was retired since it was listed: below
+            error = caught
     except OSError as caught:
         error = caught
     finally:
         units.close()
         queues.close()
-    faults = [*(walker.faults if walker else []), *records.faults, *index_check.faults, *queues.faults]
-    faults += [*(keys.faults if keys else []), *(state.faults if state else [])]
+    faults = [*(walker.faults if walker else []), *records.faults]
+    derived = [*index_check.faults, *queues.faults]
+    derived += [*(keys.faults if keys else []), *(state.faults if state else [])]
+    if derived and not _is_retired(files, task):
+        faults += derived
     yield from (_as_finding(task, fault) for fault in collapse_each(faults))
     stop = str(walker.stop) if walker else Stop.RETIRED
     if error is not None:
@@ -245,6 +250,14 @@ def scan_segment(
     )
 
 
+def _is_retired(files: Files, task: SegmentTask) -> bool:
+    """Whether retention has taken the segment, or says that it will: what was derived from it goes, too."""
+    try:
+        return log_start(files, task) > task.start or not files.exists(task.path)
+    except OSError:
+        return False  # the side scan tells
+
+
 def _lost(holes: list[tuple[int, int]]) -> int:
     """How many entries they may have held; the size of a hole at a segment's start is not known."""
     return sum(last - first + 1 if first >= 0 else _MANY for first, last in holes)
@@ -264,15 +277,25 @@ def _as_finding(task: SegmentTask, fault: Fault) -> Finding:
 
 def scan_side(files: Files, replica: Replica) -> Iterator[Row]:
     """What belongs to a replica and to no segment of it: its own words, small files, holes, queue extents."""
-    yield replica.row()
+    extents: list[Row] = []
+    start = 0
+    error: OSError | None = None
+    try:
+        if replica.queue_root:
+            extents = list(_queue_extents(files, replica))
+        start = log_start(files, replica)  # afterwards: what retention took of the queues is before it
+    except OSError as caught:
+        error = caught
+    yield replica.row()._replace(log_start=start)
     yield from replica.problems
     try:
+        if error is not None:
+            raise error
         yield from _small_files(files, replica)
         for manifest in replica.snapshots:
             yield from _snapshot(files, replica, manifest)
         yield from _index_of_holes(files, replica)
-        if replica.queue_root:
-            yield from _queue_extents(files, replica)
+        yield from extents
         if replica.key_root:
             yield from _key_files(files, replica)
     except OSError as error:

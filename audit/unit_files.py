@@ -6,6 +6,8 @@ as zeros, whether the file was made in its full size or grew; a written unit is 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from formats.store_files import parse_segment_name, segment_name
 from runtime import File, Files
 
@@ -14,8 +16,8 @@ _PROBE = 256
 
 
 class UnitFiles:
-    """View of such a directory as it was when the view was made, though it grows. Blocking; OSError on bad
-    media."""
+    """View of such a directory as it was when the view was made, though it grows. A file that was removed
+    since then reads as zeros. Blocking; OSError on bad media."""
 
     def __init__(self, files: Files, directory: str, unit_size: int) -> None:
         self._files = files
@@ -25,7 +27,8 @@ class UnitFiles:
         for name in files.listdir(directory):
             start = parse_segment_name(name)
             if start is not None:
-                self._sizes[start] = files.size(f"{directory}/{name}")
+                with suppress(FileNotFoundError):  # retention removed it a moment ago
+                    self._sizes[start] = files.size(f"{directory}/{name}")
         self._open: tuple[int, File] | None = None
         self._end: int | None = None
 
@@ -62,7 +65,7 @@ class UnitFiles:
             if start > at:
                 parts.append(bytes(start - at))
                 at = start
-            data = self._file(start).pread(min(end, stop) - at, at - start)
+            data = self._pread(start, min(end, stop) - at, at - start)
             parts.append(data)
             at += len(data)
         if at < stop:
@@ -75,11 +78,15 @@ class UnitFiles:
             self._open[1].close()
             self._open = None
 
-    def _file(self, start: int) -> File:
+    def _pread(self, start: int, size: int, offset: int) -> bytes:
+        """Bytes of one file; none when it is gone."""
         if self._open is None or self._open[0] != start:
             self.close()
-            self._open = (start, self._files.open_read(f"{self._directory}/{segment_name(start)}"))
-        return self._open[1]
+            try:
+                self._open = (start, self._files.open_read(f"{self._directory}/{segment_name(start)}"))
+            except FileNotFoundError:
+                return b""
+        return self._open[1].pread(size, offset)
 
     def _written(self, start: int) -> int:
         """Bytes of a file up to the last that is not zero.
@@ -88,11 +95,10 @@ class UnitFiles:
         chunk is looked at, from the back, until one holds something.
         """
         size = self._sizes[start]
-        file = self._file(start)
         for at in range((size - 1) // _CHUNK * _CHUNK if size else -1, -1, -_CHUNK):
             length = min(_CHUNK, size - at)  # not what came since the view was made
-            if at == 0 or file.pread(min(_PROBE, length), at).strip(b"\0"):
-                written = len(file.pread(length, at).rstrip(b"\0"))
+            if at == 0 or self._pread(start, min(_PROBE, length), at).strip(b"\0"):
+                written = len(self._pread(start, length, at).rstrip(b"\0"))
                 if written:
                     return at + written
         return 0

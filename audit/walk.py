@@ -107,8 +107,9 @@ class SegmentWalker:
     """State of one walk. `offset` is how far it came in the file; feed it bytes from there.
 
     `must_reach`: the last index that must lie at or before this segment (committed, or known from the next
-    segment). `recheck()` gives it anew, or None when the file is no longer this segment. `has_next`: another
-    segment follows. With `index`, the walk starts at that entry, which lies at `offset`.
+    one that begins with an entry). `recheck()` gives it anew, or None when the file is no longer this
+    segment. `has_next`: such a one follows, so that this segment must be full. With `index`, the walk starts
+    at that entry, which lies at `offset`.
     """
 
     def __init__(
@@ -341,8 +342,9 @@ class SegmentWalker:
             return _Next.MORE
         if rest >= MIN_BLANK_SIZE and BLANK.unpack_from(data, at)[0] == BLANK_MAGIC:
             return self._at_blank(data, at)
-        if rest < MIN_BLANK_SIZE:
-            self.stop = Stop.FULL
+        if rest < MIN_BLANK_SIZE and self._may_end():
+            if not self.stop:
+                self.stop = Stop.FULL
             return _Next.DONE
         if self._expect is None:
             return self._at_start(data, at)
@@ -352,6 +354,12 @@ class SegmentWalker:
             return _Next.ACCEPT
         self._searching = True
         return _Next.DONE
+
+    def _may_end(self) -> bool:
+        """Whether the file may end here: nothing that must be in it is still to come."""
+        if self._expect is None:
+            return False
+        return self._expect > self._must_reach or not self._still_reaches(self._expect)
 
     def _header_fits(self, data: bytes, at: int) -> bool:
         """Whether the header belongs here and only the rest of its body is not in the window."""
@@ -430,6 +438,7 @@ class SegmentWalker:
         base = self.start + self.offset
         lowest = -1 if self._expect is None else self._expect
         highest = max(self._must_reach, lowest) + 1
+        at_end = len(data) - at < MIN_BLANK_SIZE
         while True:
             at = data.find(_MAGIC_BYTES, at)
             if at < 0 or at + HEADER_SIZE > len(data):
@@ -445,11 +454,16 @@ class SegmentWalker:
         self._searching = False
         if lowest < 0 and not self._has_next:
             self.stop = Stop.END  # a segment prepared for entries that have not come yet
-        else:
+        elif lowest >= 0 or self._still_reaches(self._must_reach):
             self.stop = Stop.LOST
             if lowest <= self._must_reach:
                 self.holes.append((lowest, self._must_reach))
-            self._fault_lost(lowest, self._must_reach, "no entry can be found behind it in this segment")
+            if at_end:
+                text = f"the file ends after {self.size} bytes, before what must be in it"
+                self.faults.append(Fault("BIT_ROT", lowest, max(lowest, self._must_reach), text))
+            else:
+                text = "no entry can be found behind it in this segment"
+                self._fault_lost(lowest, self._must_reach, text)
         return len(data), False
 
     def _go_on_at(self, index: int, lowest: int, pos: int) -> None:

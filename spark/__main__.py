@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from audit.shell import exit_4_on_crash
-from spark.commands import COMMANDS
-from spark.commands.shell import run as run_one
+from audit.crash import exit_4_on_crash
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """The whole command; the exit code of the process."""
+    from spark.commands import COMMANDS  # only now: a library that is missing is no verdict either
+    from spark.commands.shell import run as run_one
+
     return run_one(COMMANDS, argv)
 
 

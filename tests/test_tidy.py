@@ -70,6 +70,7 @@ OUTSIDE: dict[str, str] = {
     "runtime/*": "is the doors",
     "*/__main__.py": "outer shell: owns argv, signals, environment and logging set-up",
     "*/shell.py": "outer shell",
+    "audit/crash.py": "outer shell: how a process ends whose libraries may be missing",
     "chaos/cluster.py": "drives real processes",
     "chaos/processes.py": "drives real processes",
     "chaos/wire.py": "speaks to real processes",

@@ -163,7 +163,8 @@ def settled(task: SegmentTask) -> SegmentTask:
     """
     if task.next_first is None or task.committed < task.next_first - 1 or task.index_end < task.next_first:
         return task
-    return replace(task, committed=task.next_first - 1, index_end=task.next_first)
+    last = task.next_first - 1
+    return replace(task, committed=last, index_end=task.next_first, applied=min(task.applied, last))
 
 
 # --- in a thread ------------------------------------------------------------------------------------------

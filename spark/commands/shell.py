@@ -8,10 +8,11 @@ import json
 import sys
 from collections.abc import Sequence
 
+from audit.arguments import Parser
+from audit.crash import COULD_NOT_RUN
 from audit.report_files import Reportable, write_report
-from audit.shell import COULD_NOT_RUN, add_json, add_report_arguments, process_code
+from audit.shell import add_json, add_report_arguments, process_code
 from runtime.env import production_env
-from spark.commands.arguments import Parser
 from spark.commands.command import CannotRun, Command, Context, Outcome
 from spark.jobs.errors import JobError
 from spark.progress import Progress

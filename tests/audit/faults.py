@@ -127,6 +127,48 @@ def _half_a_segment(stores: list[Path], log: Log) -> None:
     path.write_bytes(path.read_bytes()[: SEGMENT_SIZE // 2])
 
 
+def _zeroed_beside_a_deleted(stores: list[Path], log: Log) -> None:
+    """What is all zeros looks like a segment prepared for what is to come."""
+    patch(stores[1], SEGMENT_SIZE, bytes(SEGMENT_SIZE))
+    segment_path(stores[1], 2 * SEGMENT_SIZE).unlink()
+
+
+def _deleted_before_a_zeroed(stores: list[Path], log: Log) -> None:
+    segment_path(stores[1], SEGMENT_SIZE).unlink()
+    patch(stores[1], 2 * SEGMENT_SIZE, bytes(SEGMENT_SIZE))
+
+
+def _zeroed_head(stores: list[Path], log: Log) -> None:
+    patch(stores[1], 0, bytes(SEGMENT_SIZE))
+    segment_path(stores[1], SEGMENT_SIZE).unlink()
+
+
+def _head_of(size: int) -> Callable[[list[Path], Log], None]:
+    def inject(stores: list[Path], log: Log) -> None:
+        path = segment_path(stores[1], 0)
+        path.write_bytes(path.read_bytes()[:size])
+
+    return inject
+
+
+def _empty_head_on_two(stores: list[Path], log: Log) -> None:
+    for store in stores[:2]:
+        segment_path(store, 0).write_bytes(b"")
+
+
+def _cut_between_entries(stores: list[Path], log: Log) -> None:
+    entry = next(entry for entry in log.entries if entry.pos > SEGMENT_SIZE + 9000)
+    path = segment_path(stores[1], SEGMENT_SIZE)
+    path.write_bytes(path.read_bytes()[: entry.pos - SEGMENT_SIZE])
+
+
+def _unreadable_beside_a_deleted(stores: list[Path], log: Log) -> None:
+    path = segment_path(stores[1], SEGMENT_SIZE)
+    path.unlink()
+    path.mkdir()
+    segment_path(stores[1], 2 * SEGMENT_SIZE).unlink()
+
+
 def _zeroed_pages(stores: list[Path], log: Log) -> None:
     patch(stores[1], 3 * SEGMENT_SIZE + 8192, bytes(8192))
 
@@ -400,6 +442,15 @@ FAULTS = [
     Fault("deleted newest segment", _newest_segment, ("MISSING_ENTRIES",), 2),
     Fault("deleted oldest segment", _oldest_segment, ("MISSING_SEGMENT",), 2),
     Fault("half a segment", _half_a_segment, ("BIT_ROT",), 2),
+    Fault("zeroed segment, next one deleted", _zeroed_beside_a_deleted, ("BIT_ROT", "MISSING_SEGMENT"), 2),
+    Fault("deleted segment, next one zeroed", _deleted_before_a_zeroed, ("BIT_ROT", "MISSING_SEGMENT"), 2),
+    Fault("zeroed first segment, next one deleted", _zeroed_head, ("BIT_ROT", "MISSING_SEGMENT"), 2),
+    Fault("empty first segment", _head_of(0), ("BIT_ROT",), 2),
+    Fault("first segment of five bytes", _head_of(5), ("BIT_ROT",), 2),
+    Fault("empty first segment on two", _empty_head_on_two, ("BELOW_QUORUM", "BIT_ROT"), 3),
+    Fault("segment cut between two entries", _cut_between_entries, ("BIT_ROT",), 2),
+    Fault("unreadable segment, next one deleted", _unreadable_beside_a_deleted,
+          ("MISSING_SEGMENT", "UNREADABLE"), 4),
     Fault("zeroed pages", _zeroed_pages, ("BIT_ROT",), 2),
     Fault("lagging replica", _lagging, (), 0, ("LAGGING",)),
     Fault("uncommitted tail of another term", _divergent_tail, (), 0, ("DIVERGENT_UNCOMMITTED", "LAGGING")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
@@ -26,7 +27,16 @@ from audit.entries import (
 )
 from audit.findings import Row
 from audit.layout import open_store, segment_tasks
-from audit.records import QueueNames, padded_words, property_texts, read_records, tag_codes
+from audit.records import (
+    PropertyTexts,
+    QueueNames,
+    Records,
+    padded_texts,
+    padded_words,
+    read_records,
+    tag_codes,
+    taken_texts,
+)
 from audit.scan import scan_segment
 from audit.walk import SegmentWalker
 from formats.entry import HEADER, HEADER_SIZE, Kind, chain_crc
@@ -185,13 +195,18 @@ def columns_in(data: bytes) -> Columns:
     return SegmentWalker(START, len(data), LAST).feed(data, True)
 
 
-def test_queues_and_tags_of_records() -> None:
+TEXTS = pytest.mark.parametrize("texts_of", [taken_texts, padded_texts], ids=["pyarrow", "numpy"])
+Texts = Callable[[bytes, Records], PropertyTexts]
+
+
+@TEXTS
+def test_queues_and_tags_of_records(texts_of: Texts) -> None:
     data = SEGMENTS["ours"]
     columns = columns_in(data)
     records = read_records(data, START, columns)
     assert records is not None
     chosen = records[records.dispatched]
-    codes = tag_codes(property_texts(data, chosen)).tolist()
+    codes = tag_codes(texts_of(data, chosen)).tolist()
     for number, code in enumerate(codes):
         at, size = int(chosen.properties_at[number]), int(chosen.properties_size[number])
         tags = find_property(data[at : at + size], TAGS.encode())
@@ -209,6 +224,7 @@ def test_queues_and_tags_of_records() -> None:
         assert (data[at : at + size], chosen.queue_id[number]) == (topic, queue_id)
 
 
+@TEXTS
 @pytest.mark.parametrize(
     "properties",
     [
@@ -224,18 +240,18 @@ def test_queues_and_tags_of_records() -> None:
         "TAG",
     ],
 )
-def test_odd_tags_have_the_code_that_the_broker_gives_them(properties: str) -> None:
+def test_odd_tags_have_the_code_that_the_broker_gives_them(properties: str, texts_of: Texts) -> None:
     log = Log()
     log.open_term(1)
     for text in ("TAGS\x01first\x02", properties, "K\x01v\x02"):
         log.message("orders", b"x", properties=text)
-    data = bytes(log.segments[0])
+    data = bytes(log.segments[0])[: log.pos]
     columns = SegmentWalker(0, len(data), 3).feed(data, True)
     records = read_records(data, 0, columns)
     assert records is not None
     tags = find_property(properties.encode(), TAGS.encode())
     expected = [0, tags_code("first"), tags_code(tags.decode() if tags else None), 0]
-    assert tag_codes(property_texts(data, records)).tolist() == expected
+    assert tag_codes(texts_of(data, records)).tolist() == expected
 
 
 def test_topics_of_two_lengths_and_long_ones_are_told_apart() -> None:

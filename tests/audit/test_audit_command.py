@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.__main__ import run
+from audit.command import run
 from tests.audit.faults import by_names
 from tests.audit.store_builder import Log, sample_log, write_group, write_store
 
@@ -102,10 +102,67 @@ def test_an_empty_store_is_not_clean(tmp_path: Path) -> None:
 
 
 def test_a_crash_does_not_look_like_warnings() -> None:
-    program = "from audit.shell import exit_4_on_crash; exit_4_on_crash(); raise ValueError('boom')"
+    program = "from audit.crash import exit_4_on_crash; exit_4_on_crash(); raise ValueError('boom')"
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
     )
     assert done.returncode == 4
     assert "boom" in done.stderr
+
+
+HIDING = """
+import sys
+class Hiding:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {hidden!r}:
+            raise ImportError("not installed: " + name)
+sys.meta_path.insert(0, Hiding())
+sys.argv = ["audit", *{arguments!r}]
+import runpy
+runpy.run_module("audit", run_name="__main__", alter_sys=True)
+"""
+
+
+def run_without(hidden: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m audit` where a library is not installed."""
+    program = HIDING.format(hidden=hidden, arguments=list(arguments))
+    root = Path(__file__).parents[2]
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_base_install_audits_without_pyarrow(log: Log, tmp_path: Path) -> None:
+    stores = [str(store) for store in write_group(log, tmp_path)]
+    done = run_without("pyarrow", "verify", stores[0])
+    assert (done.returncode, done.stderr) == (0, "")
+    next(by_names("wrong ConsumeQueue unit")).inject([Path(store) for store in stores], log)
+    done = run_without("pyarrow", "compare", "--json", *stores)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert [found["code"] for found in json.loads(done.stdout)["findings"]] == ["QUEUE_MISMATCH"]
+    assert run_without("pyarrow", "verify", "/nonexist").returncode == 4
+    done = run_without("pyarrow", "verify", stores[0], "--report", str(tmp_path / "report.parquet"))
+    assert done.returncode == 4
+    assert "pip install 'dledger[spark]'" in done.stderr
+
+
+def test_a_library_that_is_missing_is_no_verdict(tmp_path: Path) -> None:
+    done = run_without("numpy", "verify", str(tmp_path))
+    assert done.returncode == 4
+    assert "not installed: numpy" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["verify", "/x", "--jobz", "3"], "did you mean '--jobs'"),
+        (["verify", "/x", "--lag", "3"], "unrecognized arguments: --lag 3"),
+        (["verifi", "/x"], "did you mean 'verify'"),
+    ],
+)
+def test_wrong_words_get_a_hint_and_no_guess(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 4
+    assert told in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.__main__ import run
+from audit.command import run
 from runtime.processes import ProcessWorkers
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, by_names

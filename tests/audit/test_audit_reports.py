@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.__main__ import run
 from audit.advice import caution
+from audit.command import run
 from audit.findings import finding
 from audit.report import Report
 from audit.report_files import render

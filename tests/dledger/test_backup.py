@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_node import Group
 
-from audit.__main__ import run as audit
+from audit.command import run as audit
 from dledger import backup as module
 from dledger.__main__ import _parser
 from dledger.backup import BackupFailed, backup, command
