@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from audit.kept import Keep
+from audit.replicas import StoreSource
+from audit.report import Kept
 from runtime.files import OsFiles
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, by_names
@@ -66,6 +70,31 @@ def test_each_fault_is_reported_alike(spark: Any, fault: Any, log: Log, tmp_path
     ours, local = both(spark, stores)
     assert ours == local
     assert ours["exit_code"] == fault.exit_code
+
+
+def test_scans_are_kept_for_the_next_audit(spark: Any, log: Log, tmp_path: Path) -> None:
+    """By executors, for either engine; and what changed since is found."""
+    from spark.audit_job import audit_sources
+
+    stores = write_group(log, tmp_path / "stores")
+    keep = Keep(str(tmp_path / "keep"), OsFiles(), 4_000_000_000_000, 7 * 24 * 3_600_000)
+    sources = [keep.source(StoreSource.at(str(store))) for store in stores]
+    total = 3 * len(log.segments)
+    seen = []
+    for _ in range(2):
+        report = audit_sources(spark, sources)
+        assert replace(report, kept=None) == audit(stores)
+        seen.append(report.kept)
+    assert seen == [Kept(total, 0, ()), Kept(3, total - 3, ())]
+    for fault in by_names("rewritten committed entry", "wrong ConsumeQueue unit"):
+        fault.inject(stores, log)
+    full = audit(stores)
+    for _ in range(2):
+        report = audit_sources(spark, sources)
+        assert replace(report, kept=None) == full
+    assert full.exit_code == 3
+    assert report.kept is not None
+    assert 3 < report.kept.scanned < total / 2
 
 
 def test_a_wrong_path_is_told_without_a_job(spark: Any, tmp_path: Path) -> None:
