@@ -63,6 +63,7 @@ def audit_page(report: Report, when: str) -> str:
     facts = [
         f"{len(report.replicas)} replica{'s' if len(report.replicas) != 1 else ''}",
         f"{html.number(report.entries)} entries read",
+        *([report.kept.text(), *(f"not kept: {why}" for why in report.kept.problems)] if report.kept else []),
         f"compared up to index {html.number(report.compared_up_to)}",
         f"{report.seconds:.1f} s",
         when,

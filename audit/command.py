@@ -10,10 +10,17 @@ import sys
 from audit.arguments import Parser
 from audit.crash import COULD_NOT_RUN
 from audit.local import audit_stores
-from audit.report import Report
+from audit.report import Report, failed
 from audit.report_files import write_report
-from audit.shell import add_audit_arguments, add_json, add_report_arguments, process_code
-from runtime import Env
+from audit.shell import (
+    KeepError,
+    add_audit_arguments,
+    add_json,
+    add_report_arguments,
+    keep_of,
+    process_code,
+)
+from runtime import Env, Lane
 from runtime.env import production_env
 from runtime.processes import ProcessWorkers, cores
 from runtime.remote_files import absolute
@@ -70,9 +77,14 @@ async def main(env: Env, arguments: argparse.Namespace, processes: ProcessWorker
         if sys.stderr.isatty():
             print(f"\rscanned {done} of {total} segments", end="\n" if done == total else "", file=sys.stderr)
 
+    try:
+        keep = await env.workers.run(Lane.DISK, keep_of, arguments, env.files, env.wall.now_ms())
+    except KeepError as error:
+        return failed(str(error), "CANNOT_RUN")
     report = await audit_stores(
         env,
         arguments.stores,
+        keep=keep,
         progress=progress,
         lag_warning=arguments.lag_warning,
         processes=processes,

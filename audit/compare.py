@@ -25,7 +25,7 @@ from itertools import pairwise
 from audit.coverage import Holding, check_replica, gather, place_heads
 from audit.digests import BLOCK_ENTRIES
 from audit.findings import BlockRow, Finding, Row, Severity, SnapshotRow, finding
-from audit.report import Report
+from audit.report import Kept, Report
 from audit.scan import EntryRow
 from audit.walk import BODY_DAMAGED, CHAIN_BROKEN, CHAIN_UNKNOWN, UNREADABLE
 
@@ -95,7 +95,8 @@ def analyse(
                 if found.code != "UNREADABLE" or found.replica not in unreadable
             )
     compared = min((holding.committed for holding in holdings), default=-1)
-    return Report([holding.as_json() for holding in holdings], compared, findings)
+    replicas = [holding.as_json() for holding in holdings]
+    return Report(replicas, compared, findings, kept=Kept.of(everything))
 
 
 def _strangers(holdings: list[Holding]) -> Finding | None:

@@ -316,7 +316,23 @@ class BoundRow(NamedTuple):
     segments: tuple[int, ...] = ()
 
 
-Row = Finding | ReplicaRow | SegmentRow | BlockRow | QueueRow | QueueFilesRow | SnapshotRow | BoundRow
+class KeptRow(NamedTuple):
+    """Of a segment's rows that are kept for later audits (see `kept`).
+
+    `stamp`: what tells the files that they were made of, a line each; `crc`: of the rows beside it in the
+    file; `reused`: 1 when the rows of this audit come from there; `problem`: why new ones could not be kept.
+    """
+
+    replica: str
+    segment: int
+    stamp: str = ""
+    crc: int = 0
+    reused: int = 0
+    problem: str = ""
+
+
+DataRow = Finding | ReplicaRow | SegmentRow | QueueRow | QueueFilesRow | SnapshotRow | BoundRow | KeptRow
+Row = DataRow | BlockRow
 
 ROW_KINDS: dict[str, type[Row]] = {
     "finding": Finding,
@@ -327,6 +343,7 @@ ROW_KINDS: dict[str, type[Row]] = {
     "queue_files": QueueFilesRow,
     "snapshot": SnapshotRow,
     "bound": BoundRow,
+    "kept": KeptRow,
 }
 
 
@@ -361,9 +378,7 @@ def flatten(row: Row) -> FlatRow:
     return flat._replace(data=json.dumps(list(row)))
 
 
-def _flat(
-    row: Finding | SegmentRow | ReplicaRow | QueueRow | QueueFilesRow | SnapshotRow | BoundRow,
-) -> FlatRow:
+def _flat(row: DataRow) -> FlatRow:
     base = FlatRow("", row.replica, -1, -1, -1, 0, 0, 0, "", 0, "")
     match row:
         case Finding():
@@ -394,6 +409,8 @@ def _flat(
             return base._replace(kind="snapshot", segment=row.segment, last_index=row.index)
         case BoundRow():
             return base._replace(kind="bound", segment=row.segment, last_index=row.committed)
+        case KeptRow():
+            return base._replace(kind="kept", segment=row.segment)
 
 
 def unflatten(flat: FlatRow) -> Row:

@@ -23,6 +23,7 @@ from audit.entries import BODY_DAMAGED, Array, Columns, to_pick
 from audit.findings import Finding, finding
 from audit.records import PropertyTexts, Records, has_record, java_hashes
 from audit.walk import Fault
+from formats.checksum import crc32
 from formats.entry import HEADER_SIZE as ENTRY_HEADER
 from formats.index_file import (
     HEADER_SIZE,
@@ -375,6 +376,18 @@ def _units_between(files: Files, key_file: KeyFile, first: int, end: int) -> _Un
     finally:
         file.close()
     return _join(parts)
+
+
+def units_crc(files: Files, root: str, start: int, end: int) -> int:
+    """CRC-32 of all units that point at entries of the log range [start, end); 0 when there are none."""
+    crc = 0
+    for key_file in open_key_files(files, root)[0]:
+        header = key_file.header
+        if header.begin_position < end + ENTRY_HEADER and header.end_position >= start:
+            units = _units_between(files, key_file, start + ENTRY_HEADER, end + ENTRY_HEADER)
+            for column in vars(units).values():
+                crc = crc32(column.tobytes(), crc)
+    return crc
 
 
 def _find(file: File, key_file: KeyFile, position: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from audit.compare import LAG_WARNING_ENTRIES, analyse, split_blocks
 from audit.digests import differing, merge
@@ -16,6 +17,9 @@ from audit.report import Report, failed
 from runtime import Env, Lane
 from runtime.processes import ProcessWorkers
 
+if TYPE_CHECKING:
+    from audit.kept import Keep  # needs pyarrow
+
 Progress = Callable[[int, int], None]
 """Called with (segments done, segments in all)."""
 ALONE_BELOW_BYTES = 192 * 1024 * 1024
@@ -26,6 +30,7 @@ async def audit_stores(
     env: Env,
     paths: list[str],
     *,
+    keep: Keep | None = None,
     progress: Progress = lambda done, total: None,
     lag_warning: int = LAG_WARNING_ENTRIES,
     processes: ProcessWorkers | None = None,
@@ -33,12 +38,12 @@ async def audit_stores(
 ) -> Report:
     """`audit_sources` over store directories, by paths or URLs."""
     try:
-        sources = [StoreSource.at(path, env.files) for path in paths]
+        stores = [StoreSource.at(path, env.files) for path in paths]
     except StoreError as error:
         return failed(str(error))
     return await audit_sources(
         env,
-        sources,
+        [keep.source(store) for store in stores] if keep else stores,
         progress=progress,
         lag_warning=lag_warning,
         processes=processes,

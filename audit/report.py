@@ -5,12 +5,13 @@ As a file also a page (`audit_page`) and rows for Parquet (`report_files`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from audit.advice import caution
 from audit.audit_page import audit_page
-from audit.findings import CODES, EXIT_CODES, VERDICTS, Finding, Severity, finding, worst
+from audit.findings import CODES, EXIT_CODES, VERDICTS, Finding, KeptRow, Row, Severity, finding, worst
 from audit.report_files import Records
 from audit.strips import pictures, terminal_lines
 from audit.text_table import text_table
@@ -33,6 +34,27 @@ COLUMNS = (
 """Rows of a report as Parquet, `kind` first: `run` (`severity`: the verdict), `replica`, `finding`."""
 
 
+class Kept(NamedTuple):
+    """What an audit with `--keep` read. `problems`: why rows were not kept, each once."""
+
+    scanned: int
+    reused: int
+    problems: tuple[str, ...]
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Kept | None:
+        """Of an audit's rows; None without the option."""
+        kept = [row for row in rows if isinstance(row, KeptRow)]
+        segments = [row for row in kept if row.segment >= 0]
+        reused = sum(row.reused for row in segments)
+        problems = tuple(sorted({row.problem for row in kept} - {""}))
+        return cls(len(segments) - reused, reused, problems) if kept else None
+
+    def text(self) -> str:
+        """For people."""
+        return f"{self.scanned} segments scanned, {self.reused} as scanned before"
+
+
 @dataclass(frozen=True)
 class Report:
     """Result of an audit. `replicas`: `Holding.as_json` of each; `compared_up_to`: lowest committed index."""
@@ -41,6 +63,7 @@ class Report:
     compared_up_to: int
     findings: list[Finding]
     seconds: float = 0.0
+    kept: Kept | None = None
 
     @property
     def severity(self) -> Severity:
@@ -70,6 +93,7 @@ class Report:
 
     def as_json(self) -> dict[str, object]:
         """One object; keys are stable, new ones may be added."""
+        kept = {} if self.kept is None else {"kept": self.kept._asdict()}
         return {
             "verdict": VERDICTS[self.severity],
             "exit_code": self.exit_code,
@@ -78,6 +102,7 @@ class Report:
             "entries": self.entries,
             "findings": [found.as_json() for found in self.ordered()],
             "seconds": self.seconds,
+            **kept,
         }
 
     def page(self, when: str) -> str:
@@ -88,8 +113,9 @@ class Report:
         """One row for the run, one for each replica and finding: a history over many runs needs all three."""
         groups = {str(replica["replica"]): str(replica["group"]) for replica in self.replicas}
         verdict, log_bytes = VERDICTS[self.severity], sum(int(str(r["bytes"])) for r in self.replicas)
+        read = "" if self.kept is None else self.kept.text()
         rows: list[tuple[object, ...]] = [
-            ("run", verdict, "", "", "", -1, self.compared_up_to, -1, self.entries, log_bytes, "")
+            ("run", verdict, "", "", "", -1, self.compared_up_to, -1, self.entries, log_bytes, read)
         ]
         for replica in self.replicas:
             name, first, end = replica["replica"], replica["first_index"], replica["end_index"]
@@ -105,9 +131,10 @@ class Report:
 
     def last_line(self) -> str:
         """Machine-readable summary."""
+        kept = "" if self.kept is None else f" scanned={self.kept.scanned} reused={self.kept.reused}"
         return (
             f"audit: {VERDICTS[self.severity]} replicas={len(self.replicas)} entries={self.entries} "
-            f"compared_up_to={self.compared_up_to} findings={len(self.findings)} seconds={self.seconds}"
+            f"compared_up_to={self.compared_up_to} findings={len(self.findings)} seconds={self.seconds}{kept}"
         )
 
     def lines(self) -> Iterator[str]:
@@ -136,6 +163,10 @@ class Report:
                 yield f"{code}: {CODES[code].advice}"
             if first := caution(ordered):
                 yield first
+            yield ""
+        if self.kept is not None:
+            yield self.kept.text()
+            yield from (f"not kept: {problem}" for problem in self.kept.problems)
             yield ""
         yield self.last_line()
 

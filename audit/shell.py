@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from audit.compare import LAG_WARNING_ENTRIES
 from audit.report_files import report_path
+from runtime.remote_files import absolute, files_for, is_url
+
+if TYPE_CHECKING:
+    from audit.kept import Keep
+    from runtime import Files
+
+RESCAN_HOURS = 168
+"""As of brokers that ship digests (`digestRescanHours`)."""
 
 
 def add_json(command: argparse.ArgumentParser) -> None:
@@ -50,3 +60,54 @@ def add_audit_arguments(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="warn of a replica that is more than N entries behind (default %(default)s)",
     )
+    command.add_argument(
+        "--keep",
+        metavar="DIR",
+        type=_keep_root,
+        help="keep the scans of full, committed, clean segments of STORE there, a directory or URL, and scan "
+        "these no more: not before they change, or --rescan-hours",
+    )
+    command.add_argument(
+        "--rescan-hours",
+        metavar="N",
+        type=_hours,
+        help="with --keep: scan a segment again N hours after its last scan at the latest, as media rot; "
+        f"0: never (default {RESCAN_HOURS})",
+    )
+
+
+class KeepError(Exception):
+    """Options that cannot be followed; the text says why."""
+
+
+def _keep_root(text: str) -> str:
+    try:
+        import_module("pyarrow")
+    except ImportError:
+        raise argparse.ArgumentTypeError("needs pyarrow: pip install 'dledger[spark]'") from None
+    return absolute(text)
+
+
+def _hours(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value}: at least 0")
+    return value
+
+
+def keep_of(arguments: argparse.Namespace, plain: Files, now_ms: int) -> Keep | None:
+    """What `--keep` says, None without it; `now_ms`: wall clock. Blocking. KeepError."""
+    if arguments.keep is None:
+        if arguments.rescan_hours is not None:
+            raise KeepError("--rescan-hours goes with --keep: give it too")
+        return None
+    from audit.kept import Keep  # needs pyarrow
+
+    try:
+        files = files_for(arguments.keep, plain, writable=True)
+        if not is_url(arguments.keep):
+            files.mkdir(arguments.keep)
+    except OSError as error:
+        raise KeepError(f"--keep: {error}") from error
+    hours = RESCAN_HOURS if arguments.rescan_hours is None else arguments.rescan_hours
+    return Keep(arguments.keep, files, now_ms, hours * 3_600_000)

@@ -16,6 +16,7 @@ from bench.core import measure
 from bench.idle import idle
 from bench.produce import produce
 from bench.report import Load, Tally
+from bench.spark_audit import spark_audit
 from bench.spark_read import spark_read
 from bench.spark_write import spark_write
 from client.errors import ClientError
@@ -36,6 +37,10 @@ def main(argv: list[str] | None = None) -> int:
         if options.directory is None:
             _parser().error("--directory is missing")
         return _show(audit(options.directory, options.megabytes), "", options.json)
+    if options.mode == "spark-audit":
+        if options.directory is None:
+            _parser().error("--directory is missing")
+        return _print(spark_audit(options.directory, options.megabytes, options.runs), options.json)
     if options.mode == "spark":
         return _print(
             spark_read(options.store, options.messages or 1_000_000, options.size, options.runs), options.json
@@ -139,10 +144,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "mode",
-        choices=("produce", "consume", "core", "idle", "audit", "spark", "spark-sink"),
+        choices=("produce", "consume", "core", "idle", "audit", "spark", "spark-audit", "spark-sink"),
         help="core: microseconds of election and replication steps; idle: CPU time of an idle group; "
         "audit: speed and memory of the audit of large stores; "
         "spark: messages a second that Spark reads from a store (--messages, --size, --store, --runs); "
+        "spark-audit: seconds of the audit on Spark, bytes that it shuffles (--directory, --runs); "
         "spark-sink: rows a second that Spark writes to three brokers (--messages, --size, --runs)",
     )
     parser.add_argument("--namesrv", help="host:port of a NameServer, several with ';'")
@@ -155,12 +161,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--connections", type=_positive, default=1, help="producers (default: 1)")
     parser.add_argument("--queues", type=_positive, default=8, help="of a new topic (default: 8)")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds left out (default: 1)")
-    parser.add_argument("--directory", metavar="DIR", help="of the stores of audit; made once, 2 GB")
+    parser.add_argument("--directory", metavar="DIR", help="of the stores of audits; made once, 2 GB")
     parser.add_argument(
         "--megabytes", type=_positive, default=2000, help="of the stores, when made (default: 2000)"
     )
     parser.add_argument("--store", help="of spark: a store to read, written there if it is missing")
-    parser.add_argument("--runs", type=_positive, default=5, help="of spark and spark-sink (default: 5)")
+    parser.add_argument("--runs", type=_positive, default=5, help="of the modes of Spark (default: 5)")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     return parser
 

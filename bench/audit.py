@@ -25,7 +25,7 @@ ROUNDS = 5
 
 def audit(directory: str, megabytes: int) -> dict[str, float]:
     """The figures. `megabytes`: of entries in all replicas together, when they have to be made."""
-    stores = _stores(Path(directory), megabytes)
+    stores = large_stores(Path(directory), megabytes)
     result: dict[str, float] = {}
     for name, store in (("scan", stores[0]), ("scan with its IndexFile", stores[-1])):
         cpu, wall, size, entries = min(_scan(store) for _ in range(ROUNDS))
@@ -43,7 +43,8 @@ def audit(directory: str, megabytes: int) -> dict[str, float]:
     return result
 
 
-def _stores(directory: Path, megabytes: int) -> list[Path]:
+def large_stores(directory: Path, megabytes: int) -> list[Path]:
+    """Three replicas in a directory; made there when they are not."""
     done = directory / "made"
     stores = [directory / f"n{number}" for number in range(3)]
     if not done.exists():

@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -33,6 +33,17 @@ class DiskUsage:
     def used_ratio(self) -> float:
         """Share in use, 0.0 to 1.0."""
         return 1.0 - self.free / self.total if self.total else 1.0
+
+
+class FileStamp(NamedTuple):
+    """What changes when a file is written to, replaced, or its name is given to another.
+
+    `changed_ms`: wall clock of the last change of its content, 0 where `text` is made from the content;
+    `text`: to be compared, as a whole.
+    """
+
+    changed_ms: int
+    text: str
 
 
 class File(Protocol):
@@ -79,6 +90,9 @@ class Files(Protocol):
 
     def size(self, path: str) -> int:
         """Length in bytes."""
+
+    def stamp(self, path: str) -> FileStamp | None:
+        """Tells a file from what it was; None where that cannot be told. FileNotFoundError."""
 
     def listdir(self, path: str) -> list[str]:
         """Names inside, sorted; empty when the directory is not there."""
@@ -192,6 +206,12 @@ class OsFiles:
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size
+
+    def stamp(self, path: str) -> FileStamp:
+        # The time of the inode's change cannot be set back, as that of the content can.
+        stat = os.stat(path)
+        numbers = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_dev, stat.st_ino)
+        return FileStamp(stat.st_mtime_ns // 1_000_000, " ".join(map(str, numbers)))
 
     def listdir(self, path: str) -> list[str]:
         try:

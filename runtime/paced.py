@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from runtime.files import Buffer, DiskUsage, File, Files
+from runtime.files import Buffer, DiskUsage, File, Files, FileStamp
 
 
 class Pace:
@@ -95,6 +95,9 @@ class PacedFiles:
 
     def size(self, path: str) -> int:
         return self._files.size(path)
+
+    def stamp(self, path: str) -> FileStamp | None:
+        return self._files.stamp(path)
 
     def listdir(self, path: str) -> list[str]:
         return self._files.listdir(path)

@@ -23,7 +23,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
-from runtime.files import Buffer, DiskUsage, Files, OsFiles
+from runtime.files import Buffer, DiskUsage, Files, FileStamp, OsFiles
 
 BLOCK = 1024 * 1024
 """Bytes of the smallest read, aligned: small reads near each other, also backwards, cost one request."""
@@ -38,6 +38,9 @@ that is repeated finds what is new."""
 
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 """Schemes whose driver comes with an extra of ours, and which."""
+
+_ETAGS = ("ETag", "etag")
+"""Under which drivers tell what an object store made of the content of an object."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://|::)")
 
@@ -137,6 +140,12 @@ class FsspecFiles:
         if info is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return int(info["size"] or 0)
+
+    def stamp(self, path: str) -> FileStamp | None:
+        """By the ETag, which stands for the content; None of stores without it. FileNotFoundError."""
+        size, info = self.size(path), self._info(path) or {}
+        tag = next((info[name] for name in _ETAGS if info.get(name)), None)
+        return None if tag is None else FileStamp(0, f"{size} {tag}")
 
     def listdir(self, path: str) -> list[str]:
         """Names inside, sorted; empty when there is nothing: object stores have no empty directories."""

@@ -83,6 +83,7 @@ OUTSIDE: dict[str, str] = {
     "bench/core.py": "measures pure code with the machine's clock",
     "bench/idle.py": "measures real processes",
     "bench/memory.py": "measures real processes",
+    "bench/spark_audit.py": "measures real processes",
     "bench/spark_read.py": "measures real processes",
     "bench/spark_write.py": "measures real processes",
     "chaos/sim/*": "is the other side of the doors: simulates them",

@@ -281,6 +281,10 @@ class SimFiles:
         """Length in bytes."""
         return len(self.disk.inode(path).content)
 
+    def stamp(self, path: str) -> None:
+        """Cannot be told: no simulated process asks."""
+        self.disk.inode(path)
+
     def listdir(self, path: str) -> list[str]:
         """Names inside, sorted; empty when the directory is not there."""
         return sorted(self.disk.directory(path).names) if self.exists(path) else []

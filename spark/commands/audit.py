@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from audit.local import audit_sources
 from audit.report import Report, failed
-from audit.shell import add_audit_arguments
-from runtime import Lane
+from audit.shell import KeepError, add_audit_arguments, keep_of
+from runtime import Env, Lane
 from spark.commands.command import EXIT_CODES, CannotRun, Command, Context, add_master
 from spark.places import BadPlace, Group, add_place_arguments, groups_to_audit, joined
 
@@ -45,16 +46,26 @@ async def run(context: Context, arguments: argparse.Namespace) -> Report:
     try:
         if arguments.engine == "local" and arguments.master is not None:
             raise BadPlace("--master goes with --engine spark: leave it out, or leave out --engine local")
-        groups = await context.env.workers.run(
-            Lane.DISK, groups_to_audit, arguments, context.env.wall.now_ms()
-        )
+        groups = await context.env.workers.run(Lane.DISK, _groups, context.env, arguments)
         audit = audit_locally if arguments.engine == "local" else audit_on_spark
         report = joined(groups, await audit(context, groups, arguments))
     except BadPlace as error:
         report = failed(str(error))
-    except CannotRun as error:
+    except (CannotRun, KeepError) as error:
         report = failed(str(error), "CANNOT_RUN")
     return report.timed(loop.time() - began)
+
+
+def _groups(env: Env, arguments: argparse.Namespace) -> list[Group]:
+    """Blocking. BadPlace, KeepError."""
+    now_ms = env.wall.now_ms()
+    if arguments.keep is not None and (arguments.namesrv is not None or arguments.digests is not None):
+        raise KeepError("--keep goes with store directories alone; of brokers' own scans see --max-age")
+    keep = keep_of(arguments, env.files, now_ms)
+    groups = groups_to_audit(arguments, now_ms)
+    if keep is None:
+        return groups
+    return [replace(group, sources=tuple(map(keep.source, group.sources))) for group in groups]
 
 
 async def audit_locally(

@@ -6,7 +6,8 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ ROOT = Path(__file__).parents[2]
 TOPIC = "Load"
 MESSAGES = 20_000
 SEGMENT = 9 * 1024 * 1024
+AUDITS = 6
+MOMENTARY = {"LAGGING", "RETENTION", "RETIRED", "INDEX_LAG", "QUEUE_LAG", "DIVERGENT_UNCOMMITTED"}
+"""What an audit may say of stores that are written to: information, true of the moment."""
 
 
 def spark_audit(*arguments: str) -> tuple[int, dict[str, Any]]:
@@ -28,6 +32,28 @@ def spark_audit(*arguments: str) -> tuple[int, dict[str, Any]]:
     assert done.stdout, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return done.returncode, result
+
+
+def audit_compare(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """`python -m audit compare`."""
+    command = [sys.executable, "-m", "audit", "compare", "--json", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, result
+
+
+@contextmanager
+def deleting(group: LocalCluster, index: int) -> Iterator[None]:
+    """Meanwhile all nodes free the segments before an index (`python -m dledger delete-before`)."""
+    peers = group.broker_properties(group.spec.node_ids[0])["dLegerPeers"]
+    command = [sys.executable, "-m", "dledger", "delete-before", str(index), "--peers", peers]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield
+    finally:
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, said
 
 
 def codes(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -69,6 +95,29 @@ def test_a_group_is_audited_while_it_is_written_to(new_group: Callable[..., Loca
         assert (code, codes(report)) == (0, []), report["findings"]
         assert len(report["replicas"]) == 3
         assert min(replica["segments"] for replica in report["replicas"]) >= 3
+    assert reports[-1][1]["compared_up_to"] > reports[0][1]["compared_up_to"]
+    assert load.acked > MESSAGES
+
+
+def test_directories_are_audited_under_writes_and_retention(new_group: Callable[..., LocalCluster]) -> None:
+    """No false alarm: entries, derived files and snapshots come, and the oldest segments go."""
+    group = new_group(segment_size=SEGMENT)
+    group.create_topic(TOPIC, 4)
+    stores = [str(group.store(node)) for node in group.spec.node_ids]
+    reports: list[tuple[int, dict[str, Any]]] = []
+
+    def audit_and_delete() -> None:
+        for number in range(AUDITS):
+            committed = group.committed_index(group.wait_leader())
+            with deleting(group, committed * 2 // 3):
+                reports.append(audit_compare("--jobs", str(1 + number % 2), *stores))
+
+    load = load_while(group, audit_and_delete)
+    for code, report in reports:
+        assert (code, codes(report)) == (0, []), report["findings"]
+        assert {found["code"] for found in report["findings"]} <= MOMENTARY
+    firsts = [min(replica["first_index"] for replica in report["replicas"]) for _, report in reports]
+    assert firsts[0] < firsts[-1], "retention removed segments meanwhile"
     assert reports[-1][1]["compared_up_to"] > reports[0][1]["compared_up_to"]
     assert load.acked > MESSAGES
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from audit.digests import BLOCK_ENTRIES
+from audit.kept import Keep
+from audit.replicas import StoreSource
+from audit.report import Kept
+from bench.big_store import write_big_group
+from bench.spark_audit import audits, damaged_copy
 from runtime.files import OsFiles
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, by_names
@@ -68,9 +75,47 @@ def test_each_fault_is_reported_alike(spark: Any, fault: Any, log: Log, tmp_path
     assert ours["exit_code"] == fault.exit_code
 
 
+def test_scans_are_kept_for_the_next_audit(spark: Any, log: Log, tmp_path: Path) -> None:
+    """By executors, for either engine; and what changed since is found."""
+    from spark.audit_job import audit_sources
+
+    stores = write_group(log, tmp_path / "stores")
+    keep = Keep(str(tmp_path / "keep"), OsFiles(), 4_000_000_000_000, 7 * 24 * 3_600_000)
+    sources = [keep.source(StoreSource.at(str(store))) for store in stores]
+    total = 3 * len(log.segments)
+    seen = []
+    for _ in range(2):
+        report = audit_sources(spark, sources)
+        assert replace(report, kept=None) == audit(stores)
+        seen.append(report.kept)
+    assert seen == [Kept(total, 0, ()), Kept(3, total - 3, ())]
+    for fault in by_names("rewritten committed entry", "wrong ConsumeQueue unit"):
+        fault.inject(stores, log)
+    full = audit(stores)
+    for _ in range(2):
+        report = audit_sources(spark, sources)
+        assert replace(report, kept=None) == full
+    assert full.exit_code == 3
+    assert report.kept is not None
+    assert 3 < report.kept.scanned < total / 2
+
+
 def test_a_wrong_path_is_told_without_a_job(spark: Any, tmp_path: Path) -> None:
     from spark.audit_job import audit_stores
 
     report = audit_stores(spark, OsFiles(), [str(tmp_path / "nothing")])
     assert report.exit_code == 4
     assert "no such directory" in report.findings[0].detail
+
+
+def test_what_is_shuffled_is_digests_and_the_entries_of_differing_blocks(spark: Any, tmp_path: Path) -> None:
+    """So it grows with the blocks that are damaged (some 30 bytes an entry), hardly with the log."""
+    stores, log = write_big_group(tmp_path / "stores", 30_000_000, segment_size=1 << 20, body=300)
+    _, clean, report = audits(spark, stores, 1)
+    assert report.findings == []
+    assert 0 < clean < 64 * 3 * (log.last // BLOCK_ENTRIES + 1)
+    for count in (1, 3):
+        damaged = damaged_copy(stores[0], tmp_path / f"damaged{count}" / "n0", count)
+        _, shuffled, report = audits(spark, [damaged, *stores[1:]], 1)
+        assert [found.code for found in report.findings] == ["BIT_ROT"] * count
+        assert 3 * BLOCK_ENTRIES * count < shuffled - clean < 3 * BLOCK_ENTRIES * count * 40

@@ -1,0 +1,213 @@
+"""Rows of sealed segments kept from one audit to the next (`--keep DIR`), so that each is scanned once.
+
+`Keep.source` puts itself in front of a store: engines see the same replicas, segments and rows. Rows that are
+`final` (`audit.parquet`) are kept there, one file a segment, published by one rename; they are used again
+while the store is the same, the segment's file is the same, and all that is derived from the segment still
+reads as it did (`audit.segment_stamp`). A file that is damaged, of another version, too old or of something
+else is passed over, and the segment scanned: what is kept can save work and nothing else.
+
+**Rot at rest** in a segment is seen by reading it and not otherwise, so rows hold for `rescan_ms` at most.
+Each segment has its own time between half of that and all of it: an audit repeated often reads some of them
+every time, not all at once.
+
+What cannot be kept is said in the report and changes no finding. All of it blocks, and can be pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from audit.digests import BLOCK_ENTRIES
+from audit.findings import KeptRow, ReplicaRow, Row, flatten
+from audit.layout import SegmentTask
+from audit.parquet import (
+    SIDE,
+    Place,
+    Scan,
+    ShippedRowsError,
+    forget_scans,
+    read_scan,
+    reusable,
+    segment_bound,
+    write_scan,
+)
+from audit.replicas import Look, ReplicaSource, ReplicaView, SegmentReader, StoreReplica
+from audit.scan import EntryRow
+from audit.segment_stamp import stamp, still_holds
+from formats.checksum import crc32
+from runtime import Files
+
+SETTLED_MS = 2000
+"""A file that changed later than this before the audit may change again without another time of change: some
+file systems count in steps of two seconds."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Where rows are kept. `root`: a directory or URL, opened by `files`; `now_ms`: wall clock when the audit
+    began; `rescan_ms`: rows older than that are not used, 0 for no limit."""
+
+    root: str
+    files: Files = field(compare=False, repr=False)
+    now_ms: int
+    rescan_ms: int
+
+    def source(self, store: ReplicaSource) -> ReplicaSource:
+        """A store directory, with what is kept of it."""
+        return KeptSource(store, self)
+
+
+@dataclass(frozen=True)
+class KeptSource:
+    """`audit.replicas.ReplicaSource` of a store and what is kept of it."""
+
+    store: ReplicaSource
+    keep: Keep
+
+    @property
+    def place(self) -> str:
+        return self.store.place
+
+    def look(self) -> Look:
+        """StoreError when the place is wrong."""
+        look = self.store.look()
+        replicas = tuple(
+            KeptReplica(replica, self.keep) if isinstance(replica, StoreReplica) else replica
+            for replica in look.replicas
+        )
+        return Look(replicas, look.findings)
+
+
+@dataclass(frozen=True)
+class KeptReplica:
+    """`audit.replicas.ReplicaView` of a log directory and what is kept of it."""
+
+    replica: StoreReplica
+    keep: Keep
+
+    @property
+    def name(self) -> str:
+        return self.replica.name
+
+    @property
+    def reader(self) -> KeptReader:
+        return KeptReader(self.replica.reader, self.replica.files, self.keep, self.row())
+
+    def named(self, name: str) -> ReplicaView:
+        return KeptReplica(self.replica.named(name), self.keep)
+
+    def row(self) -> ReplicaRow:
+        return self.replica.row()
+
+    def tasks(self) -> Sequence[SegmentTask]:
+        return self.replica.tasks()
+
+    def side(self) -> Iterator[Row]:
+        """Never kept: it is small, and what is derived grows. Forgets segments that are gone."""
+        yield from self.replica.side()
+        place = self.reader.place(SIDE)
+        starts = [task.start for task in self.tasks()]
+        try:
+            forget_scans(self.keep.files, self.keep.root, place.group, place.replica, starts)
+        except OSError as error:
+            yield KeptRow(self.name, SIDE, problem=str(error))
+
+
+@dataclass(frozen=True)
+class KeptReader:
+    """`audit.replicas.SegmentReader` that scans only what it must."""
+
+    reader: SegmentReader
+    files: Files
+    keep: Keep
+    row: ReplicaRow
+
+    def scan(self, task: SegmentTask, block_entries: int = BLOCK_ENTRIES) -> Iterator[Row]:
+        """The rows of a scan, and a `KeptRow` that says where they come from."""
+        known = self._known(task, block_entries)
+        if known is not None:
+            yield from (row._replace(replica=task.replica) for row in known)
+            yield KeptRow(task.replica, task.start, reused=1)
+            return
+        problem = ""
+        try:
+            before = self.files.stamp(task.path)
+        except OSError:
+            before = None  # the scan says why
+        rows = list(self.reader.scan(task, block_entries))
+        if before is not None and before.changed_ms <= self.keep.now_ms - SETTLED_MS:
+            try:
+                self._write(task, rows, before.text, block_entries)
+            except OSError as error:
+                problem = str(error)
+        yield from rows
+        yield KeptRow(task.replica, task.start, problem=problem)
+
+    def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
+        """Entries of the store itself."""
+        return self.reader.drill(task, ranges)
+
+    def place(self, segment: int) -> Place:
+        """Where the rows are: apart from those of other directories, whatever replica they hold."""
+        mark = crc32(self.row.store.encode())
+        return Place(self.row.group, f"{self.row.replica.partition('@')[0]}-{mark:08x}", segment)
+
+    def _known(self, task: SegmentTask, block_entries: int) -> list[Row] | None:
+        """Rows that say what a scan would say; None when it has to be made."""
+        keep, place = self.keep, self.place(task.start)
+        try:
+            known = read_scan(keep.files, keep.root, place)
+            if known is None or not self._fits(known, task, block_entries):
+                return None
+            sealed, *rows = known.rows
+            if not isinstance(sealed, KeptRow):
+                return None
+            if sealed.crc != _crc((known.bound, sealed._replace(crc=0), *rows)):
+                return None
+            now = self.files.stamp(task.path)
+            if now is None or not still_holds(stamp(self.files, task, rows, now.text), sealed.stamp):
+                return None
+        except (ShippedRowsError, OSError):
+            return None  # the scan tells what is wrong with the store, keeping its rows what is wrong here
+        return rows
+
+    def _fits(self, known: Scan, task: SegmentTask, block_entries: int) -> bool:
+        keep, bound = self.keep, known.bound
+        return (
+            bool(known.rows)
+            and reusable(
+                bound, self.row, task, not_before_ms=self._not_before_ms(task), block_entries=block_entries
+            )
+            and bound.scanned_ms <= keep.now_ms  # else a clock was set back: its age is not known
+            and bound.next_first - 1 <= task.committed
+        )
+
+    def _not_before_ms(self, task: SegmentTask) -> int:
+        """Rows from before that are too old."""
+        if not self.keep.rescan_ms:
+            return 0
+        share = crc32(f"{self.place(task.start)}".encode()) / (1 << 32)
+        return self.keep.now_ms - int(self.keep.rescan_ms * (1 - share / 2))
+
+    def _write(self, task: SegmentTask, rows: list[Row], before: str, block_entries: int) -> None:
+        """Keep the rows if they are final, and the file is what it was before they were made. OSError."""
+        keep, place = self.keep, self.place(task.start)
+        bound = segment_bound(self.row, task, rows, keep.now_ms, block_entries)
+        if not bound.final:
+            return
+        made_of = stamp(self.files, task, rows, before)
+        after = self.files.stamp(task.path)
+        if after is None or after.text != before:
+            return
+        bound = bound._replace(replica=place.replica)
+        sealed = KeptRow(task.replica, task.start, stamp=made_of)
+        sealed = sealed._replace(crc=_crc((bound, sealed, *rows)))
+        write_scan(keep.files, keep.root, bound, (sealed, *rows))
+
+
+def _crc(rows: Iterable[Row]) -> int:
+    crc = 0
+    for row in rows:
+        crc = crc32(repr(tuple(flatten(row))).encode(), crc)
+    return crc

@@ -1,0 +1,100 @@
+"""What tells the files that a segment's rows were made of, so that a change to any of them is noticed.
+
+The segment itself by what its file system says of it, without reading it. What is derived from it lies in
+files that other segments share and that a live node goes on writing, so the units of this segment are read,
+some 5 % of its bytes: rot in them is seen as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from audit.findings import QueueRow, Row
+from audit.key_index import units_crc
+from audit.layout import SegmentTask
+from audit.state_check import load_boundary
+from audit.unit_files import UnitFiles
+from formats.checksum import crc32
+from formats.consume_queue import UNIT_SIZE, unpack_unit
+from formats.entry import INDEX_UNIT_SIZE
+from formats.store_files import INDEX_DIR
+from runtime import Files
+from runtime.publish import read_file
+
+_CHUNK_UNITS = 1 << 16
+
+
+def stamp(files: Files, task: SegmentTask, rows: Iterable[Row], file_text: str) -> str:
+    """A line for each thing that a scan of a full segment looks at. OSError.
+
+    `rows`: of the scan; `file_text`: `Files.stamp` of the segment.
+    """
+    queues = [row for row in rows if isinstance(row, QueueRow)]
+    lines = [
+        f"file {file_text}",
+        f"index {_index(files, task)}",
+        f"queues {task.queue_root} {_queues(files, task, queues)}",
+        f"keys {task.key_root} {units_crc(files, task.key_root, task.start, _end(task))}",
+        *_pointing_here(files, task, queues),
+    ]
+    for pos in (task.start, _end(task)):
+        if (boundary := load_boundary(files, task.directory, pos)) is not None:
+            lines.append(f"snapshot {pos} {boundary.manifest.index} {boundary.manifest.digest}")
+    if task.state_file:
+        lines.append(f"state {task.state_file} {crc32(read_file(files, task.state_file) or b'')}")
+    return "\n".join(lines)
+
+
+def still_holds(now: str, then: str) -> bool:
+    """Whether rows made then say all that a scan would say now.
+
+    A snapshot or state file that is no longer there is one thing less to be looked at.
+    """
+    return set(now.split("\n")) <= set(then.split("\n"))
+
+
+def _end(task: SegmentTask) -> int:
+    return task.start + task.segment_size
+
+
+def _index(files: Files, task: SegmentTask) -> int:
+    units = UnitFiles(files, f"{task.directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
+    try:
+        return _crc(units, task.first_index, task.next_first or task.first_index, 0)
+    finally:
+        units.close()
+
+
+def _queues(files: Files, task: SegmentTask, rows: Iterable[QueueRow]) -> int:
+    crc = 0
+    for row in rows if task.queue_root else ():
+        units = _queue_files(files, task, row)
+        try:
+            crc = _crc(units, row.first_offset, row.last_offset + 1, crc)
+        finally:
+            units.close()
+    return crc
+
+
+def _crc(units: UnitFiles, first: int, end: int, crc: int) -> int:
+    for number in range(first, end, _CHUNK_UNITS):
+        crc = crc32(units.read(number, min(_CHUNK_UNITS, end - number)), crc)
+    return crc
+
+
+def _pointing_here(files: Files, task: SegmentTask, rows: Iterable[QueueRow]) -> Iterator[str]:
+    """Units beside those of this segment that point into it: there are none in a clean store."""
+    for row in rows if task.queue_root else ():
+        units = _queue_files(files, task, row)
+        try:
+            for offset in (row.first_offset - 1, row.last_offset + 1):
+                if units.first <= offset < units.end():
+                    unit = unpack_unit(units.read(offset, 1))
+                    if unit.size > 0 and task.start <= unit.physical_offset < _end(task):
+                        yield f"dangling {row.topic} {row.queue_id} {offset}"
+        finally:
+            units.close()
+
+
+def _queue_files(files: Files, task: SegmentTask, row: QueueRow) -> UnitFiles:
+    return UnitFiles(files, f"{task.queue_root}/{row.topic}/{row.queue_id}", UNIT_SIZE)

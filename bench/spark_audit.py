@@ -1,0 +1,95 @@
+"""`python -m bench spark-audit --directory DIR`: seconds of the audit on Spark, and bytes that it shuffles.
+
+Audits the three replicas that `python -m bench audit` makes in DIR, or has made there, several times in one
+local session: clean, and with more and more damaged entries, spread over the log. Damage is done to a copy of
+one replica, which is removed afterwards. Shuffled bytes are those that Spark's own status store counts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from audit.report import Report
+from bench.audit import large_stores
+from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE
+from formats.store_files import parse_segment_name
+from runtime.files import OsFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAMAGED = (0, 1, 100, 1000)
+"""Entries of each series; of 2 GB the last ones are in all blocks of digests."""
+_INTO_BODY = 8
+"""Where in an entry's body a bit is flipped."""
+
+
+def spark_audit(directory: str, megabytes: int, runs: int) -> dict[str, object]:
+    """Figures of `runs` audits of each series; `megabytes`: of the stores when they have to be made.
+    ImportError without pyspark."""
+    from spark.session import session  # pyspark is an extra
+
+    stores = large_stores(Path(directory), megabytes)
+    began = time.perf_counter()
+    spark = session("bench", "local[2]")
+    result: dict[str, object] = {"session, s": round(time.perf_counter() - began, 2)}
+    try:
+        for count in DAMAGED:
+            with tempfile.TemporaryDirectory(prefix="damaged-", dir=directory) as temporary:
+                damaged = damaged_copy(stores[0], Path(temporary) / "n0", count) if count else stores[0]
+                seconds, shuffled, report = audits(spark, [damaged, *stores[1:]], runs)
+            if sum(found.code == "BIT_ROT" for found in report.findings) != count:
+                raise SystemExit(f"bench: {len(report.findings)} findings, the first {report.findings[:1]}")
+            result[f"{count} damaged, s"] = seconds
+            result[f"{count} damaged, shuffled"] = shuffled
+    finally:
+        spark.stop()
+    return result
+
+
+def audits(spark: SparkSession, stores: list[Path], runs: int) -> tuple[list[float], int, Report]:
+    """Seconds of each run, bytes that the last one shuffled, and what it found."""
+    from spark.audit_job import audit_stores
+
+    seconds = []
+    for _ in range(runs):
+        before, began = shuffle_bytes(spark), time.perf_counter()
+        report = audit_stores(spark, OsFiles(), [str(store) for store in stores])
+        seconds.append(round(time.perf_counter() - began, 2))
+        shuffled = shuffle_bytes(spark) - before
+    return seconds, shuffled, report
+
+
+def shuffle_bytes(spark: SparkSession) -> int:
+    """Bytes that all tasks of a local session have written for shuffles so far."""
+    context: Any = spark.sparkContext
+    context._jsc.sc().listenerBus().waitUntilEmpty()  # the store follows the tasks
+    executors = context._jsc.sc().statusStore().executorList(False)
+    return sum(executors.apply(number).totalShuffleWrite() for number in range(executors.size()))
+
+
+def damaged_copy(store: Path, copy: Path, count: int) -> Path:
+    """The store with one bit flipped in the bodies of `count` entries, at even distances."""
+    shutil.copytree(store, copy)
+    (node,) = copy.glob("dledger-*")
+    units = b"".join(path.read_bytes() for path in sorted((node / "index").iterdir()))
+    entries = len(units.rstrip(b"\0")) // INDEX_UNIT_SIZE
+    starts = sorted(
+        (start, path)
+        for path in (node / "data").iterdir()
+        if (start := parse_segment_name(path.name)) is not None
+    )
+    for number in range(count):
+        index = entries * (2 * number + 1) // (2 * count)
+        _, pos, size, _, _ = INDEX_UNIT.unpack_from(units, index * INDEX_UNIT_SIZE)
+        start, path = max(each for each in starts if each[0] <= pos)
+        with path.open("r+b") as file:
+            file.seek(pos - start + HEADER_SIZE + min(_INTO_BODY, size - HEADER_SIZE - 1))
+            byte = file.read(1)[0]
+            file.seek(-1, 1)
+            file.write(bytes([byte ^ 1]))
+    return copy
