@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from audit.__main__ import run
+from audit.command import run
 from audit.digests import BLOCK_ENTRIES
 from audit.findings import KeptRow, Row
 from audit.kept import SETTLED_MS, Keep, KeptReader
