@@ -55,7 +55,7 @@ SIDE = -1
 """Stands for the side scan where a segment's start is asked for."""
 ROWS_FILE = "rows.parquet"
 SCAN_VERSION = 3
-"""Of rows and checks: raised with `audit.digests.DIGEST_VERSION`, and whenever a scan finds what it did not."""
+"""Of rows and checks: raised with `audit.digests.DIGEST_VERSION`, and when a scan finds what it did not."""
 
 SCHEMA = pa.schema(
     [
