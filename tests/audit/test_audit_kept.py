@@ -127,11 +127,11 @@ def test_findings_are_those_of_a_full_scan(name: str, log: Log, tmp_path: Path) 
     (fault,) = by_names(name)
     fault.inject(stores, log)
     full = audit(stores)
-    for root in ("keep", "keep", "another", "another"):
+    for root, again in (("keep", False), ("keep", True), ("another", False), ("another", True)):
         report = kept_audit(stores, tmp_path / root)
         assert without(report) == full
         assert report.kept is not None
-        assert report.kept.reused > 0 or root == "another"
+        assert report.kept.reused > 0 or not again  # some faults change every file
     assert report.exit_code == fault.exit_code
 
 

@@ -124,6 +124,17 @@ CASES: list[tuple[Callable[[World], None], dict[str, int], int]] = [
 ]
 
 
+def test_faults_are_told_together(spark: Any, tmp_path: Path) -> None:
+    world = World()
+    together = [case for case in CASES if case[0] not in (of_a_topic_without_messages, beyond_the_end)]
+    for fault, _, _ in together:
+        fault(world)
+    result = world.run(spark, tmp_path)
+    assert set(result.counts) == {code for _, counts, _ in together for code in counts}
+    assert result.exit_code == max(code for _, _, code in together)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "counts", "code"), CASES, ids=[case[0].__name__ for case in CASES])
 def test_each_fault_is_told_and_nothing_else(
     fault: Callable[[World], None], counts: dict[str, int], code: int, spark: Any, tmp_path: Path

@@ -51,7 +51,7 @@ def committed(root: Path) -> bool:
     return len(list((root / "_archive").glob("*.json"))) >= 2 and staged(root)
 
 
-@pytest.mark.parametrize("reached", [staged, committed])
+@pytest.mark.parametrize("reached", [pytest.param(staged, marks=pytest.mark.slow), committed])
 def test_killed_in_the_middle_each_message_is_there_once(
     spark: Any, store: Path, tmp_path: Path, reached: Callable[[Path], bool]
 ) -> None:

@@ -66,6 +66,7 @@ def test_faults_are_reported_alike(spark: Any, names: tuple[str, ...], log: Log,
     assert found.issuperset(code for fault in faults for code in fault.codes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_each_fault_is_reported_alike(spark: Any, fault: Any, log: Log, tmp_path: Path) -> None:
     stores = write_group(log, tmp_path)

@@ -88,6 +88,7 @@ def test_both_executors_take_our_packages_from_the_wheel(
     assert str(ROOT) not in found["executors"] and found["executors"].count(".zip") == 2
 
 
+@pytest.mark.slow
 def test_without_spark_submit_the_packages_are_sent_too(spark_cluster: Cluster, stores: list[Path]) -> None:
     from tests.spark.standalone import run
 
@@ -104,6 +105,7 @@ def test_without_spark_submit_the_packages_are_sent_too(spark_cluster: Cluster, 
     assert done.stderr == "", "a person at a terminal is not shown Spark's log"
 
 
+@pytest.mark.slow
 def test_a_store_that_is_not_there_is_4(spark_cluster: Cluster, wheel: Path) -> None:
     done = spark_cluster.submit(MAIN, "audit", "--json", "/nonexistent", options=submit_options(wheel))
     assert done.returncode == 4, done.stderr[-3000:]
