@@ -2,7 +2,8 @@
 
 1. Scan: one task per replica and segment (`audit_source`); few rows come back.
 2. Digests are merged and compared as a DataFrame; only the numbers of differing blocks come back.
-3. Drill into those blocks; only indexes whose copies differ or are damaged come back.
+3. Drill into those blocks: a task compares what all replicas hold of some of them, and only indexes whose
+   copies differ or are damaged come back. So what is shuffled is the digests, whatever is damaged.
 
 `audit.compare.analyse` makes the report from that, as it does for the engine without Spark.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,import-not-found,unused-ignore]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -24,14 +26,11 @@ from audit.layout import StoreError
 from audit.replicas import ReplicaSource, StoreSource, claims_of, look_at
 from audit.report import Report, failed
 from audit.scan import EntryRow
-from audit.walk import BODY_DAMAGED, UNREADABLE
 from runtime import Files
 from spark.audit_source import NAME, AuditSource, drill_options, scan_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_CONTENT = ("term", "size", "channel", "crc")
 
 
 def audit_stores(
@@ -93,9 +92,8 @@ def _audit(
                 options = drill_options(sources, ranges)
             else:
                 options = drill_options(drill_sources, ranges, first_of_name=True)
-            entries = _read(spark, options)
-            for row in differing_entries(entries).toLocalIterator():
-                yield EntryRow(*row)
+            for batch in _read(spark, options).toArrow().to_batches():
+                yield from map(EntryRow._make, zip(*map(pa.Array.to_pylist, batch.columns), strict=True))
 
         drilling = None if drill_sources is None else Drilling(drill_sources, drill)
         report = analyse(
@@ -129,18 +127,3 @@ def differing_blocks(scan: DataFrame) -> DataFrame:
     )
     contents = F.count_distinct("entries", "mix_a", "mix_b").alias("contents")
     return merged.groupBy("block").agg(contents).where("contents > 1").select("block")
-
-
-def differing_entries(entries: DataFrame) -> DataFrame:
-    """`EntryRow`s of the indexes whose copies differ in content, or of which one is damaged."""
-    copies = entries.groupBy("index").agg(
-        F.count_distinct(*_CONTENT).alias("contents"),
-        F.bit_or("damage").alias("damages"),
-        F.collect_list(F.struct("replica", *_CONTENT, "damage")).alias("copies"),
-    )
-    suspect = copies.where(
-        (F.col("contents") > 1) | (F.col("damages").bitwiseAND(BODY_DAMAGED | UNREADABLE) != 0)
-    )
-    return suspect.select("index", F.explode("copies").alias("copy")).select(
-        "copy.replica", "index", *(f"copy.{name}" for name in _CONTENT), "copy.damage"
-    )

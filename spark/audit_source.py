@@ -2,9 +2,11 @@
 
 * view `scan`   rows of the audit (`audit.findings.FlatRow`) of all replicas of the sources. Damage, and what
                 cannot be looked at, are rows, never an exception.
-* view `drill`  `audit.scan.EntryRow`s of the index ranges given.
+* view `drill`  `audit.scan.EntryRow`s of the index ranges given: of each index whose copies differ, or of
+                which one is damaged.
 
-A task reads one segment, or several small ones. Replicas describe themselves when the read is planned.
+A task scans one segment, or several small ones; or it drills, and compares what all replicas hold of a few
+index ranges, so that entries are not shuffled. Replicas describe themselves when the read is planned.
 """
 
 from __future__ import annotations
@@ -23,11 +25,15 @@ from audit.digests import BLOCK_ENTRIES
 from audit.findings import Finding, flatten
 from audit.layout import SegmentTask
 from audit.replicas import ReplicaSource, ReplicaView, SegmentReader, look_at, overlap
+from audit.scan import EntryRow
+from audit.walk import BODY_DAMAGED, UNREADABLE
 from spark import columns
 
 NAME = "dledger-audit"
 PACK_BYTES = 64 * 1024 * 1024
 """Bytes of segments that one task reads; a larger segment has a task of its own."""
+DRILL_INDEXES = 8 * 1024
+"""Indexes that one task compares: it holds their entries of all replicas, without bodies."""
 
 DRILL = (
     ("replica", "string"),
@@ -77,7 +83,7 @@ class SegmentPart:
     def scan(self, block_entries: int) -> Iterator[Row]:
         return (flatten(row) for row in self.reader.scan(self.task, block_entries))
 
-    def drill(self) -> Iterator[Row]:
+    def drill(self) -> Iterator[EntryRow]:
         return self.reader.drill(self.task, self.ranges)
 
 
@@ -116,12 +122,25 @@ class ScanPack(InputPartition):
 
 @dataclass(frozen=True)
 class DrillPack(InputPartition):
-    """The same for a drill."""
+    """The same index ranges of all replicas."""
 
     parts: tuple[SegmentPart, ...]
 
     def rows(self) -> Iterator[Row]:
-        return (row for part in self.parts for row in part.drill())
+        copies: dict[int, list[EntryRow]] = {}
+        for part in self.parts:
+            for row in part.drill():
+                copies.setdefault(row.index, []).append(row)
+        return (row for index in sorted(copies) if _suspect(copies[index]) for row in copies[index])
+
+
+def _suspect(copies: list[EntryRow]) -> bool:
+    """Whether they differ in content, or one of them is damaged."""
+    if any(copy.damage & (BODY_DAMAGED | UNREADABLE) for copy in copies):
+        return True
+    one = copies[0]
+    content = (one.term, one.size, one.channel, one.crc)
+    return any((copy.term, copy.size, copy.channel, copy.crc) != content for copy in copies)
 
 
 class AuditSource(DataSource):
@@ -152,12 +171,17 @@ class AuditReader(DataSourceReader):
         segments = [(replica.reader, task) for replica in look.replicas for task in replica.tasks()]
         if self._options["view"] == "drill":
             ranges = [(first, last) for first, last in json.loads(self._options["ranges"])]
-            drills = [
-                SegmentPart(reader, task, tuple(wanted))
-                for reader, task in segments
-                if (wanted := overlap(task, ranges))
+            return [
+                DrillPack(parts)
+                for some in shares(ranges, DRILL_INDEXES)
+                if (
+                    parts := tuple(
+                        SegmentPart(reader, task, tuple(wanted))
+                        for reader, task in segments
+                        if (wanted := overlap(task, some))
+                    )
+                )
             ]
-            return [DrillPack(parts) for parts in pack(drills)]
         scans: list[SegmentPart | SidePart | FoundPart] = [FoundPart(look.findings)]
         scans += [SidePart(replica) for replica in look.replicas]
         scans += [SegmentPart(reader, task) for reader, task in segments]
@@ -173,6 +197,23 @@ class AuditReader(DataSourceReader):
 
 def _view_columns(view: str) -> columns.Columns:
     return columns.SCAN if view == "scan" else DRILL
+
+
+def shares(ranges: Ranges, most: int) -> Iterator[list[tuple[int, int]]]:
+    """The ranges (inclusive, ascending), divided so that each share has at most so many indexes."""
+    share: list[tuple[int, int]] = []
+    room = most
+    for first, last in ranges:
+        while first <= last:
+            end = min(last, first + room - 1)
+            share.append((first, end))
+            room -= end - first + 1
+            first = end + 1
+            if not room:
+                yield share
+                share, room = [], most
+    if share:
+        yield share
 
 
 def pack(parts: Iterable[P]) -> Iterator[tuple[P, ...]]:
