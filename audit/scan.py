@@ -390,8 +390,8 @@ def read_entries(
     the segment's first entry, or -1. OSError when the segment cannot be read; a retired one gives nothing.
     """
     for low, high in ranges:
-        offset, at = _seek(files, task, segment_first, low)
         try:
+            offset, at = _seek(files, task, segment_first, low)
             walker = make_walker(files, task, offset, at)
             for window in windows(files, task.path, walker):
                 index = window.columns.index
@@ -429,15 +429,10 @@ def _seek(files: Files, task: SegmentTask, segment_first: int, low: int) -> tupl
 def drill_segment(
     files: Files, task: SegmentTask, segment_first: int, ranges: Iterable[tuple[int, int]]
 ) -> Iterator[EntryRow]:
-    """`read_entries` as rows; a segment that cannot be read gives a row that says so, never an OSError.
-
-    One that is gone gives nothing: retention took it.
-    """
+    """`read_entries` as rows; a segment that cannot be read gives a row that says so, never an OSError."""
     try:
         for window in read_entries(files, task, segment_first, ranges):
             yield from entry_rows(task.replica, Window(window.data, window.base, doubt(window)))
-    except FileNotFoundError:
-        return  # retired since it was listed
     except OSError:
         yield EntryRow(task.replica, -1, -1, 0, 0, 0, UNREADABLE)
 

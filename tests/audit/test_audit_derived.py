@@ -12,7 +12,7 @@ import pytest
 from audit.coverage import check_replica, gather
 from audit.findings import Finding, QueueFilesRow, QueueRow, SegmentRow
 from audit.layout import SegmentTask, open_stores, segment_tasks
-from audit.scan import scan_segment, scan_side
+from audit.scan import drill_segment, scan_segment, scan_side
 from bench.big_store import write_big_group
 from formats.snapshot import BEGINS_FILE
 from formats.state_file import SNAPSHOT_FILE, pack_snapshot, unpack_snapshot
@@ -142,3 +142,14 @@ def test_the_side_scan_tells_where_the_log_begins_now(tmp_path: Path) -> None:
     row: Any = next(iter(scan_side(env.files, opened)))
     env.workers.close()
     assert row.log_start == SEGMENT_SIZE
+
+
+def test_a_segment_that_retention_took_since_it_was_listed_has_no_entries(tmp_path: Path) -> None:
+    """Found by auditing live directories: it was told as one that could not be read again."""
+    files = production_env("test").files
+    (found,) = open_stores(files, [str(write_store(sample_log(), tmp_path / "n0"))])
+    task = segment_tasks(found)[1]
+    inside = [(task.first_index + 5, task.first_index + 9)]
+    assert len(list(drill_segment(files, task, task.first_index, inside))) == 5
+    Path(task.path).unlink()
+    assert not list(drill_segment(files, task, task.first_index, inside))
