@@ -16,7 +16,6 @@ import json
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -46,7 +45,6 @@ DRILL = (
 )
 """`audit.scan.EntryRow`."""
 
-P = TypeVar("P", bound="SegmentPart | SidePart | FoundPart")
 Ranges = Sequence[tuple[int, int]]
 Row = tuple[object, ...]
 
@@ -109,11 +107,14 @@ class FoundPart:
         return (flatten(found) for found in self.findings)
 
 
+ScanPart = SegmentPart | SidePart | FoundPart
+
+
 @dataclass(frozen=True)
 class ScanPack(InputPartition):
     """Parts that one task scans one after another: a task costs more than a small segment."""
 
-    parts: tuple[SegmentPart | SidePart | FoundPart, ...]
+    parts: tuple[ScanPart, ...]
     block_entries: int
 
     def rows(self) -> Iterator[Row]:
@@ -182,7 +183,7 @@ class AuditReader(DataSourceReader):
                     )
                 )
             ]
-        scans: list[SegmentPart | SidePart | FoundPart] = [FoundPart(look.findings)]
+        scans: list[ScanPart] = [FoundPart(look.findings)]
         scans += [SidePart(replica) for replica in look.replicas]
         scans += [SegmentPart(reader, task) for reader, task in segments]
         return [ScanPack(parts, int(self._options["block"])) for parts in pack(scans)]
@@ -216,9 +217,9 @@ def shares(ranges: Ranges, most: int) -> Iterator[list[tuple[int, int]]]:
         yield share
 
 
-def pack(parts: Iterable[P]) -> Iterator[tuple[P, ...]]:
+def pack(parts: Iterable[ScanPart]) -> Iterator[tuple[ScanPart, ...]]:
     """Neighbours together, up to PACK_BYTES a task."""
-    pending: list[P] = []
+    pending: list[ScanPart] = []
     size = 0
     for part in parts:
         if pending and size + part.size > PACK_BYTES:
