@@ -293,8 +293,10 @@ class World(Faults):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                for _, tasks in self._graveyard:
+                for process, tasks in self._graveyard:
                     for task in tasks:
+                        _close(task)
+                    for task in asyncio.all_tasks(process.loop):  # which those began, being closed
                         _close(task)
                 self._heap.clear()
                 self._processes.clear()
