@@ -1,7 +1,8 @@
 """Retention at work: looks at the disk and the clock at intervals, and lets the log begin later.
 
-In this order: the host hears where the log will begin (readers of older positions are turned away), segments
-go from the oldest on, then index files and snapshots that nothing needs any more.
+In this order: the store says durably where the log will begin (an audit must not miss what goes then), the
+host hears it (readers of older positions are turned away, what it derived goes), segments go from the
+oldest on, then index files and snapshots that nothing needs any more.
 """
 
 from __future__ import annotations
@@ -124,7 +125,6 @@ class Retainer:
             pos=manifest.pos,
             why=removal.why,
         )
-        await self._host.log_begins(parts, manifest.index, manifest.pos)
         try:
             await self._catalog.say_begins(manifest.pos)
         except OSError as error:
@@ -134,6 +134,7 @@ class Retainer:
             given = await self._log.pool.give_up_one()
             self._env.log.warning("cannot note where the log begins", error=error, made_room=given)
             return
+        await self._host.log_begins(parts, manifest.index, manifest.pos)
         self._unfinished = not await self._log.drop_before(base_of(manifest))
         if self._log.begin_pos < manifest.pos:
             return  # a cut came in between and left nothing behind it: the next round decides anew

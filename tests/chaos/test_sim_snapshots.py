@@ -354,6 +354,36 @@ def test_retention_on_every_node_and_restarts() -> None:
             scene.settle()
 
 
+def test_nothing_goes_before_the_store_says_where_the_log_will_begin() -> None:
+    """An audit that looked on in between missed units of queues that retention had taken."""
+    with World(5, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        name = scene.group.await_leader()
+        last = scene.fill(3)
+        scene.group.await_applied(NAMES, last)
+        node, host = scene.group.nodes[name], scene.group.hosts[name]
+        catalog = node.snapshots.catalog
+        say_begins, log_begins = catalog.say_begins, host.log_begins
+        course = []
+
+        async def full_at_first(pos: int, *, replace: bool = False) -> None:
+            course.append("full" if len(course) < 2 else "said")
+            if course[-1] == "full":
+                raise OSError(errno.ENOSPC, "planted")
+            await say_begins(pos, replace=replace)
+
+        async def told(parts: Mapping[str, bytes], index: int, pos: int) -> None:
+            course.append("told")
+            assert catalog.begins == pos
+            assert node.log.first_index <= index
+            await log_begins(parts, index, pos)
+
+        catalog.say_begins = full_at_first  # type: ignore[method-assign]
+        host.log_begins = told  # type: ignore[method-assign]
+        scene.cut_front((name,), last - 20)
+        assert course[:4] == ["full", "full", "said", "told"]
+
+
 class Run:
     """Random appends, retention, kills, power cuts, partitions, wiped stores; one seed."""
 
