@@ -251,13 +251,15 @@ def _chain_crcs(headers: Array, before: Array) -> Array:
     index_and_term = (words[:, 1], words[:, 2])
     varying = b"".join(np.bitwise_or.reduce(word ^ word[0]).tobytes() for word in index_and_term)
     state = before ^ _ALL
-    result = np.full(len(headers), _ALL, np.uint32)
+    same = _ALL  # of all headers: more than half of the places
+    result = np.zeros(len(headers), np.uint32)
     for number, place in enumerate(_CHAIN_BYTES):
         byte, table = raw[:, place], _CHAIN_TABLES[number]
         if number < 4:
             result ^= table.take(byte ^ (state >> (8 * number)).astype(np.uint8))
-        elif number < len(varying) and not varying[number]:  # more than half of all places
-            result ^= table[byte[0]]
+        elif number < len(varying) and not varying[number]:
+            same ^= int(table[byte[0]])
         else:
             result ^= table.take(byte)  # half the time of `table[byte]`
+    result ^= np.uint32(same)
     return result.astype(np.int64)

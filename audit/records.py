@@ -42,6 +42,10 @@ _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(_WORD.itemsize 
 """Masks of so many bytes of a word."""
 _NOT_ASCII = np.uint64(0x8080808080808080)
 """Bits of a word that a character above 127 sets."""
+_ONES = np.uint64(0x0101010101010101)
+_SEPARATORS = _ONES * np.uint64(_SEPARATOR)
+_EXPONENT_BIAS = 1023
+"""Of a 64-bit floating-point number, whose exponent is in its bits from 52 on."""
 _WEIGHTS = np.cumprod(np.full(1 << 13, 0x9E3779B97F4A7C15, np.uint64))
 """Of the words of a topic: powers of an odd number, modulo 2^64."""
 _MAX_SPARSE = 2
@@ -271,7 +275,7 @@ class PropertyTexts:
         self.text = text
         self._starts = starts
         self._ends = starts + sizes
-        self._separators = np.append(np.flatnonzero(text == _SEPARATOR), len(text))
+        self._separators: Array | None = None
 
     def find(self, name: str) -> tuple[Array, Array, Array]:
         """Which records have this property, and where in `text` its values begin and end.
@@ -297,8 +301,33 @@ class PropertyTexts:
         if not (np.diff(owner) > 0).all():
             owner, first = np.unique(owner, return_index=True)
             begin = begin[first]
-        end = self._separators[np.searchsorted(self._separators, begin)]
-        return owner, begin, np.minimum(end, self._ends[owner])
+        return owner, begin, np.minimum(self._next_separator(begin), self._ends[owner])
+
+    def _next_separator(self, begin: Array) -> Array:
+        """The place of the first separator at or behind each place, or behind the text.
+
+        Most are near: found in the next eight bytes at once, by what a subtraction borrows.
+        """
+        if len(self.text) < _WORD.itemsize:
+            return self._next_of_all(begin)
+        start = np.minimum(begin, len(self.text) - _WORD.itemsize)
+        before = (8 * np.minimum(begin - start, _WORD.itemsize - 1)).astype(np.uint64)
+        word = structs(self.text, start, _WORD) >> before ^ _SEPARATORS
+        marks = (word - _ONES) & ~word & _NOT_ASCII
+        lowest = marks & (~marks + np.uint64(1))
+        power = (lowest.astype(np.float64).view(np.int64) >> 52) - _EXPONENT_BIAS
+        end: Array = begin + (power >> 3)
+        far = np.flatnonzero(marks == 0)
+        end[far] = self._next_of_all(begin[far])
+        return end
+
+    def _next_of_all(self, begin: Array) -> Array:
+        if not len(begin):
+            return begin
+        if self._separators is None:
+            self._separators = np.append(np.flatnonzero(self.text == _SEPARATOR), len(self.text))
+        found: Array = self._separators[np.searchsorted(self._separators, begin)]
+        return found
 
     def hashes(self, name: str) -> Array:
         """Java's hash of this property of each record, 0 without."""
@@ -382,5 +411,5 @@ def padded_words(text: Bytes, begin: Array, length: Array) -> list[Array]:
         before = begin + at - start
         if before.any():  # at the end of the text: these bytes belong to what lies before
             word = word >> (8 * np.minimum(before, _WORD.itemsize - 1)).astype(np.uint64)
-        words.append(word & _FIRST_BYTES[np.clip(length - at, 0, _WORD.itemsize)])
+        words.append(word & _FIRST_BYTES.take(length - at, mode="clip"))
     return words
