@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -28,3 +28,18 @@ def unused_tcp_ports() -> Callable[[int], list[int]]:
         return ports
 
     return find
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    """One Spark session for all tests; they are skipped with the reason where there is no Java."""
+    pytest.importorskip("pyspark")
+    from spark.java import NoJava
+    from spark.session import session
+
+    try:
+        made = session("tests", "local[2,4]", short=True)
+    except NoJava as error:
+        pytest.skip(str(error))
+    yield made
+    made.stop()

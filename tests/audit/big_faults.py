@@ -45,6 +45,8 @@ class BigGroup:
     """Stores that are damaged and mended again; `undo` brings back what was there."""
 
     def __init__(self, root: Path, stores: list[Path], log: BigLog, keys: Path) -> None:
+        self.engine: Callable[[list[Path]], Report] = audit
+        """What audits."""
         self.stores = stores
         self.log = log
         self.keys = keys
@@ -55,7 +57,8 @@ class BigGroup:
         self._number = 0
 
     def audit(self, stores: list[Path] | None = None) -> Report:
-        return audit(stores or self.stores)
+        """What the engine reports of these stores."""
+        return self.engine(stores or self.stores)
 
     def undo(self) -> None:
         while self._undo:

@@ -1,4 +1,4 @@
-"""Planted faults in large stores: each found, classified right, and nothing else."""
+"""Planted faults in large stores: each found, classified right, and nothing else, by both engines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from bench.big_store import MIB, add_key_file, write_big_group
 from formats.snapshot import BEGINS_FILE
 from formats.store_files import encode_json
 from runtime.env import production_env
+from runtime.files import OsFiles
 from tests.audit.big_faults import BigGroup, Said, said
+from tests.audit.engine import audit
 
 SIZES = [
     pytest.param(300, marks=pytest.mark.slow, id="0.3GB"),
@@ -38,8 +40,15 @@ def big(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     shutil.rmtree(root)
 
 
-@pytest.fixture
-def group(big: BigGroup) -> Iterator[BigGroup]:
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
+def group(big: BigGroup, request: pytest.FixtureRequest) -> Iterator[BigGroup]:
+    if request.param == "local":
+        big.engine = audit
+    else:
+        session = request.getfixturevalue("spark")
+        from spark.audit_job import audit_stores
+
+        big.engine = lambda stores: audit_stores(session, OsFiles(), [str(store) for store in stores])
     yield big
     big.undo()
 
