@@ -61,6 +61,7 @@ SUITES: tuple[Suite, ...] = (
         600,
         (
             "tests/audit/test_audit_compare.py",
+            "tests/audit/test_audit_coverage.py",
             "tests/audit/test_audit_walk.py",
             "tests/audit/test_audit_keys.py",
             "tests/audit/test_audit_snapshots.py",
@@ -69,6 +70,8 @@ SUITES: tuple[Suite, ...] = (
             "tests/audit/test_audit_columns.py",
             "tests/audit/test_audit_command.py",
             "tests/audit/test_audit_shipped.py",
+            "tests/audit/test_audit_derived.py",
+            "tests/audit/test_audit_kept.py",
         ),
         packages=("audit",),
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from formats.consume_queue import UNIT, UNIT_SIZE
-from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE, Kind
+from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE, MIN_BLANK_SIZE, Kind
 from formats.record import decode_record
 from formats.store_files import Checkpoint, encode_checkpoint, segment_name
 from tests.audit.store_builder import (
@@ -315,6 +315,16 @@ def _index_jumps(stores: list[Path], log: Log) -> None:
         _replace(store, bad, bad.entries[-1].index)
 
 
+def _jumps_at_a_seam(stores: list[Path], log: Log) -> None:
+    """The same where the gap is at the beginning of a segment: no walk meets it."""
+    bad = log.copy()
+    bad._reserve(bad.segment_size - MIN_BLANK_SIZE)
+    bad.skip = 5
+    bad.message("orders", b"after a gap", queue_id=1)
+    for store in stores:
+        _replace(store, bad, bad.entries[-1].index)
+
+
 def _record(stores: list[Path], log: Log) -> None:
     """All replicas hold an entry whose record was patched wrongly before it was sealed."""
     bad = log.copy()
@@ -468,6 +478,7 @@ FAULTS = [
     Fault("wrong blank size", _blank_size, ("BLANK_TAIL",), 1),
     Fault("falling term", _term_falls, ("TERM_REGRESSION",), 3),
     Fault("jumping index", _index_jumps, ("BELOW_QUORUM", "INDEX_GAP"), 3),
+    Fault("jumping index at a segment's start", _jumps_at_a_seam, ("BELOW_QUORUM", "INDEX_GAP"), 3),
     Fault("malformed record", _record, ("RECORD_CORRUPT",), 2),
     Fault("broken batch", _batch, ("BATCH_BROKEN", "BIT_ROT"), 2),
     Fault("queue offset left out", _wrong_queue_offset, ("QUEUE_OFFSET",), 2),
