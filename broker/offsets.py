@@ -1,7 +1,8 @@
 """Consumer offsets on the leader (ConsumerOffsetManager, safety.md S28).
 
 What consumers report gathers here and goes into the log as one entry per group at most every 200 ms, the
-highest offset of a queue winning. Reads see applied and pending. Offsets do not go back, except by a
+highest offset of a queue winning. A read waits until what was reported before it is applied: it neither tells
+what is not committed (S25) nor an older offset than the reporter knows. Offsets do not go back, except by a
 logged reset, and an offset beyond the committed end is refused.
 """
 
@@ -19,7 +20,8 @@ from remoting.server import Connection
 
 MAX_ROWS = 1000
 """Queues in one entry; a group with more takes several."""
-Waiter = tuple[Connection, Request, Callable[[], None]]
+Answer = Callable[[], None]
+Waiter = tuple[Connection, Request, Answer]
 
 
 class PendingOffsets:
@@ -32,9 +34,14 @@ class PendingOffsets:
         self._logged: deque[tuple[int, str, dict[tuple[str, int], int]]] = deque()
         """(index, group, offsets) of entries that are not applied yet."""
         self._waiters: dict[str, list[Waiter]] = {}
+        """By group: two-way reports, answered when their entry is committed."""
+        self._readers: dict[str, list[Waiter]] = {}
+        """By group: reads of what is not logged yet."""
+        self._reading: list[tuple[int, Waiter]] = []
+        """Answered when the entry of that index is applied."""
 
     def current(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The group's offset as last reported, None when it never said."""
+        """The group's offset as last reported, committed or not; None when it never said."""
         key = (topic, queue_id)
         known = [
             self._offsets.get(group, {}).get(key),
@@ -47,6 +54,13 @@ class PendingOffsets:
         """Entries up to `index` are applied: the state has their offsets."""
         while self._logged and self._logged[0][0] <= index:
             self._logged.popleft()
+        if self._reading:
+            reading, self._reading = self._reading, []
+            for at, waiter in reading:
+                if at <= index:
+                    waiter[2]()
+                else:
+                    self._reading.append((at, waiter))
 
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Take note of an offset. False when it lies beyond the committed end."""
@@ -57,12 +71,29 @@ class PendingOffsets:
             self._offsets.setdefault(group, {})[topic, queue_id] = offset
         return True
 
-    def wait(self, group: str, connection: Connection, request: Request, answer: Callable[[], None]) -> None:
+    def wait(self, group: str, connection: Connection, request: Request, answer: Answer) -> None:
         """Call `answer` when what the group reported so far is committed."""
         if group in self._offsets:
             self._waiters.setdefault(group, []).append((connection, request, answer))
+        else:  # nothing new: it is in the applied state, or will be in a moment
+            logged = [index for index, name, _ in self._logged if name == group]
+            self._when_applied(logged, (connection, request, answer))
+
+    def read(
+        self, group: str, queue: tuple[str, int], connection: Connection, request: Request, answer: Answer
+    ) -> None:
+        """Call `answer` when the state has what was reported so far of a queue (topic, queue id)."""
+        if queue in self._offsets.get(group, ()):
+            self._readers.setdefault(group, []).append((connection, request, answer))
         else:
-            answer()  # nothing new: it is in the applied state
+            logged = [index for index, name, rows in self._logged if name == group and queue in rows]
+            self._when_applied(logged, (connection, request, answer))
+
+    def _when_applied(self, logged: list[int], waiter: Waiter) -> None:
+        if logged:
+            self._reading.append((logged[-1], waiter))
+        else:
+            waiter[2]()
 
     def flush(self, sealer: Sealer) -> None:
         """Append what is pending. Without room in the log it waits for the next call."""
@@ -77,11 +108,17 @@ class PendingOffsets:
             self._logged.append((index, group, offsets))
             for connection, request, answer in self._waiters.pop(group, ()):
                 self._completions.add(index, connection, request, answer)
+            self._reading += [(index, waiter) for waiter in self._readers.pop(group, ())]
 
     def take_waiters(self) -> list[Waiter]:
-        """Leadership ended: forget everything; those whose offsets were never logged are returned."""
-        waiters = [waiter for group in self._waiters.values() for waiter in group]
+        """Leadership ended: forget everything; those who wait for what is not committed are returned."""
+        waiters = [
+            waiter for table in (self._waiters, self._readers) for some in table.values() for waiter in some
+        ]
+        waiters += [waiter for _, waiter in self._reading]
         self._waiters.clear()
+        self._readers.clear()
+        self._reading.clear()
         self._offsets.clear()
         self._logged.clear()
         return waiters

@@ -5,7 +5,7 @@ may lag, and a consumer that read an old offset would consume again what its gro
 
 | code                          | read point (safety.md S25)                                            |
 |-------------------------------|-----------------------------------------------------------------------|
-| 14 QUERY_CONSUMER_OFFSET      | applied index, and what this leader was told and has not logged yet   |
+| 14 QUERY_CONSUMER_OFFSET      | applied index; waits until what this leader was told of it is applied |
 | 15 UPDATE_CONSUMER_OFFSET     | answered after commit when the client waits for an answer             |
 | 29, 30, 31, 32                | applied index                                                         |
 """
@@ -67,7 +67,14 @@ class OffsetProcessor:
     def query(self, sealer: Sealer, connection: Connection, request: Request) -> None:
         """14: what the group consumes next; 22 when it never said (the client then applies its rule)."""
         header = request.header(QueryConsumerOffsetHeader)
-        offset = self._pending.current(header.consumerGroup, header.topic, header.queueId)
+        answer = partial(self._answer_query, connection, request, header)
+        queue = (header.topic, header.queueId)
+        self._pending.read(header.consumerGroup, queue, connection, request, answer)
+
+    def _answer_query(
+        self, connection: Connection, request: Request, header: QueryConsumerOffsetHeader
+    ) -> None:
+        offset = self._store.state.consumer_offset(header.consumerGroup, header.topic, header.queueId)
         if (
             offset is None
             and header.setZeroIfNotFound is not False
@@ -75,10 +82,10 @@ class OffsetProcessor:
         ):
             offset = 0  # a new group on a short queue starts at its beginning, as in RocketMQ
         if offset is None:
-            raise RemotingError(
-                ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
-            )
-        connection.respond(request, ResponseCode.SUCCESS, ext={"offset": str(offset)})
+            remark = "Not found, maybe this group consumer boot first"
+            connection.respond(request, ResponseCode.QUERY_NOT_FOUND, remark=remark)
+        else:
+            connection.respond(request, ResponseCode.SUCCESS, ext={"offset": str(offset)})
 
     def update(self, sealer: Sealer, connection: Connection, request: Request) -> None:
         """15: the group consumed up to here. -1 (some clients send it) is taken and ignored."""

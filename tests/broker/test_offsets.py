@@ -22,9 +22,13 @@ def update(world: World, offset: int, queue: int = 0, flag: int = 0) -> Pending:
     return world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header, flag=flag)
 
 
-async def query(world: World, queue: int = 0, zero: bool | None = None) -> Reply:
+def ask(world: World, queue: int = 0, zero: bool | None = None) -> Pending:
     header = QueryConsumerOffsetHeader("CG", "T", queue, zero)
-    return await world.call(RequestCode.QUERY_CONSUMER_OFFSET, header)
+    return world.ask(RequestCode.QUERY_CONSUMER_OFFSET, header)
+
+
+async def query(world: World, queue: int = 0, zero: bool | None = None) -> Reply:
+    return await ask(world, queue, zero)
 
 
 def flush(world: World) -> None:
@@ -50,11 +54,11 @@ def test_reports_gather_into_one_entry_a_group(tmp_path: Path) -> None:
         for offset in (1, 4, 2):
             update(world, offset, flag=2)
         update(world, 1, queue=1, flag=2)
-        assert (await query(world)).ext == {"offset": "4"}
         flush(world)
         flush(world)
         assert len(world.node.log.entries) == before + 1
         world.node.commit()
+        assert (await query(world)).ext == {"offset": "4"}
         assert world.broker.store.state.offsets["CG"] == {("T", 0): 4, ("T", 1): 1}
         update(world, 3, flag=2)
         flush(world)
@@ -77,18 +81,58 @@ def test_a_two_way_report_is_answered_after_commit(tmp_path: Path) -> None:
     run(test)
 
 
-def test_an_offset_is_known_from_its_report_on_also_while_it_waits_to_be_applied(tmp_path: Path) -> None:
-    """Between the log and the state it must not read as the older one (S25, S28)."""
+def test_a_query_waits_until_what_was_reported_before_is_committed(tmp_path: Path) -> None:
+    """It reads neither as the older one nor as one that the next leader may not have (S25, S28)."""
 
     async def test() -> None:
         world = await filled(tmp_path)
         world.node.auto = False
+        assert (await query(world)).ext == {"offset": "0"}
         update(world, 2)
-        assert (await query(world)).ext == {"offset": "2"}
+        asked = [ask(world)]
+        other = await query(world, queue=1)
         flush(world)
-        assert (await query(world)).ext == {"offset": "2"}
+        asked.append(ask(world))
+        update(world, 3)
+        assert not any(pending.done for pending in asked)
         world.node.commit()
-        assert (await query(world)).ext == {"offset": "2"}
+        assert [pending.reply.ext for pending in asked] == [{"offset": "2"}] * 2
+        assert other.ext == {"offset": "0"}
+        last = ask(world)
+        flush(world)
+        assert not last.done
+        world.node.commit()
+        assert last.reply.ext == {"offset": "3"}
+
+    run(test)
+
+
+def test_a_two_way_report_of_what_is_logged_already_waits_for_its_commit_too(tmp_path: Path) -> None:
+    """Found by review: it was answered at once, and the next leader did not have it."""
+
+    async def test() -> None:
+        world = await filled(tmp_path)
+        world.node.auto = False
+        update(world, 2, flag=2)
+        flush(world)
+        again = update(world, 2)
+        assert not again.done
+        world.node.commit()
+        assert again.reply.code == ResponseCode.SUCCESS
+
+    run(test)
+
+
+def test_queries_that_wait_are_refused_when_leadership_ends(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await filled(tmp_path)
+        world.node.auto = False
+        update(world, 2, flag=2)
+        asked = [ask(world)]
+        flush(world)
+        asked.append(ask(world))
+        world.node.follow("n1")
+        assert [pending.reply.code for pending in asked] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
 
     run(test)
 
