@@ -24,6 +24,7 @@ from dledger.peers import Peers
 from dledger.replication.leader import LeaderReplication
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
+from dledger.versions import OLDEST_KINDS
 from formats.entry import Kind
 from runtime import Env
 
@@ -42,6 +43,9 @@ class LeadershipEvents(Protocol):
     @property
     def elector(self) -> Elector:
         """Of the node."""
+
+    def may_write(self, kind: int) -> bool:
+        """Whether all voters know this kind of entry."""
 
     def perform(self, effects: list[Effect]) -> None:
         """Perform election effects."""
@@ -101,6 +105,8 @@ class Leadership:
             pending_entries=config.pending_entries,
             schedule_pump=self._schedule_pump,
             max_entry_bytes=config.max_entry_bytes,
+            known_kinds=OLDEST_KINDS,
+            may_write=self._events.may_write,
         )
         self._leading = appender
         leader = LeaderReplication(

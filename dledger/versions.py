@@ -20,6 +20,9 @@ KIND_SINCE: Mapping[int, int] = MappingProxyType(
 )
 """Protocol version that each kind of entry belongs to. A kind that is not here is never written."""
 
+OLDEST_KINDS = frozenset(kind for kind, since in KIND_SINCE.items() if since <= PROTOCOL_MIN)
+"""Kinds that every program knows."""
+
 
 class Versions:
     """What every node of the group speaks, as far as this node heard."""

@@ -29,7 +29,10 @@ class Appender:
         pending_entries: int,
         schedule_pump: Callable[[], None],
         max_entry_bytes: int = MAX_ENTRY_SIZE,
+        known_kinds: frozenset[int] = frozenset(Kind),
+        may_write: Callable[[int], bool] = lambda kind: False,
     ) -> None:
+        """`known_kinds`: of entries, which every program knows; others wait until `may_write` says so."""
         if log.last_chain is None:
             raise InvariantBroken(f"a leader whose last entry {log.last_index} is rotten")
         self.term = term
@@ -39,6 +42,8 @@ class Appender:
         """The disk is above its limit: nothing new from clients."""
         self._log = log
         self._max_entry = max_entry_bytes
+        self._known_kinds = known_kinds
+        self._may_write = may_write
         self._pending_bytes = pending_bytes
         self._pending_entries = pending_entries
         self._schedule = schedule_pump
@@ -98,7 +103,12 @@ class Appender:
     def add(
         self, parts: tuple[bytes, ...], size: int, kind: int = Kind.MESSAGE, batch_remaining: int = 0
     ) -> int:
-        """Seal one entry whose body is `parts` joined (`size` bytes), at the pos that `reserve` gave."""
+        """Seal one entry whose body is `parts` joined (`size` bytes), at the pos that `reserve` gave.
+
+        ValueError for a kind that a voter's program does not know (`Node.may_write`).
+        """
+        if kind not in self._known_kinds and not self._may_write(kind):
+            raise ValueError(f"entries of kind {kind} are not written before all voters know them")
         body_crc = 0
         for part in parts:
             body_crc = crc32(part, body_crc)

@@ -10,6 +10,7 @@ import pytest
 from voting_group import VotingGroup
 
 from chaos.sim import World
+from dledger.versions import KIND_SINCE
 from formats.entry import Kind
 
 UNKNOWN_KIND = 200
@@ -97,18 +98,44 @@ def test_read_points_need_a_quorum_that_knows_them() -> None:
 
 
 @pytest.mark.parametrize("old", [(), ("n1",)])
-def test_entries_of_an_unknown_kind_are_stored_and_handed_to_the_host_alike(old: tuple[str, ...]) -> None:
+def test_entries_of_an_unknown_kind_are_stored_and_handed_to_the_host_alike(
+    old: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with World(5, settings=node_group.SETTINGS) as world:
         group = mixed(world, old)
         leader = group.await_leader()
         node = group.nodes[leader]
         assert not node.may_write(UNKNOWN_KIND) and node.may_write(Kind.RAW)
+        monkeypatch.setattr("dledger.versions.KIND_SINCE", KIND_SINCE | {UNKNOWN_KIND: 1})
         group.append(leader, b"from the future", UNKNOWN_KIND)
         group.commit(leader, b"known")
         world.kill(leader)
         group.await_leader()
         group.finish()
         for name in group.names:
-            assert (UNKNOWN_KIND, b"from the future") in [
-                (kind, body) for _, _, kind, body in group.hosts[name].entries
-            ]
+            assert (UNKNOWN_KIND, b"from the future") in kinds(group, name)
+
+
+def test_a_new_kind_of_entry_waits_for_all_voters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dledger.versions.KIND_SINCE", KIND_SINCE | {UNKNOWN_KIND: 2})
+    with World(7, settings=node_group.SETTINGS) as world:
+        group = mixed(world, ("n0",))
+        leader = group.await_leader()
+        group.run_for(0.3)
+        node = group.nodes[leader]
+        before, appender = node.log.last_index, node.appender
+        assert appender is not None
+        with pytest.raises(ValueError, match="entries of kind 200 are not written before all voters"):
+            appender.add((b"too early",), 9, UNKNOWN_KIND)
+        group.run_for(0.3)
+        assert node.log.last_index == before
+        upgrade(group, "n0")
+        leader = group.await_leader()
+        group.run_for(0.3)
+        assert group.append(leader, b"now", UNKNOWN_KIND) is not None
+        group.finish()
+        assert all((UNKNOWN_KIND, b"now") in kinds(group, name) for name in group.names)
+
+
+def kinds(group: VotingGroup, name: str) -> list[tuple[int, bytes]]:
+    return [(kind, body) for _, _, kind, body in group.hosts[name].entries]
