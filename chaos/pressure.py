@@ -3,7 +3,8 @@
     python -m chaos.pressure NAMESRV TOPIC [--window 64] [--size 1024]
 
 Commands on standard input, one line each, each answered with one JSON line: `on`, `off` (answered when
-nothing is under way), `count`. Ends when standard input is closed.
+nothing is under way), `count`, `check` (after `off`: how many acknowledged messages are lost). Ends when
+standard input is closed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import json
 import sys
 
 from client.errors import ClientError
-from client.message import Message, SendResult
+from client.message import Message, MessageQueue, SendResult
 from client.options import ProducerOptions
 from client.producer import AsyncProducer
+from client.pull_consumer import AsyncPullConsumer
 
 ERROR_PAUSE_S = 0.05
+PLACES = 64 * 1024
+"""Queue offsets that are made room for at once, at least."""
 
 
 class Pressure:
@@ -34,6 +38,8 @@ class Pressure:
         self._idle.set()
         self.acked = 0
         self.failed = 0
+        self._places: dict[MessageQueue, bytearray] = {}
+        """1 at each queue offset that an acknowledgement named."""
 
     def on(self) -> None:
         """Fill the window, and keep it full."""
@@ -57,10 +63,27 @@ class Pressure:
     def _settled(self, result: SendResult | ClientError) -> None:
         if isinstance(result, SendResult):
             self.acked += 1
+            self._note(result)
             self._next()
         else:
             self.failed += 1
             asyncio.get_running_loop().call_later(ERROR_PAUSE_S, self._next)
+
+    def _note(self, result: SendResult) -> None:
+        places, offset = self._places.setdefault(result.queue, bytearray()), result.queue_offset
+        if offset >= len(places):
+            places.extend(bytes(max(offset + 1 - len(places), len(places), PLACES)))
+        places[offset] = 1
+
+    async def lost(self, consumer: AsyncPullConsumer) -> int:
+        """Acknowledged messages without a place of their own below the committed end of their queue.
+
+        The offsets of a queue are dense, so there is a message at every place below its end.
+        """
+        kept = 0
+        for queue, places in self._places.items():
+            kept += places[: await consumer.offsets.highest(queue)].count(1)
+        return self.acked - kept
 
     def _next(self) -> None:
         if self._on:
@@ -76,15 +99,24 @@ async def main(arguments: argparse.Namespace) -> None:
     lines: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     loop.add_reader(sys.stdin.fileno(), lambda: lines.put_nowait(sys.stdin.readline()))
-    async with AsyncProducer("PG_pressure", arguments.namesrv, ProducerOptions(compress_over=0)) as producer:
-        await producer.queues(arguments.topic)
-        pressure = Pressure(producer, arguments.topic, arguments.window, arguments.size)
+    namesrv, topic = arguments.namesrv, arguments.topic
+    async with (
+        AsyncProducer("PG_pressure", namesrv, ProducerOptions(compress_over=0)) as producer,
+        AsyncPullConsumer("CG_pressure", namesrv) as consumer,
+    ):
+        await producer.queues(topic)
+        await consumer.queues(topic)
+        pressure = Pressure(producer, topic, arguments.window, arguments.size)
         while line := await lines.get():
+            answer = {}
             if line == "on\n":
                 pressure.on()
             elif line == "off\n":
                 await pressure.off()
-            print(json.dumps({"acked": pressure.acked, "failed": pressure.failed}), flush=True)
+            elif line == "check\n":
+                answer["lost"] = await pressure.lost(consumer)
+            answer |= {"acked": pressure.acked, "failed": pressure.failed}
+            print(json.dumps(answer), flush=True)
         await pressure.off()
 
 

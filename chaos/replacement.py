@@ -113,7 +113,7 @@ class Replacements:
             if self._args.load:
                 load.ask("off")
             counts = probe.ask("count")
-            self.lost = counts["acked"] - counts["places"]
+            self.lost = counts["acked"] - counts["places"] + load.ask("check")["lost"]
 
     def _fill(self, load: Helper) -> None:
         wanted = self._args.mib * 1024
