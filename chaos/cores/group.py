@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from chaos.cores.list_log import Entry, ListLog
 from chaos.cores.mail import Envelope
+from chaos.invariants import NodeState, check_node, check_step
 from dledger.election import elector as election
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.errors import InvariantBroken
@@ -64,6 +65,10 @@ class CoreNode:
         self.commit_index = -1
         self.saving: tuple[HardState, list[election.Effect]] | None = None
         self.held: deque[Envelope] = deque()
+        self.life = 0
+        """Numbers the starts."""
+        self.seen: NodeState | None = None
+        """When it was last looked at."""
 
     @property
     def core(self) -> Elector:
@@ -71,6 +76,25 @@ class CoreNode:
         if self.elector is None:
             raise RuntimeError(f"{self.name} does not run")
         return self.elector
+
+    @property
+    def state(self) -> NodeState:
+        """Of a node that runs. What is committed and durable counts as applied."""
+        core, log = self.core, self.log
+        return NodeState(
+            self.name,
+            self.life,
+            core.role,
+            core.term,
+            core.vote,
+            serving=False,
+            first_index=log.first_index,
+            last_index=log.last_index,
+            last_term=log.last_term,
+            durable_index=log.durable_index,
+            commit_index=self.commit_index,
+            applied_index=min(self.commit_index, log.durable_index),
+        )
 
 
 class CoreGroup:
@@ -112,6 +136,7 @@ class CoreGroup:
             raise RuntimeError(f"{name} runs")
         node.log.durable_index = node.log.last_index
         node.commit_index = -1
+        node.life += 1
         node.elector = Elector(
             self._settings,
             name,
@@ -480,10 +505,14 @@ class CoreGroup:
         return index >= node.log.first_index and node.log.entry(index) != entry
 
     def check(self) -> None:
-        """Log matching, and no commit index behind the log's end. The rest is checked as it happens."""
+        """Each node by itself and since the last look (`chaos.invariants`), and log matching. The rest
+        is checked as it happens."""
         for node in self.running():
-            if node.commit_index > node.log.last_index:
-                raise PromiseBroken(f"{node.name} committed {node.commit_index}, beyond its last entry")
+            state = node.state
+            check_node(state)
+            if node.seen is not None and node.seen.life == state.life:
+                check_step(node.seen, state)
+            node.seen = state
         nodes = list(self.nodes.values())
         changes = sum(node.log.changes for node in nodes)
         if changes == self._checked:
