@@ -1,9 +1,9 @@
 """Stores that the first version of this program wrote, opened by this one.
 
 `data/stores-of-21-november.json.xz`: three nodes of the commit "The options that both audits share are
-defined once" (21 November 2026): 120 messages of a topic with two queues, a killed leader after 60, stopped by
-SIGTERM. That program knew no second copy of the hard state, no `members`, no `begins`, no boundary snapshots.
-Path -> [size, content without the zeros at its end].
+defined once" (21 November 2026): 120 messages of a topic with two queues, a killed leader after 60, stopped
+by SIGTERM. That program knew no second copy of the hard state, no `members`, no `begins`, no boundary
+snapshots. Path -> [size, content without the zeros at its end].
 """
 
 from __future__ import annotations
