@@ -15,6 +15,7 @@ import pytest
 
 from chaos.cluster import LocalCluster, wait_for
 from chaos.workload import Load
+from runtime.files import OsFiles
 
 ROOT = Path(__file__).parents[2]
 TOPIC = "Load"
@@ -64,15 +65,15 @@ def codes(report: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def load_while(group: LocalCluster, work: Callable[[], None]) -> Load:
-    """Do blocking work while messages are sent."""
+def load_while(group: LocalCluster, work: Callable[[], None], messages: int = MESSAGES) -> Load:
+    """Do blocking work while messages are sent, after so many."""
     load = Load(group.namesrv_addr, TOPIC)
 
     async def session() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(load.run(), name="load")
             try:
-                await load.wait_acked(MESSAGES)
+                await load.wait_acked(messages)
                 await asyncio.to_thread(work)
             finally:
                 load.stop()
@@ -99,27 +100,53 @@ def test_a_group_is_audited_while_it_is_written_to(new_group: Callable[..., Loca
     assert load.acked > MESSAGES
 
 
-def test_directories_are_audited_under_writes_and_retention(new_group: Callable[..., LocalCluster]) -> None:
+SIZES = [
+    pytest.param(MESSAGES, 2 / 3, id="60MB"),
+    pytest.param(90_000, 0.2, id="0.3GB", marks=pytest.mark.soak),
+    pytest.param(300_000, 0.1, id="1GB", marks=pytest.mark.soak),
+    pytest.param(600_000, 0.1, id="2GB", marks=pytest.mark.soak),
+]
+"""Messages of 1 KiB on each of three nodes, and the share of them that retention takes at each audit."""
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize(("messages", "share"), SIZES)
+def test_directories_are_audited_under_writes_and_retention(
+    new_group: Callable[..., LocalCluster],
+    request: pytest.FixtureRequest,
+    messages: int,
+    share: float,
+    engine: str,
+) -> None:
     """No false alarm: entries, derived files and snapshots come, and the oldest segments go."""
     group = new_group(segment_size=SEGMENT)
     group.create_topic(TOPIC, 4)
     stores = [str(group.store(node)) for node in group.spec.node_ids]
     reports: list[tuple[int, dict[str, Any]]] = []
+    session = request.getfixturevalue("spark") if engine == "spark" else None
+
+    def audited(number: int) -> tuple[int, dict[str, Any]]:
+        if session is None:
+            return audit_compare("--jobs", str(1 + number % 2), *stores)
+        from spark.audit_job import audit_stores
+
+        report = audit_stores(session, OsFiles(), stores)
+        return report.exit_code, report.as_json()
 
     def audit_and_delete() -> None:
         for number in range(AUDITS):
             committed = group.committed_index(group.wait_leader())
-            with deleting(group, committed * 2 // 3):
-                reports.append(audit_compare("--jobs", str(1 + number % 2), *stores))
+            with deleting(group, int(committed * share)):
+                reports.append(audited(number))
 
-    load = load_while(group, audit_and_delete)
+    load = load_while(group, audit_and_delete, messages)
     for code, report in reports:
         assert (code, codes(report)) == (0, []), report["findings"]
         assert {found["code"] for found in report["findings"]} <= MOMENTARY
     firsts = [min(replica["first_index"] for replica in report["replicas"]) for _, report in reports]
     assert firsts[0] < firsts[-1], "retention removed segments meanwhile"
-    assert reports[-1][1]["compared_up_to"] > reports[0][1]["compared_up_to"]
-    assert load.acked > MESSAGES
+    assert reports[-1][1]["compared_up_to"] > reports[0][1]["compared_up_to"] >= messages // 2
+    assert load.acked > messages
 
 
 def test_a_broker_that_is_down_is_named_and_its_directory_takes_its_place(
