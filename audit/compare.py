@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from audit.coverage import Holding, check_replica, gather, place_heads
+from audit.derived import judge_derived
 from audit.digests import BLOCK_ENTRIES
 from audit.findings import BlockRow, Finding, Row, Severity, SnapshotRow, finding
 from audit.report import Kept, Report
@@ -84,6 +85,7 @@ def analyse(
             findings.append(stranger)
         else:
             group = _group(holdings, same_time, claims or {})
+            findings = judge_derived(holdings, findings, lag_warning)
             findings.extend(_positions(group, lag_warning))
             findings.extend(_snapshots([row for row in everything if isinstance(row, SnapshotRow)]))
             findings.extend(_below_quorum_by_coverage(group))
