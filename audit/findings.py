@@ -107,6 +107,9 @@ CODES = {
     "BLANK_TAIL": Code(Severity.WARNING, "the filler of a segment is damaged; no entry is lost"),
     "TORN_TAIL": Code(Severity.WARNING, "an unfinished write above the commit index: a restart cuts it"),
     "POISONED": Code(Severity.WARNING, "a write or fsync failed here: replace the disk before restarting"),
+    "NOT_AUDITED": Code(
+        Severity.INFO, "what is said here holds for the others: give this member's store, too, to know of all"
+    ),
     "LAGGING": Code(Severity.INFO, "start this node, or wait: it catches up from the leader"),
     "DIVERGENT_UNCOMMITTED": Code(Severity.INFO, "nothing to do: Raft truncates it when the node rejoins"),
     "RETENTION": Code(Severity.INFO, "nothing to do: older segments were deleted by retention"),
@@ -196,7 +199,9 @@ class ReplicaRow(NamedTuple):
     the log's beginning as a snapshot names it, -1 without one; `applied`: the entry up to which the broker
     said durably that its ConsumeQueues hold all units, -1 for none; `units_due`: entries below it are in
     sealed segments and should have index units, which they lacked (0: none lacked one); `log_start`: log
-    offset where the log began after the ConsumeQueues were looked at.
+    offset where the log began after the ConsumeQueues were looked at; `node`, `voters`: who it is and who
+    votes in its group, separated by commas, empty where it does not say; `members`: how many of these;
+    `voters_since`: index of the configuration entry that says so, -1 for the founders.
     """
 
     replica: str
@@ -217,6 +222,9 @@ class ReplicaRow(NamedTuple):
     applied: int = -1
     units_due: int = 0
     log_start: int = 0
+    node: str = ""
+    voters: str = ""
+    voters_since: int = -1
 
 
 class SegmentRow(NamedTuple):
