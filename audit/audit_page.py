@@ -61,7 +61,7 @@ def audit_page(report: Report, when: str) -> str:
     title = f"Audit of {', '.join(groups) or 'a log'}"
     drawn = [each for each in pictures(report) if each.width]
     facts = [
-        f"{len(report.replicas)} replica{'s' if len(report.replicas) != 1 else ''}",
+        report.scope or f"{len(report.replicas)} replica{'s' if len(report.replicas) != 1 else ''}",
         f"{html.number(report.entries)} entries read",
         *([report.kept.text(), *(f"not kept: {why}" for why in report.kept.problems)] if report.kept else []),
         f"compared up to index {html.number(report.compared_up_to)}",
@@ -93,12 +93,16 @@ def _sentence(report: Report) -> str:
             if len(report.replicas) > 1
             else "Everything that is committed was read, and all checks hold."
         )
+    if all(found.code == "NOT_AUDITED" for found in report.findings):
+        absent = ", ".join(report.not_audited)
+        return f"Everything that is committed was read on {report.scope}, and these agree. Not on {absent}."
     severity = report.severity
+    only = f" (of {report.scope})" if report.scope else ""
     worst = [found for found in report.ordered() if found.severity == severity]
     codes = [f"{len(list(same))} × {code}" for code, same in groupby(sorted(f.code for f in worst))]
     if severity is Severity.INFO:
-        return f"Nothing to do. Noted: {', '.join(codes)}."
-    return f"{', '.join(codes)}: {worst[0].detail}"
+        return f"Nothing to do{only}. Noted: {', '.join(codes)}."
+    return f"{', '.join(codes)}: {worst[0].detail}{only}"
 
 
 def _advice(report: Report) -> Markup:

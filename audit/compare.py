@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from audit.coverage import Holding, check_replica, gather, place_heads
+from audit.derived import judge_derived
 from audit.digests import BLOCK_ENTRIES
 from audit.findings import BlockRow, Finding, Row, Severity, SnapshotRow, finding
 from audit.report import Kept, Report
@@ -84,6 +85,8 @@ def analyse(
             findings.append(stranger)
         else:
             group = _group(holdings, same_time, claims or {})
+            findings.extend(_not_audited(holdings, findings))
+            findings = judge_derived(holdings, findings, lag_warning)
             findings.extend(_positions(group, lag_warning))
             findings.extend(_snapshots([row for row in everything if isinstance(row, SnapshotRow)]))
             findings.extend(_below_quorum_by_coverage(group))
@@ -96,7 +99,8 @@ def analyse(
             )
     compared = min((holding.committed for holding in holdings), default=-1)
     replicas = [holding.as_json() for holding in holdings]
-    return Report(replicas, compared, findings, kept=Kept.of(everything))
+    members = _configured(holdings).row.members if holdings else 0
+    return Report(replicas, compared, findings, kept=Kept.of(everything), members=members)
 
 
 def _strangers(holdings: list[Holding]) -> Finding | None:
@@ -112,7 +116,7 @@ def _strangers(holdings: list[Holding]) -> Finding | None:
 
 
 def _group(holdings: list[Holding], same_time: bool, claims: Mapping[str, int]) -> Group:
-    members = max(len(holdings), *(holding.row.members for holding in holdings))
+    members = max(len(holdings), _configured(holdings).row.members)
     return Group(
         holdings,
         commit=max(
@@ -122,6 +126,22 @@ def _group(holdings: list[Holding], same_time: bool, claims: Mapping[str, int]) 
         absent=members - len(holdings),
         same_time=same_time,
     )
+
+
+def _configured(holdings: list[Holding]) -> Holding:
+    """The replica that knows the newest configuration of the group."""
+    return max(holdings, key=lambda holding: (holding.row.voters_since, holding.row.members))
+
+
+def _not_audited(holdings: list[Holding], findings: list[Finding]) -> Iterator[Finding]:
+    """Members that nobody gave. Of those that were asked for in vain, another finding tells."""
+    voters = _configured(holdings).row.voters.split(",")
+    told = {found.replica for found in findings} | {holding.row.node for holding in holdings}
+    absent = [voter for voter in voters if voter and voter not in told]
+    unnamed = any(found.code == "UNREACHABLE" and found.replica not in voters for found in findings)
+    if absent and not unnamed:
+        text = f"not looked at: {len(absent)} of the group's {len(voters)} members"
+        yield finding("NOT_AUDITED", ",".join(absent), text)
 
 
 def _positions(group: Group, lag_warning: int) -> Iterator[Finding]:

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
-from audit.findings import Finding, QueueFilesRow, QueueRow, ReplicaRow, Row, SegmentRow, Severity, finding
+from audit.findings import (
+    Finding,
+    KeyFileRow,
+    QueueFilesRow,
+    QueueRow,
+    ReplicaRow,
+    Row,
+    SegmentRow,
+    Severity,
+    finding,
+)
 from formats.entry import chain_crc
 from formats.store_files import segment_name
 
@@ -23,6 +34,7 @@ class Holding:
     segments: list[SegmentRow]
     queues: list[QueueRow]
     queue_files: list[QueueFilesRow]
+    key_files: list[KeyFileRow]
     beginning: int = 0
     """Lowest index that it should hold: what comes before was taken by retention, or never came here."""
     held: list[tuple[int, int]] = field(default_factory=list)
@@ -74,7 +86,7 @@ class Holding:
 
 def gather(rows: list[Row]) -> list[Holding]:
     """Replicas by name, from all rows but blocks and findings."""
-    holdings = {row.replica: Holding(row, [], [], []) for row in rows if isinstance(row, ReplicaRow)}
+    holdings = {row.replica: Holding(row, [], [], [], []) for row in rows if isinstance(row, ReplicaRow)}
     for row in rows:
         match row:
             case SegmentRow():
@@ -83,6 +95,8 @@ def gather(rows: list[Row]) -> list[Holding]:
                 holdings[row.replica].queues.append(row)
             case QueueFilesRow():
                 holdings[row.replica].queue_files.append(row)
+            case KeyFileRow():
+                holdings[row.replica].key_files.append(row)
             case _:
                 pass
     result = [holdings[name] for name in sorted(holdings)]
@@ -286,7 +300,7 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
             text = f"{row.topic}/{row.queue_id}: {begins}"
             yield finding("QUEUE_MISSING", name, text, segment=row.segment)
     if holding.row.queues:
-        yield from _check_ends(holding, ends)
+        yield from _check_ends(holding)
     log_start = holding.segments[0].segment if holding.segments else 0
     log_end = max((segment.end_pos for segment in holding.segments), default=0)
     settled = len({*whole_from.values()}) <= 1 and holding.end <= holding.committed
@@ -298,27 +312,51 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
             yield finding("QUEUE_DANGLING", name, text)
 
 
-def _check_ends(holding: Holding, ends: dict[tuple[str, int], QueueFilesRow]) -> Iterator[Finding]:
+def _check_ends(holding: Holding) -> Iterator[Finding]:
     """Do the files of each queue reach its last message? What the broker promised must be there."""
+    for key, mine in queue_ends(holding):
+        where = f"{key[0]}/{key[1]}"
+        if mine.due >= mine.end:
+            lost = f"{mine.due + 1 - mine.end} messages from offset {mine.end} on"
+            text = f"{where}: {lost} are not in the queue's files, though the broker's state counts on them"
+            yield finding("QUEUE_MISSING", holding.name, text, segment=mine.rows[0].segment)
+        if mine.lag > 0:
+            text = f"{where}: {mine.lag} messages are not in the queue's files yet"
+            yield finding("QUEUE_LAG", holding.name, text)
+
+
+class QueueEnd(NamedTuple):
+    """How far a queue's files reach. `rows`: its messages; `end`: first offset that the files lack; `due`:
+    the last message whose unit the broker promised, -1 for none."""
+
+    rows: list[QueueRow]
+    end: int
+    due: int
+
+    @property
+    def lag_first(self) -> int:
+        """First message without a unit that the broker did not promise."""
+        return max(self.end, self.due + 1)
+
+    @property
+    def lag(self) -> int:
+        """How many messages have no unit, which the broker did not promise either."""
+        return self.rows[-1].last_offset + 1 - self.lag_first
+
+
+def queue_ends(holding: Holding) -> Iterator[tuple[tuple[str, int], QueueEnd]]:
+    """Of each queue that has messages in the log, by topic and queue id."""
+    ends = {(row.topic, row.queue_id): row.end_offset for row in holding.queue_files}
     rows: dict[tuple[str, int], list[QueueRow]] = {}
     for row in holding.queues:
         if row.segment >= holding.row.log_start:
             rows.setdefault((row.topic, row.queue_id), []).append(row)
     last_index = {segment.segment: segment.last_index for segment in holding.segments}
     for key, mine in sorted(rows.items()):
-        where = f"{key[0]}/{key[1]}"
-        end = max(ends[key].end_offset if key in ends else 0, mine[0].first_offset)
         due = max(
             row.last_offset if last_index[row.segment] <= holding.row.applied else row.due for row in mine
         )
-        if due >= end:
-            lost = f"{due + 1 - end} messages from offset {end} on"
-            text = f"{where}: {lost} are not in the queue's files, though the broker's state counts on them"
-            yield finding("QUEUE_MISSING", holding.name, text, segment=mine[0].segment)
-        lacking = mine[-1].last_offset + 1 - max(end, due + 1)
-        if lacking > 0:
-            text = f"{where}: {lacking} messages are not in the queue's files yet"
-            yield finding("QUEUE_LAG", holding.name, text)
+        yield key, QueueEnd(mine, max(ends.get(key, 0), mine[0].first_offset), due)
 
 
 def _whole_from(holding: Holding) -> dict[int, int]:

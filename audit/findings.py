@@ -49,6 +49,10 @@ class Code(NamedTuple):
 
 _RECOPY = "stop this node, delete its store directory and restart it: it refills itself from its peers"
 _REBUILD = "derived data: stop the node, delete the files named and restart it: they are rebuilt from the log"
+_REBUILD_ALL = (
+    "derived data: where the node is starting or catching up, look again later; else stop it, delete its "
+    "ConsumeQueues, IndexFiles and state file and restart it: they are rebuilt from the log"
+)
 _COMPARE = "compare the replicas, then " + _RECOPY
 _REPLACED = "an entry near here was replaced after it was written: " + _COMPARE
 _RAFT = "replicated state may differ: stop writing to the group, keep all stores, and report it"
@@ -96,9 +100,16 @@ CODES = {
     "KEY_MISMATCH": Code(Severity.WARNING, _REBUILD),
     "KEY_MISSING": Code(Severity.WARNING, _REBUILD),
     "KEY_DANGLING": Code(Severity.WARNING, _REBUILD),
+    "QUEUE_BEHIND": Code(Severity.WARNING, _REBUILD_ALL),
+    "KEY_BEHIND": Code(
+        Severity.WARNING, _REBUILD_ALL + "; nothing to do where messageIndexEnable is off here on purpose"
+    ),
     "BLANK_TAIL": Code(Severity.WARNING, "the filler of a segment is damaged; no entry is lost"),
     "TORN_TAIL": Code(Severity.WARNING, "an unfinished write above the commit index: a restart cuts it"),
     "POISONED": Code(Severity.WARNING, "a write or fsync failed here: replace the disk before restarting"),
+    "NOT_AUDITED": Code(
+        Severity.INFO, "what is said here holds for the others: give this member's store, too, to know of all"
+    ),
     "LAGGING": Code(Severity.INFO, "start this node, or wait: it catches up from the leader"),
     "DIVERGENT_UNCOMMITTED": Code(Severity.INFO, "nothing to do: Raft truncates it when the node rejoins"),
     "RETENTION": Code(Severity.INFO, "nothing to do: older segments were deleted by retention"),
@@ -188,7 +199,9 @@ class ReplicaRow(NamedTuple):
     the log's beginning as a snapshot names it, -1 without one; `applied`: the entry up to which the broker
     said durably that its ConsumeQueues hold all units, -1 for none; `units_due`: entries below it are in
     sealed segments and should have index units, which they lacked (0: none lacked one); `log_start`: log
-    offset where the log began after the ConsumeQueues were looked at.
+    offset where the log began after the ConsumeQueues were looked at; `node`, `voters`: who it is and who
+    votes in its group, separated by commas, empty where it does not say; `members`: how many of these;
+    `voters_since`: index of the configuration entry that says so, -1 for the founders.
     """
 
     replica: str
@@ -209,6 +222,9 @@ class ReplicaRow(NamedTuple):
     applied: int = -1
     units_due: int = 0
     log_start: int = 0
+    node: str = ""
+    voters: str = ""
+    voters_since: int = -1
 
 
 class SegmentRow(NamedTuple):
@@ -282,6 +298,16 @@ class QueueFilesRow(NamedTuple):
     last_position: int
 
 
+class KeyFileRow(NamedTuple):
+    """An IndexFile with units, by its header: where in the log the first and the last of them point."""
+
+    replica: str
+    name: str
+    begin_position: int
+    end_position: int
+    units: int
+
+
 class SnapshotRow(NamedTuple):
     """A boundary snapshot: where it is true, and the digest in its manifest."""
 
@@ -331,7 +357,17 @@ class KeptRow(NamedTuple):
     problem: str = ""
 
 
-DataRow = Finding | ReplicaRow | SegmentRow | QueueRow | QueueFilesRow | SnapshotRow | BoundRow | KeptRow
+DataRow = (
+    Finding
+    | ReplicaRow
+    | SegmentRow
+    | QueueRow
+    | QueueFilesRow
+    | KeyFileRow
+    | SnapshotRow
+    | BoundRow
+    | KeptRow
+)
 Row = DataRow | BlockRow
 
 ROW_KINDS: dict[str, type[Row]] = {
@@ -341,6 +377,7 @@ ROW_KINDS: dict[str, type[Row]] = {
     "block": BlockRow,
     "queue": QueueRow,
     "queue_files": QueueFilesRow,
+    "key_file": KeyFileRow,
     "snapshot": SnapshotRow,
     "bound": BoundRow,
     "kept": KeptRow,
@@ -405,6 +442,8 @@ def _flat(row: DataRow) -> FlatRow:
             return base._replace(kind="queue", segment=row.segment)
         case QueueFilesRow():
             return base._replace(kind="queue_files")
+        case KeyFileRow():
+            return base._replace(kind="key_file")
         case SnapshotRow():
             return base._replace(kind="snapshot", segment=row.segment, last_index=row.index)
         case BoundRow():

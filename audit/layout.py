@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from audit.findings import Finding, ReplicaRow, finding
+from audit.membership import FOUNDERS_UNKNOWN, Members, read_members
 from audit.unit_files import UnitFiles
 from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, known_magic, unpack_header
 from formats.index_file import NAME_DIGITS
@@ -85,6 +86,7 @@ class Replica:
     snapshot in its place. -1: it never did."""
     units_due: int = 0
     """See `ReplicaRow`."""
+    members: Members = FOUNDERS_UNKNOWN
 
     @property
     def base_index(self) -> int:
@@ -118,7 +120,7 @@ class Replica:
             group=self.group,
             cluster=identity.cluster if identity else "",
             incarnation=identity.incarnation if identity else "",
-            members=len(identity.members) if identity else 0,
+            members=len(self.members.voters),
             claimed_end=self.checkpoint.end_index if self.checkpoint else -1,
             committed=self.committed,
             segments=len(self.segments),
@@ -130,6 +132,9 @@ class Replica:
             base_index=self.base_index,
             applied=self.applied,
             units_due=self.units_due,
+            node=identity.node if identity else "",
+            voters=",".join(self.members.voters),
+            voters_since=self.members.since,
         )
 
 
@@ -274,6 +279,7 @@ def _open_replica(files: Files, place: _Place) -> Replica:
     segment_size = identity.segment_size if identity else max(sizes, default=0)
     begins = _read_begins(files, directory, name, problems)  # after the segments: a live node says so first
     snapshots = tuple(_list_snapshots(files, directory, name, problems))
+    members = _read_members(files, directory, name, identity, checkpoint, problems)
     first = segments[0].first_index if segments else None
     return Replica(
         name=name,
@@ -294,6 +300,7 @@ def _open_replica(files: Files, place: _Place) -> Replica:
         snapshots=snapshots,
         begins=begins,
         units_due=_units_due(files, directory, name, index_end, segments, begins),
+        members=members,
     )
 
 
@@ -404,6 +411,22 @@ def _read_identity(files: Files, directory: str, name: str, problems: list[Findi
         text = f"{directory} says that it is the store of node {identity.node}"
         problems.append(finding("MISPLACED", name, text))
     return identity
+
+
+def _read_members(
+    files: Files,
+    directory: str,
+    name: str,
+    identity: Identity | None,
+    checkpoint: Checkpoint | None,
+    problems: list[Finding],
+) -> Members:
+    """The founders when the file cannot be believed, which is a problem."""
+    try:
+        return read_members(files, directory, identity, checkpoint.committed_index if checkpoint else -1)
+    except CorruptFile as error:
+        problems.append(finding("IDENTITY", name, f"members file: {error}"))
+        return Members(-1, tuple(sorted(identity.members if identity else ())))
 
 
 def _list_segments(files: Files, data: str, name: str, problems: list[Finding]) -> Iterator[Segment]:

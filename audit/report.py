@@ -64,6 +64,20 @@ class Report:
     findings: list[Finding]
     seconds: float = 0.0
     kept: Kept | None = None
+    members: int = 0
+    """Voters of the group, 0 when no replica says."""
+
+    @property
+    def not_audited(self) -> list[str]:
+        """Members of the group that were not looked at, as nobody gave them."""
+        names = (found.replica for found in self.findings if found.code == "NOT_AUDITED")
+        return [name for each in names for name in each.split(",")]
+
+    @property
+    def scope(self) -> str:
+        """How many members were looked at, for people; empty when it is all of them, or not known."""
+        seen = min(len(self.replicas), self.members - len(self.not_audited))  # others may be unreachable
+        return f"{seen} of {self.members} members" if self.not_audited else ""
 
     @property
     def severity(self) -> Severity:
@@ -98,6 +112,7 @@ class Report:
             "verdict": VERDICTS[self.severity],
             "exit_code": self.exit_code,
             "replicas": self.replicas,
+            "members": self.members,
             "compared_up_to": self.compared_up_to,
             "entries": self.entries,
             "findings": [found.as_json() for found in self.ordered()],
@@ -168,6 +183,8 @@ class Report:
             yield self.kept.text()
             yield from (f"not kept: {problem}" for problem in self.kept.problems)
             yield ""
+        if self.scope:
+            yield f"looked at {self.scope}, not at {', '.join(self.not_audited)}"
         yield self.last_line()
 
 

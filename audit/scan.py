@@ -16,7 +16,7 @@ import numpy as np
 
 from audit.digests import BLOCK_ENTRIES, BlockDigests
 from audit.entries import BODY_DAMAGED, UNREADABLE, Columns, Entry
-from audit.findings import Finding, QueueFilesRow, Row, SegmentRow, SnapshotRow, finding
+from audit.findings import Finding, KeyFileRow, QueueFilesRow, Row, SegmentRow, SnapshotRow, finding
 from audit.index_units import IndexCheck, IndexUnits
 from audit.key_index import KeyCheck, check_file, open_key_files
 from audit.layout import Replica, SegmentTask, log_start, peek_first_index
@@ -378,6 +378,9 @@ def _key_files(files: Files, replica: Replica) -> Iterator[Row]:
     for problem in problems:
         yield finding("KEY_INDEX", replica.name, problem)
     for key_file in key_files:
+        header, name = key_file.header, key_file.path.rpartition("/")[2]
+        positions = (header.begin_position, header.end_position)
+        yield KeyFileRow(replica.name, name, *positions, key_file.units)
         yield from check_file(files, replica.name, key_file)
 
 

@@ -142,7 +142,8 @@ def joined(groups: Sequence[Group], reports: Sequence[Report]) -> Report:
         together.findings.extend(
             found._replace(replica=_prefixed(group, found.replica)) for found in report.findings
         )
-    return replace(together, seconds=sum(report.seconds for report in reports))
+    members = sum(report.members for report in reports)
+    return replace(together, seconds=sum(report.seconds for report in reports), members=members)
 
 
 def _prefixed(group: Group, replicas: str) -> str:

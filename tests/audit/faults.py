@@ -5,6 +5,7 @@ Used by the audit's own tests and by those of the Spark audit, so that both engi
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,6 +288,10 @@ def _queue_lag(stores: list[Path], log: Log) -> None:
     path.write_bytes(path.read_bytes()[: -7 * UNIT_SIZE])
 
 
+def _queues_lost(stores: list[Path], log: Log) -> None:
+    shutil.rmtree(stores[2] / "consumequeue")
+
+
 def _blank_tail(stores: list[Path], log: Log) -> None:
     last = [entry for entry in log.entries if entry.pos < SEGMENT_SIZE][-1]
     patch(stores[0], last.pos + last.size, bytes(8))
@@ -474,6 +479,7 @@ FAULTS = [
     Fault("dangling ConsumeQueue unit", _queue_dangling, ("QUEUE_DANGLING",), 1),
     Fault("ConsumeQueue without messages", _queue_without_messages, ("QUEUE_DANGLING",), 1),
     Fault("lagging ConsumeQueue", _queue_lag, (), 0, ("QUEUE_LAG",)),
+    Fault("lost ConsumeQueues", _queues_lost, ("QUEUE_BEHIND",), 1),
     Fault("lost blank tail", _blank_tail, ("BLANK_TAIL",), 1),
     Fault("wrong blank size", _blank_size, ("BLANK_TAIL",), 1),
     Fault("falling term", _term_falls, ("TERM_REGRESSION",), 3),

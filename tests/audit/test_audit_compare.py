@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from audit.findings import Severity
 from audit.local import audit_sources
 from audit.replicas import Look, StoreSource
 from audit.report import Report
+from formats.store_files import encode_json
 from runtime.env import production_env
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, SWAPS, Fault, message_index
@@ -159,3 +161,50 @@ def test_what_is_listed_while_a_group_grows_lacks_nothing(
     report = asyncio.run(audit_sources(env, sources))
     env.workers.close()
     assert [found.code for found in report.findings if found.severity > Severity.INFO] == []
+
+
+def test_members_that_were_not_given_are_named(log: Log, tmp_path: Path) -> None:
+    stores = write_group(log, tmp_path)
+    report = audit(stores[:2])
+    assert [(found.code, found.replica) for found in report.findings] == [("NOT_AUDITED", "n2")]
+    assert (report.exit_code, report.members, report.scope) == (0, 3, "2 of 3 members")
+    assert "looked at 2 of 3 members, not at n2" in list(report.lines())
+    page = report.page("now")
+    assert "Everything that is committed was read on 2 of 3 members, and these agree. Not on n2." in page
+    assert "every replica" not in page
+    flip(stores[0], log.entries[700], 60)
+    assert "(of 2 of 3 members)" in audit(stores[:2]).page("now")
+    assert "not at n2" not in "\n".join(audit(stores[:1]).lines()), "one store is not compared"
+
+
+CHANGED = {
+    "n0": {"role": "voter"},
+    "n1": {"role": "voter"},
+    "n5": {"role": "voter"},
+    "n6": {"role": "learner"},
+}
+
+
+@pytest.mark.parametrize(
+    ("members", "absent"),
+    [(CHANGED, ["n5"]), (dict.fromkeys(("n0", "n1"), "i"), []), (dict.fromkeys("abc", "i"), ["a", "b", "c"])],
+)
+def test_the_newest_committed_configuration_says_who_belongs_to_the_group(
+    members: dict[str, object], absent: list[str], log: Log, tmp_path: Path
+) -> None:
+    stores = write_group(log, tmp_path)[:2]
+    last = log.entries[-1].index
+    versions = ((last + 1, {"z": "i"}), (last, members), (5, {"y": "i"}))
+    copies = [(index, 1, msgpack.packb({"members": each}).hex()) for index, each in versions]
+    path = stores[1] / "dledger-n1" / "members"  # the other one does not know it yet
+    path.write_bytes(encode_json({"copies": copies, "indexes": []}))
+    report = audit(stores)
+    assert report.not_audited == absent
+    assert report.exit_code == 0
+
+
+@pytest.mark.parametrize("value", [{"copies": [[1, 1, "zz"]]}, {"copies": [[1, 1, "c0"]]}, {"copies": 5}])
+def test_a_members_file_that_cannot_be_believed(value: dict[str, object], log: Log, tmp_path: Path) -> None:
+    stores = write_group(log, tmp_path)
+    (stores[1] / "dledger-n1" / "members").write_bytes(encode_json(value))
+    assert [(found.code, found.replica) for found in audit(stores).findings] == [("IDENTITY", "n1")]

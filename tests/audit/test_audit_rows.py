@@ -12,6 +12,7 @@ from audit.findings import (
     BlockRow,
     BoundRow,
     FlatRow,
+    KeyFileRow,
     QueueFilesRow,
     QueueRow,
     ReplicaRow,
@@ -44,6 +45,7 @@ def test_every_row_survives_the_flat_shape() -> None:
         BlockRow("n0", 4, 1024, -5, 1 << 62),
         QueueRow("n0", 0, "topic", 1, 5, 9),
         QueueFilesRow("n0", "topic", 1, 0, 10, 900),
+        KeyFileRow("n0", "20240305101112000", 48, 900, 12),
         SnapshotRow("n0", 65536, 20, "abc"),
         BoundRow("n0", -1, "g", "i", 9, 0, -1, -1, 1_700_000_000_000, 0, 1, 1024, (0, 65536)),
     ]

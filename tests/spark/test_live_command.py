@@ -74,11 +74,11 @@ def test_several_groups_become_one_report() -> None:
     groups = [Group(name, (StoreSource(f"/{name}", files),)) for name in ("a", "b")]
     replica = {"replica": "n0", "entries": 7}
     reports = [
-        Report([replica], 5, [finding("DIVERGENT_COMMITTED", "n0,n1", "x")], 1.5),
-        Report([dict(replica)], 3, [finding("BELOW_QUORUM", "", "y")], 2.0),
+        Report([replica], 5, [finding("DIVERGENT_COMMITTED", "n0,n1", "x")], 1.5, members=3),
+        Report([dict(replica)], 3, [finding("BELOW_QUORUM", "", "y")], 2.0, members=3),
     ]
     together = joined(groups, reports)
     assert [each["replica"] for each in together.replicas] == ["a/n0", "b/n0"]
     assert [found.replica for found in together.findings] == ["a/n0,a/n1", "b"]
-    assert (together.compared_up_to, together.seconds) == (3, 3.5)
+    assert (together.compared_up_to, together.seconds, together.members) == (3, 3.5, 6)
     assert joined(groups[:1], reports[:1]) is reports[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from audit.report import Kept
 from bench.big_store import write_big_group
 from bench.spark_audit import audits, damaged_copy
 from runtime.files import OsFiles
+from tests.audit.apache_store import apache_log, write_apache_group
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, by_names
 from tests.audit.store_builder import Log, sample_log, write_group
@@ -48,7 +50,7 @@ MIXES = (
     ("flipped body byte", "rewritten committed entry", "wrong ConsumeQueue unit", "poisoned"),
     ("rot and a deleted segment", "wrong index unit", "lagging ConsumeQueue"),
     ("flipped kind", "flipped first header of a segment", "torn tail"),
-    ("uncommitted tail of another term", "flipped magic"),
+    ("uncommitted tail of another term", "flipped magic", "lost ConsumeQueues"),
     ("the same flip everywhere", "unreadable segment"),
 )
 
@@ -64,6 +66,20 @@ def test_faults_are_reported_alike(spark: Any, names: tuple[str, ...], log: Log,
     assert ours == local
     found = {str(item["code"]) for item in ours["findings"]}  # type: ignore[attr-defined]
     assert found.issuperset(code for fault in faults for code in fault.codes)
+
+
+def test_derived_files_and_members_are_compared_alike(spark: Any, log: Log, tmp_path: Path) -> None:
+    stores = write_apache_group(apache_log(), tmp_path / "apaches")
+    shutil.rmtree(stores[0] / "index")
+    max((stores[1] / "index").iterdir()).unlink()
+    shutil.rmtree(stores[2] / "consumequeue")
+    ours, local = both(spark, stores)
+    assert ours == local
+    found = [(item["code"], item["replica"]) for item in ours["findings"]]  # type: ignore[attr-defined]
+    assert found == [("KEY_BEHIND", "n0"), ("KEY_BEHIND", "n1"), ("QUEUE_BEHIND", "n2")]
+    ours, local = both(spark, write_group(log, tmp_path / "ours")[:2])
+    assert ours == local
+    assert [item["code"] for item in ours["findings"]] == ["NOT_AUDITED"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
