@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
 
 from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from client import Message, MessageQueue, NoBroker, OutcomeUnknown, SendFailed, SendResult, SendStatus
