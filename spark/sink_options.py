@@ -20,6 +20,18 @@ OPTIONS = {
     "dedupId": "true (default): every message carries a DEDUP_ID that a repeat has, too",
 }
 """Name -> what it means."""
+QUORUM_ONLY = (
+    "there is nothing to choose: a row is written when a quorum of its broker group has acknowledged it: "
+    "leave it out"
+)
+NO_DELAY = "the brokers cannot deliver later, a message is there for consumers at once: leave it out"
+REFUSED = {
+    "path": "only live brokers can be written to: give servers, NameServers",
+    "acks": QUORUM_ONLY,
+    "kafka.acks": QUORUM_ONLY,
+    "delayLevel": NO_DELAY,
+}
+"""What other sinks have and this one has not -> what it does instead, and what to do."""
 ALIASES = {"nameServer": "servers", "namesrvAddr": "servers", "kafka.bootstrap.servers": "servers"}
 SPARK_OWN = ("checkpointLocation", "queryName")
 """Spark hands these on, though they are for itself."""
@@ -82,11 +94,12 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
     """Options by their right names."""
     by_lower = {name.lower(): name for name in (*OPTIONS, *SPARK_OWN)}
     by_lower |= {alias.lower(): name for alias, name in ALIASES.items()}
+    refused = {name.lower(): reason for name, reason in REFUSED.items()}
     given: dict[str, str] = {}
     for name, value in options.items():
         known = by_lower.get(name.lower())
-        if known is None and name.lower() == "path":
-            raise BadOption("option path: only live brokers can be written to: give servers, NameServers")
+        if name.lower() in refused:
+            raise BadOption(f"option {name}: {refused[name.lower()]}")
         if known is None:
             raise BadOption(f"unknown option {name!r}{did_you_mean(name, [*OPTIONS, *ALIASES])}")
         if known in given:
@@ -100,7 +113,7 @@ def check_columns(columns: Sequence[tuple[str, str]], topic: str) -> tuple[str, 
     names = tuple(name.lower() for name, _ in columns)
     for name, (written, kind) in zip(names, columns, strict=True):
         if name == "delaylevel":
-            raise BadOption("column delayLevel: the brokers cannot deliver later: leave the column out")
+            raise BadOption(f"column {written}: {NO_DELAY}")
         if name not in COLUMNS:
             raise BadOption(f"unknown column {written!r}{did_you_mean(written, list(COLUMNS))}")
         if kind not in COLUMNS[name]:

@@ -14,6 +14,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("spark") is not None:
+        pytest.importorskip("pyspark")
+
+
 @pytest.fixture
 def unused_tcp_ports() -> Callable[[int], list[int]]:
     """Ports of 127.0.0.1 that nobody listened on a moment ago."""

@@ -108,11 +108,13 @@ class Reader:
             bounds = queue.bounds
             return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, bounds.min, bounds.next)
         chosen: list[tuple[int, int]] = []
+        first = offset
         total = 0
         for position, length, code in UNIT.iter_unpack(units):
             if codes is None or code in codes:
                 if chosen and (total + length > size or len(chosen) == count):
                     break
+                first = first if chosen else offset
                 chosen.append((position, length))
                 total += length
             offset += 1
@@ -121,9 +123,9 @@ class Reader:
         except ValueError:
             if chosen[0][0] >= self._log.begin_pos:
                 raise
-            # The log does not hold them any more: retention was faster.
+            # The log does not hold the first any more, as retention was faster; those behind it may be there.
             bounds = queue.bounds
-            following = max(offset - len(chosen) + 1, bounds.min)
+            following = max(first + 1, bounds.min)
             return GetResult(GetStatus.MESSAGE_WAS_REMOVING, following, bounds.min, bounds.next)
         return _found(queue, offset, parts, total)
 

@@ -195,11 +195,15 @@ def columns_in(data: bytes) -> Columns:
     return SegmentWalker(START, len(data), LAST).feed(data, True)
 
 
-TEXTS = pytest.mark.parametrize("texts_of", [taken_texts, padded_texts], ids=["pyarrow", "numpy"])
 Texts = Callable[[bytes, Records], PropertyTexts]
 
 
-@TEXTS
+@pytest.fixture(params=["pyarrow", "numpy"])
+def texts_of(request: pytest.FixtureRequest) -> Texts:
+    pytest.importorskip(request.param)
+    return taken_texts if request.param == "pyarrow" else padded_texts
+
+
 def test_queues_and_tags_of_records(texts_of: Texts) -> None:
     data = SEGMENTS["ours"]
     columns = columns_in(data)
@@ -224,7 +228,6 @@ def test_queues_and_tags_of_records(texts_of: Texts) -> None:
         assert (data[at : at + size], chosen.queue_id[number]) == (topic, queue_id)
 
 
-@TEXTS
 @pytest.mark.parametrize(
     "properties",
     [

@@ -12,6 +12,7 @@ import pytest
 from audit.command import run
 from tests.audit.faults import by_names
 from tests.audit.store_builder import Log, sample_log, write_group, write_store
+from tests.uninstalled import run_module_without
 
 
 @pytest.fixture(scope="module")
@@ -111,26 +112,9 @@ def test_a_crash_does_not_look_like_warnings() -> None:
     assert "boom" in done.stderr
 
 
-HIDING = """
-import sys
-class Hiding:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == {hidden!r}:
-            raise ImportError("not installed: " + name)
-sys.meta_path.insert(0, Hiding())
-sys.argv = ["audit", *{arguments!r}]
-import runpy
-runpy.run_module("audit", run_name="__main__", alter_sys=True)
-"""
-
-
 def run_without(hidden: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`python -m audit` where a library is not installed."""
-    program = HIDING.format(hidden=hidden, arguments=list(arguments))
-    root = Path(__file__).parents[2]
-    return subprocess.run(
-        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
-    )
+    return run_module_without([hidden], "audit", *arguments)
 
 
 def test_a_base_install_audits_without_pyarrow(log: Log, tmp_path: Path) -> None:
@@ -150,7 +134,7 @@ def test_a_base_install_audits_without_pyarrow(log: Log, tmp_path: Path) -> None
 def test_a_library_that_is_missing_is_no_verdict(tmp_path: Path) -> None:
     done = run_without("numpy", "verify", str(tmp_path))
     assert done.returncode == 4
-    assert "not installed: numpy" in done.stderr
+    assert "No module named 'numpy'" in done.stderr
 
 
 @pytest.mark.parametrize(

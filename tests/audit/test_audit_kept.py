@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("fsspec")
+pytest.importorskip("pyarrow")
+
 from fsspec.implementations.memory import MemoryFileSystem
 
 from audit.command import run

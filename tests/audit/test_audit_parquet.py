@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow")
+
 from audit.compare import analyse, split_blocks
 from audit.digests import differing, merge
 from audit.findings import BoundRow, FlatRow, Row, finding, flatten

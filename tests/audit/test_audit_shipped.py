@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow")
+
 from audit.findings import Severity
 from audit.local import audit_sources
 from audit.replicas import ReplicaSource, StoreSource
@@ -23,8 +25,6 @@ from runtime.paced import Pace
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, Fault, by_names
 from tests.audit.store_builder import Log, cut_after, sample_log, segment_path, write_group, write_store
-
-pytest.importorskip("pyarrow")
 
 
 class Clock(SystemWallClock):

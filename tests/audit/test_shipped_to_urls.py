@@ -13,6 +13,11 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("fsspec")
+pytest.importorskip("pyarrow")
+
+import fsspec
+
 from audit.local import audit_sources
 from audit.replicas import ReplicaSource
 from audit.report import Report
@@ -27,9 +32,6 @@ from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.store_builder import SEGMENT_SIZE, Log, cut_after, segment_path, write_group
 from tests.audit.test_audit_shipped import directories, env, log, until
-
-pytest.importorskip("pyarrow")
-fsspec = pytest.importorskip("fsspec")
 
 __all__ = ["env", "log"]  # fixtures
 

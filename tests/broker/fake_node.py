@@ -52,7 +52,7 @@ class FakeLog:
 
     async def read(self, pos: int, size: int) -> bytes:
         await asyncio.sleep(0.001)
-        if pos < 0 or pos + size > len(self.data) or self._crosses(pos, size):
+        if pos < self.begin_pos or pos + size > len(self.data) or self._crosses(pos, size):
             raise ValueError("not in the log")
         return bytes(self.data[pos : pos + size])
 

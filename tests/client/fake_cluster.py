@@ -173,12 +173,17 @@ class FakeBroker:
     def _pull(self, connection: Connection, request: Request) -> None:
         header = request.header(PullMessageHeader)
         queue = self.cluster.queue(header.topic, header.queueId)
+        lowest = self.cluster.lowest.get((header.topic, header.queueId), 0)
         ext = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(header.queueOffset),
-            "minOffset": "0",
+            "minOffset": str(lowest),
             "maxOffset": str(len(queue)),
         }
+        if header.queueOffset < lowest:
+            ext["nextBeginOffset"] = str(lowest)
+            connection.respond(request, ResponseCode.PULL_OFFSET_MOVED, ext=ext, remark="OFFSET_TOO_SMALL")
+            return
         if header.queueOffset > len(queue):
             ext["nextBeginOffset"] = str(len(queue))
             connection.respond(request, ResponseCode.PULL_OFFSET_MOVED, ext=ext)
@@ -199,7 +204,9 @@ class FakeBroker:
         connection.respond(request, 0, ext={"offset": str(len(queue))})
 
     def _min_offset(self, connection: Connection, request: Request) -> None:
-        connection.respond(request, 0, ext={"offset": "0"})
+        header = request.header(QueueHeader)
+        lowest = self.cluster.lowest.get((header.topic, header.queueId), 0)
+        connection.respond(request, 0, ext={"offset": str(lowest)})
 
     def _search(self, connection: Connection, request: Request) -> None:
         header = request.header(SearchOffsetHeader)
@@ -285,6 +292,8 @@ class FakeCluster:
         """The leader as the NameServer knows it."""
         self.brokers = [FakeBroker(self, number) for number in range(nodes)]
         self.queues: dict[tuple[str, int], list[Stored]] = {}
+        self.lowest: dict[tuple[str, int], int] = {}
+        """Offsets of the oldest messages that retention left, where it took some."""
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.given_back: list[ConsumerSendMsgBackHeader] = []
         self.takes_back = True

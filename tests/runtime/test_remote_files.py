@@ -14,6 +14,11 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("fsspec")
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem
+
 from runtime import remote_files
 from runtime.files import Files, OsFiles
 from runtime.publish import read_file, replace_file
@@ -30,9 +35,6 @@ from runtime.remote_files import (
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group
-
-fsspec = pytest.importorskip("fsspec")
-from fsspec.asyn import AsyncFileSystem  # noqa: E402 - may be missing
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
+
 from runtime.files import OsFiles
 from spark.commands.shell import parser
 from spark.commands.source_arguments import source_of

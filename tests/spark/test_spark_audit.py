@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
 from audit.digests import BLOCK_ENTRIES
 from audit.kept import Keep
 from audit.replicas import StoreSource

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
 from audit.findings import Severity
 from audit.replicas import StoreSource
 from audit.shipped import ShippedSource

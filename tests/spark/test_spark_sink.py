@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
 
 from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from client import Message, MessageQueue, NoBroker, OutcomeUnknown, SendFailed, SendResult, SendStatus
@@ -42,6 +44,12 @@ def test_options_have_defaults_aliases_and_any_case() -> None:
         ({"servers": SERVERS, "tpoic": "T"}, "unknown option 'tpoic': did you mean 'topic'"),
         ({"servers": SERVERS, "dedupeId": "true"}, "did you mean 'dedupId'"),
         ({"servers": SERVERS, "path": "/store"}, "option path: only live brokers"),
+        ({"servers": SERVERS, "acks": "1"}, "option acks: .* when a quorum of its broker group has ack"),
+        ({"servers": SERVERS, "kafka.acks": "all"}, "option kafka.acks: .* a quorum .*: leave it out"),
+        (
+            {"servers": SERVERS, "delaylevel": "3"},
+            "option delaylevel: the brokers cannot .* leave",
+        ),
         ({"servers": SERVERS, "nameServer": SERVERS}, "option servers is given twice"),
         ({"servers": SERVERS, "topic": "a b"}, "option topic: .* holds ' '"),
         ({"servers": SERVERS, "topic": ""}, "option topic: .* empty"),

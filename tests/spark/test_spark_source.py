@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
+import lz4.frame
 import pytest
 
 from formats.entry import Kind
+from formats.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from tests.audit.store_builder import Log, flip, sample_log, write_group, write_store
 
 pytestmark = pytest.mark.spark
@@ -50,6 +53,26 @@ def test_topics_and_columns_can_be_chosen(spark: Any, store: Path) -> None:
     rows = frame.collect()
     assert rows and {row.topic for row in rows} == {"payments"}
     assert max(row.logIndex for row in rows) <= 99
+
+
+def test_compressed_bodies_are_plain_in_the_frame(spark: Any, tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    streamed = zstandard.ZstdCompressor().compressobj()  # as zstd-jni streams: no size in the frame
+    plain = [b"%d, some body " % number * 100 for number in range(6)]
+    stored = [
+        (plain[0], 0),
+        (zlib.compress(plain[1]), COMPRESSED),  # of producers that know no other kind
+        (zlib.compress(plain[2]), COMPRESSED | COMPRESSION_ZLIB),
+        (lz4.frame.compress(plain[3]), COMPRESSED | COMPRESSION_LZ4),
+        (zstandard.ZstdCompressor().compress(plain[4]), COMPRESSED | COMPRESSION_ZSTD),
+        (streamed.compress(plain[5]) + streamed.flush(), COMPRESSED | COMPRESSION_ZSTD),
+    ]
+    log = Log()
+    log.open_term(1)
+    for body, sys_flag in stored:
+        log.message("packed", body, sys_flag=sys_flag)
+    rows = read(spark, str(write_store(log, tmp_path / "n0"))).orderBy("offset").collect()
+    assert [(row.offset, bytes(row.value)) for row in rows] == list(enumerate(plain))
 
 
 def test_of_several_replicas_messages_come_once(spark: Any, log: Log, tmp_path: Path) -> None:

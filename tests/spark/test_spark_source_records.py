@@ -6,15 +6,16 @@ import zlib
 
 import pytest
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 
-import lz4.frame  # noqa: E402
-import numpy as np  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+import lz4.frame
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from formats.properties import KEYS, TAGS, decode_properties, encode_properties  # noqa: E402
-from formats.record import (  # noqa: E402
+from formats.properties import KEYS, TAGS, decode_properties, encode_properties
+from formats.record import (
     BORN_HOST_V6,
     COMPRESSED,
     COMPRESSION_LZ4,
@@ -24,9 +25,9 @@ from formats.record import (  # noqa: E402
     decode_record,
     encode_record,
 )
-from spark.bodies import CorruptBody, decompress  # noqa: E402
-from spark.records import Records, decode, slices  # noqa: E402
-from spark.texts import parse_properties  # noqa: E402
+from spark.bodies import CorruptBody, decompress
+from spark.records import Records, decode, slices
+from spark.texts import parse_properties
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), max_size=12)
 RAW_PROPERTIES = st.text(st.sampled_from("ab\x01\x02é"), max_size=40)

@@ -8,12 +8,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("fsspec")
+
+import fsspec
 
 from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, Kind
 from formats.record import SYSTEM_TOPIC
 from formats.state import GroupConfig, TopicConfig, offsets_op
+from spark.messages import CorruptMessage
 from tests.audit.store_builder import (
     SEGMENT_SIZE,
     Log,
@@ -25,10 +30,6 @@ from tests.audit.store_builder import (
     write_store,
 )
 from tests.spark.views_kit import messages_of, place, places_of, planned, record_of, rows_of, view
-
-pytest.importorskip("pyspark")
-
-from spark.messages import CorruptMessage
 
 pytestmark = pytest.mark.spark
 

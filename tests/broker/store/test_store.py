@@ -440,6 +440,30 @@ def test_a_read_that_spans_segments_skips_nothing(tmp_path: Path) -> None:
     run(test)
 
 
+def test_messages_behind_one_that_goes_while_it_is_read_are_not_passed_over(tmp_path: Path) -> None:
+    """With a filter others lie between those that are wanted; it was counted as if none did."""
+
+    async def test() -> None:
+        store = Store(tmp_path)
+        store.log.segment_size = 1000
+        await store.open()
+        for number in range(20):
+            if number == 4:
+                store.log.roll()
+                behind = store.log.end_pos
+            store.message(tags="A" if number in (0, 4) else "B")
+            store.apply()
+        store.log.cold_below = store.log.end_pos
+        store.log.begin_pos = behind
+        wanted = {java_hash("A")}
+        gone = await store.reader.get_cold("T", 0, 0, 32, 1 << 20, wanted)
+        assert (gone.status, gone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 1)
+        found = await store.reader.get_cold("T", 0, gone.next_offset, 32, 1 << 20, wanted)
+        assert [record.body for record in decode_records(b"".join(found.parts))] == [b"T0-4"]
+
+    run(test)
+
+
 def test_queue_files_roll(tmp_path: Path) -> None:
     async def test() -> None:
         store = Store(tmp_path, hot_units_queue=4)

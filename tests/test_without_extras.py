@@ -1,0 +1,62 @@
+"""What a base install does without: the packages of the extras `spark` and `s3`."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from tests.uninstalled import ROOT, run_module_without, run_without
+
+NEED_AN_EXTRA = ("audit/kept.py", "audit/parquet.py", "audit/report_table.py", "audit/shipped.py")
+"""Modules that cannot be imported without one; whoever does it says what to install. All of spark/ may."""
+
+FOLDERS = ("tests/audit", "tests/bench", "tests/cluster", "tests/interop", "tests/runtime", "tests/spark")
+"""Of the tests that use extras. All of them together are collected in more than twice the time."""
+
+IMPORT_ALL = """
+from importlib import import_module
+for name in sys.argv[1:]:
+    try:
+        import_module(name)
+    except ImportError as error:
+        print(name, error)
+"""
+
+
+def packages_of_extras() -> list[str]:
+    """Names of the modules, which are those of the packages."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    names = {re.split(r"\W", text)[0] for extra in ("spark", "s3") for text in extras[extra]}
+    assert {"pyspark", "pyarrow", "s3fs"} <= names
+    return sorted(names)
+
+
+def modules() -> list[Path]:
+    """What a base install consists of, without what runs when it is imported."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    packages = [pattern.rstrip("*") for pattern in project["include"] if pattern != "spark*"]
+    found = [path.relative_to(ROOT) for package in packages for path in (ROOT / package).rglob("*.py")]
+    return sorted(path for path in found if path.name != "__main__.py")
+
+
+def test_only_the_modules_that_say_so_need_an_extra() -> None:
+    names = {".".join(path.with_suffix("").parts): path.as_posix() for path in modules()}
+    assert len(names) > 200, "no module found: the test looks in the wrong place"
+    done = run_without(packages_of_extras(), IMPORT_ALL, *sorted(names))
+    assert done.returncode == 0, done.stderr
+    failed = {names[line.split()[0]]: line for line in done.stdout.splitlines()}
+    assert tuple(sorted(failed)) == NEED_AN_EXTRA, done.stdout
+
+
+def test_tests_are_collected_or_skipped_with_the_reason() -> None:
+    packages = packages_of_extras()
+    arguments = ("--collect-only", "-rs", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "", *FOLDERS)
+    done = run_module_without(packages, "pytest", *arguments)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    skipped = dict(re.findall(r"^SKIPPED \[\d+\] (\S+):\d+: (.+)$", done.stdout, re.MULTILINE))
+    assert "tests/audit/test_audit_kept.py" in skipped and "tests/spark/test_spark_sink.py" in skipped
+    for module, reason in skipped.items():
+        missing = re.search(r"No module named '(\w+)", reason)
+        assert missing and missing[1] in packages, f"{module}: {reason}"
