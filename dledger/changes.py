@@ -298,6 +298,12 @@ class Changes:
         mine = voter == self._config.self_id
         return mine or (self._peers.connected(voter) and self._events.elector.heard(voter, since))
 
+    def _commits_without(self, node: str) -> bool:
+        """Whether the voters that are here, with their own stores, are a majority of all but this one."""
+        rest = [voter for voter in self._members.voters if voter != node]
+        here = [v for v in rest if v == self._config.self_id or self._membership.acknowledges(v)]
+        return len(here) > len(rest) // 2
+
     def _incarnation(self, node: str) -> str:
         hello = self._peers.dialled_hello(node)
         return (
@@ -332,6 +338,10 @@ class Changes:
             if not incarnation or not self.caught_up(peer):
                 continue
             lost = current.members[peer].role is MemberRole.VOTER
+            if lost and not self._commits_without(peer):
+                # In force at once and never committed, it would keep the old store, come back, from helping.
+                self._remark(f"{peer}: its store is lost, and without it no majority of the voters is here")
+                continue
             try:
                 if lost:
                     self._append(lambda peer=peer: current.demoted(peer))  # type: ignore[misc]

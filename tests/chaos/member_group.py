@@ -247,3 +247,23 @@ class MemberGroup:
         for number in range(count):
             last = self.command(lambda client, number=number: client.append(b"some %d" % number))
         return last
+
+    def fill(self, leader: str, count: int, size: int) -> int:
+        """Append bodies of `size` bytes on the leader, as fast as its limits allow; index of the last one."""
+        indexes: list[int] = []
+        node = self.nodes[leader]
+
+        def seal() -> None:
+            appender = node.appender
+            assert appender is not None
+            for _ in range(20):
+                if appender.room and len(indexes) < count:
+                    indexes.append(appender.add_system(bytes(size), 1, Kind.RAW))
+
+        while len(indexes) < count:
+            process = self.world.nodes[leader].process
+            assert process is not None
+            process.loop.call_soon(seal)
+            self.world.run_for(0.005)
+        self.world.run_until(lambda: node.commit_index >= indexes[-1], 5)
+        return indexes[-1]

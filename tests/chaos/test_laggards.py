@@ -10,27 +10,6 @@ from dledger.messages import Code
 BODY = bytes(8000)
 
 
-def fill(group: MemberGroup, leader: str, count: int) -> int:
-    """Append `count` bodies on the leader, as fast as the pending limits allow; index of the last."""
-    indexes: list[int] = []
-    node = group.nodes[leader]
-
-    def seal() -> None:
-        appender = node.appender
-        assert appender is not None
-        for _ in range(20):
-            if appender.room and len(indexes) < count:
-                indexes.append(appender.add_system(BODY, 1, 4))
-
-    while len(indexes) < count:
-        process = group.world.nodes[leader].process
-        assert process is not None
-        process.loop.call_soon(seal)
-        group.world.run_for(0.005)
-    group.world.run_until(lambda: node.commit_index >= indexes[-1], 5)
-    return indexes[-1]
-
-
 def lagging(world: World, **settings: int) -> tuple[MemberGroup, str, str, str]:
     group = MemberGroup(
         world,
@@ -53,7 +32,7 @@ def test_appends_are_not_refused_for_one_slow_follower() -> None:
     with World(1) as world:
         group, leader, near, far = lagging(world)
         writer = Writer(group, "writer")
-        last = fill(group, leader, 300)  # 2.4 MB: ten times what may be pending
+        last = group.fill(leader, 300, len(BODY))  # 2.4 MB: ten times what may be pending
         assert group.nodes[leader].commit_index >= last
         assert writer.unknown == 0 and writer.longest_pause() < 0.1
         assert group.nodes[far].log.last_index < 50
@@ -71,7 +50,7 @@ def test_a_laggard_is_refilled_at_its_quota_and_the_writers_do_not_notice() -> N
     with World(2) as world:
         group, leader, _, far = lagging(world)
         writer = Writer(group, "writer", pause_s=0.02)
-        last = fill(group, leader, 300)
+        last = group.fill(leader, 300, len(BODY))
         world.run_for(1.5)
         world.heal()
         began = world.time
@@ -95,7 +74,7 @@ def test_a_laggard_is_refilled_at_its_quota_and_the_writers_do_not_notice() -> N
 def test_a_laggard_that_the_quorum_needs_is_refilled_as_fast_as_it_can() -> None:
     with World(3) as world:
         group, leader, near, far = lagging(world)
-        last = fill(group, leader, 300)
+        last = group.fill(leader, 300, len(BODY))
         world.kill(near)
         world.heal()
         began = world.time

@@ -13,7 +13,7 @@ from dledger.client import DLedgerClient, RequestFailed
 from dledger.election.configuration import MemberRole
 from dledger.host import Role
 from dledger.links import PeerConnection
-from dledger.messages import Code, VoteRequest, VoteResponse, VoteResult
+from dledger.messages import Code, Health, VoteRequest, VoteResponse, VoteResult
 
 FIVE = ("n0", "n1", "n2", "n3", "n4")
 
@@ -401,6 +401,57 @@ def test_a_preferred_leader_that_cannot_keep_leadership_is_left_alone() -> None:
         terms.append(group.nodes["n1"].term)
         took = terms[1] - terms[0]
         assert took <= 8, f"{took} terms in 14 s"
+
+
+def test_leadership_is_not_given_to_a_preferred_node_that_lags() -> None:
+    """Its link carries less than is written: it is connected, answers and says that it is well."""
+    limit = 100_000
+    for seed in range(3):
+        with World(seed) as world:
+            group = MemberGroup(world, promote_lag_bytes=limit, push_bytes=8 * 1024, inflight_bytes=16 * 1024)
+            leader = group.await_leader()
+            chosen = next(name for name in group.founders if name != leader)
+            node = group.nodes[leader]
+            world.network.bandwidth(leader, chosen, 200_000)
+            group.fill(leader, 150, 8000)  # 1.2 MB
+            group.command(lambda client, chosen=chosen: client.prefer([chosen]))
+            lags = []
+            while group.leader() == leader and len(lags) < 1000:
+                held = group.nodes[chosen].log
+                lags.append(node.log.end_pos - held.end_of(held.durable_index))
+                assert node.changes.health(chosen) is Health.GOOD
+                world.run_for(0.02)
+            world.run_until(lambda group=group, chosen=chosen: group.leader() == chosen, 1)
+            assert max(lags) > 5 * limit and len(lags) * 0.02 > 3
+            assert lags[-1] <= limit, f"{lags[-1]} bytes were missing at the hand-over"
+            assert sum(lag <= limit for lag in lags) * 0.02 < 2, "nor kept waiting when it has caught up"
+            group.settle(group.founders)
+
+
+@pytest.mark.parametrize("what", ["full", "hanging"])
+def test_leadership_is_not_given_to_a_preferred_node_that_is_sick(what: str) -> None:
+    with World(12) as world:
+        group = MemberGroup(world, disk_stall_s=0.5, disk_check_s=0.5)
+        leader = group.await_leader()
+        chosen = next(name for name in group.founders if name != leader)
+        writer = Writer(group, "writer", pause_s=0.02)
+        world.run_for(1.0)
+        disk = world.nodes[chosen].disk
+        if what == "full":
+            disk.room(disk.used() * 20 // 19)  # 95 % used: there is room for all that is written here
+        else:
+            disk.hang()
+        world.run_for(1.5)
+        term = group.nodes[leader].term
+        before = len(writer.times)
+        group.command(lambda client: client.prefer([chosen]))
+        world.run_for(8.0)
+        assert group.nodes[leader].changes.health(chosen) is not Health.GOOD
+        assert group.leader() == leader and group.nodes[leader].term == term
+        assert writer.unknown == 0 and writer.longest_pause(before) < 0.1, "nor is it tried"
+        disk.mend()
+        world.run_until(lambda: group.leader() == chosen, 10)
+        group.settle(group.founders, writer)
 
 
 def test_members_are_listed_with_their_lag() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from chaos.sim import World
 from dledger.election.membership import encode_hello
+from dledger.links import PeerConnection
 from dledger.messages import Append, Heartbeat, Message, TimeoutNow, VoteRequest
 from dledger.node import Node
 from dledger.wire import HELLO, PROOF, encode_frame, encode_message
@@ -95,3 +96,106 @@ def test_nothing_that_a_stranger_sends_raises_a_term(seed: int) -> None:
             assert isinstance(refused, dict)
             causes |= refused
         assert sorted(causes) == ["cluster", "garbage", "group", "replay", "same id", "unknown peer"]
+
+
+class Tape:
+    """All that nodes write to connections which they dialled, as somebody on the wire sees it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._frames: dict[PeerConnection, list[bytes]] = {}
+        send = PeerConnection.send
+
+        def recorded(connection: PeerConnection, parts: list[bytes | memoryview]) -> None:
+            if connection.dialled is not None:
+                self._frames.setdefault(connection, []).append(b"".join(parts))
+            send(connection, parts)
+
+        monkeypatch.setattr(PeerConnection, "send", recorded)
+
+    def of(self, node: str) -> list[tuple[str, list[bytes]]]:
+        """(who was dialled, frames) of each connection of a node so far: hello first."""
+        mark = b"\xa4node" + bytes((0xA0 + len(node),)) + node.encode()  # of the hello's msgpack
+        return [(c.dialled or "", list(frames)) for c, frames in self._frames.items() if mark in frames[0]]
+
+
+async def send_for_a_while(env: Env, sent: list[tuple[str, bytes]], done: list[int]) -> None:
+    """Each of these to its node, over a connection that stays open for half a second."""
+    loop = asyncio.get_running_loop()
+    for name, data in sent:
+        transport, _ = await loop.create_connection(partial(Sender, data), name, 40911)
+        await asyncio.sleep(0.5)
+        transport.abort()
+        done.append(1)
+
+
+def play(world: World, sent: list[tuple[str, bytes]]) -> None:
+    done: list[int] = []
+    world.node("stranger")
+    world.restart("stranger", partial(send_for_a_while, sent=sent, done=done))
+    world.run_until(lambda: len(done) == len(sent), 2 * len(sent))
+
+
+def hand_over(group: node_group.Group, target: str) -> None:
+    leader = group.await_leader()
+    process = group.world.nodes[leader].process
+    assert process is not None
+    loop = process.loop
+    transfer = partial(group.nodes[leader]._leadership.transfer, target, 2.0)
+    loop.call_soon(lambda: loop.create_task(transfer(), name="hand-over"))
+    group.world.run_until(lambda: group.leader() == target, 5)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("seed", range(2))
+def test_what_a_leader_of_before_said_is_played_again(
+    seed: int, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With version 1, which has no nonce, it is believed to come from that node: and is out of date."""
+    with World(seed, settings=node_group.SETTINGS) as world:
+        tape = Tape(monkeypatch)
+        group = node_group.Group(world, protocol_max=version)
+        group.await_leader()
+        others = [name for name in node_group.NAMES if name != group.leader()]
+        hand_over(group, others[0])
+        last = group.append(others[0], [b"said by a leader of before"] * 5)
+        group.await_applied(node_group.NAMES, last)
+        hand_over(group, others[1])
+        last = group.append(others[1], [b"said since"] * 5)
+        group.await_applied(node_group.NAMES, last)
+        terms = {name: node.term for name, node in group.nodes.items()}
+        before = list(group.hosts[others[1]].entries)
+        recorded = tape.of(others[0])
+        assert {name for name, _ in recorded} == set(node_group.NAMES) - {others[0]}
+        pieces = [
+            (name, frames[0] + b"".join(part))
+            for name, frames in recorded
+            for part in ([], frames[1:], frames[1:][::-1], frames[-10:])
+        ]
+        assert max(len(data) for _, data in pieces) > 1000
+        play(world, pieces)
+        assert {name: node.term for name, node in group.nodes.items()} == terms
+        assert group.leader() == others[1] and group.hosts[others[1]].entries == before
+        refused = [node.status()["refused"] for node in group.nodes.values()]
+        replays = sum(causes.get("replay", 0) for causes in refused if isinstance(causes, dict))
+        assert (replays > 0) is (version == 2)
+        group.await_applied(node_group.NAMES, group.append(others[1], [b"still here"]))
+        assert len({group.hosts[name].digest for name in node_group.NAMES}) == 1
+
+
+@pytest.mark.parametrize("message", FORGED[1:3], ids=["vote in a hand-over", "heartbeat"])
+def test_a_forged_hello_of_version_1_raises_terms_and_loses_nothing(message: Message) -> None:
+    """Who has listened and writes messages of its own passes for a member: against that there is TLS."""
+    with World(5, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world)
+        leader = group.await_leader()
+        last = group.append(leader, [b"before"] * 5)
+        group.await_applied(node_group.NAMES, last)
+        before = list(group.hosts[leader].entries)
+        hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].my_hello()) | {"protocol": [1, 1]})
+        play(world, [(name, hello + frames(message)) for name in ("n0", "n2")])
+        assert max(node.term for node in group.nodes.values()) >= HIGH, "docs/protocol.md says that it can"
+        world.run_for(3)
+        group.await_applied(node_group.NAMES, group.append(group.await_leader(), [b"still here"]))
+        for name in node_group.NAMES:
+            assert group.hosts[name].entries[: len(before)] == before
+        assert len({group.hosts[name].digest for name in node_group.NAMES}) == 1
