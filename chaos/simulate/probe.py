@@ -54,6 +54,8 @@ class Probe(HostEvents):
         self._commit_checked = -1
         self._unopened: object = None
         self._term_on_disk = -1
+        self.cutting = False
+        """Whether the node is within a truncation: what it removes may be gone from the disk or not."""
         self.node: Node
 
     @property
@@ -79,8 +81,11 @@ class Probe(HostEvents):
 
         async def probed_truncate(index: int, resets: int | None = None) -> bool:
             if resets in (None, node.log.resets):
-                self.guarded(self._cut, index)
-            return await truncate(index, resets)
+                self.guarded(self._truncates, index)
+            self.cutting = True
+            done = await truncate(index, resets)
+            self.cutting = False
+            return done
 
         def probed_drop_before(base: LogBase) -> Coroutine[Any, Any, bool]:
             if base.index > self.machine.base.index:
@@ -235,10 +240,14 @@ class Probe(HostEvents):
             self._stage.appended(self.machine, entry)
             offset += size
 
+    def _truncates(self, index: int) -> None:
+        cuts = index in self.log
+        self._cut(index)
+        if cuts:
+            self._stage.cuts(self.machine)
+
     def _cut(self, index: int) -> None:
         node = self.node
-        if index in self.log:
-            self._stage.cuts(self.machine, index, self.log[index])
         self._cluster.cut(self.machine.store, index, self.log)
         if index <= node.commit_index:
             raise InvariantViolated(
@@ -265,10 +274,12 @@ class Probe(HostEvents):
             if not message.pre:
                 vote = self._term_is_durable(message.term, self.machine.name)
                 self._cluster.voted(store, message.term, vote, self.log)
+                self._cluster.told_term(store, message.term)
         elif isinstance(message, VoteResponse):
             if message.result is VoteResult.ACCEPT and not message.pre:
                 vote = self._term_is_durable(message.asked_term, peer)
                 self._cluster.voted(store, message.asked_term, vote, self.log)
+                self._cluster.told_term(store, message.asked_term)
             elif message.pre and message.result is VoteResult.REJECT_ALREADY_HAS_LEADER:
                 self._marks.reach("pre-vote refused by stickiness")
         elif isinstance(message, _TELLS_TERM):

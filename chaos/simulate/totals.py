@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from chaos.simulate.profiles import PROFILES
+from chaos.simulate.profiles import MET_IN, PROFILES
 from chaos.simulate.runner import LATENCY_BUCKETS_MS, Outcome
 
 MARKS_FROM_SEEDS = 100
-"""From this many seeds on, a coverage mark of the profiles that no seed reached fails the run."""
+"""From this many seeds on, a coverage mark of the profiles that no seed reached fails the run ..."""
+MET_IN_SEEDS = 10
+"""... if so many of them were of profiles that list it (or have the fault); rare marks: `MET_IN`."""
 MIN_SECONDS, MIN_OPERATIONS, MIN_FAULTS, MIN_KINDS = 60.0, 300, 8, 3
 """A seed that did less is *thin*: it does not count as one, and fails the run."""
 
@@ -58,13 +60,27 @@ class Totals:
             self.thin.append(outcome.seed)
 
     def missing_marks(self) -> list[str]:
-        """Marks and faults of the profiles that were run, which no seed reached; empty for few seeds."""
-        if self.seeds < MARKS_FROM_SEEDS:
-            return []
-        wanted = {mark: None for name in self.profiles for mark in PROFILES[name].marks}
-        missing = [mark for mark in wanted if mark not in self.marks]
-        kinds = {draw.kind: None for name in self.profiles for draw in PROFILES[name].faults}
-        return missing + [f"fault {kind}" for kind in kinds if kind not in self.faults]
+        """Marks and faults of the profiles that were run, which no seed reached though enough were played."""
+        return [what for what, counts in self._unreached() if counts]
+
+    def uncounted_marks(self) -> list[str]:
+        """The same of which too few seeds were played to count."""
+        return [what for what, counts in self._unreached() if not counts]
+
+    def _unreached(self) -> Iterator[tuple[str, bool]]:
+        """What no seed reached, and whether that counts."""
+        marks: dict[str, int] = {}
+        kinds: dict[str, int] = {}
+        for name, seeds in self.profiles.items():
+            _count(marks, dict.fromkeys(PROFILES[name].marks, seeds))
+            _count(kinds, dict.fromkeys((draw.kind for draw in PROFILES[name].faults), seeds))
+        many = self.seeds >= MARKS_FROM_SEEDS
+        for mark, seeds in marks.items():
+            if mark not in self.marks:
+                yield mark, many and seeds >= MET_IN.get(mark, MET_IN_SEEDS)
+        for kind, seeds in kinds.items():
+            if kind not in self.faults:
+                yield f"fault {kind}", many and seeds >= MET_IN_SEEDS
 
     @property
     def failed(self) -> bool:
@@ -89,6 +105,7 @@ class Totals:
             "faults": _sorted(self.faults),
             "marks": _sorted(self.marks),
             "missing_marks": self.missing_marks(),
+            "uncounted_marks": self.uncounted_marks(),
             "thin_seeds": self.thin,
             "checks": _sorted(self.checks),
         }
@@ -117,7 +134,10 @@ class Totals:
         ):
             found.append(f"{title}:")
             found += _bars(counts)
-        found += [f"NOT REACHED: {mark}" for mark in self.missing_marks()]
+        if self.seeds < MARKS_FROM_SEEDS:
+            found.append(f"marks and faults that no seed reached count from {MARKS_FROM_SEEDS} seeds on")
+        found += [f"not reached (too few seeds to count): {what}" for what in self.uncounted_marks()]
+        found += [f"NOT REACHED: {what}" for what in self.missing_marks()]
         found += [f"THIN: seed {seed} did less than a seed must" for seed in self.thin]
         return found
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -14,8 +17,9 @@ import pytest
 
 from chaos.sim import Trace
 from chaos.simulate import shell
+from chaos.simulate.marks import LINES
 from chaos.simulate.plan import DURATION_MS, Fault, Plan, decode_plan, draw_plan
-from chaos.simulate.profiles import PROFILES
+from chaos.simulate.profiles import MET_IN, PROFILES
 from chaos.simulate.register_host import RegisterHost, State
 from chaos.simulate.runner import Outcome, run_plan
 from chaos.simulate.shrink import shrink
@@ -100,6 +104,20 @@ def test_watching_does_not_change_the_course() -> None:
     plan = draw_plan(5)
     plain, traced = run_plan(plan), run_plan(plan, Trace(lambda _: None))
     assert replace(traced, digest="") == plain
+
+
+@pytest.mark.parametrize("effect", [2, 4])
+def test_a_cut_crash_ends_a_node_within_its_truncation(effect: int) -> None:
+    """Its log on the disk is neither the one before nor the one after: it comes back, and all agree."""
+    plan = draw_plan(2, "asymmetric")  # it cuts one log
+    assert "end during a truncation" not in run_plan(replace(plan, faults=_without_crashes(plan))).marks
+    crash = Fault(0, "cut-crash", "any", 500, 0, effect)
+    outcome = run_plan(replace(plan, faults=(crash, *_without_crashes(plan))))
+    assert not outcome.violation and outcome.marks["end during a truncation"] == 1
+
+
+def _without_crashes(plan: Plan) -> tuple[Fault, ...]:
+    return tuple(fault for fault in plan.faults if fault.kind != "cut-crash")
 
 
 # What the oracles are for
@@ -205,7 +223,52 @@ def test_a_run_fails_on_thin_seeds_and_on_marks_that_nobody_reached() -> None:
     for seed in range(MARKS_FROM_SEEDS):
         assert not totals.missing_marks()
         totals.add(replace(good, seed=seed))
+        few = "no seed reached count from 100 seeds on" in "\n".join(totals.lines(1.0))
+        assert few == (seed + 1 < MARKS_FROM_SEEDS), "the report says what does not count"
     assert totals.missing_marks() == [*PROFILES["kills"].marks, *KINDS_OF_KILLS] and totals.failed
+
+
+def test_a_rare_mark_counts_when_enough_seeds_could_reach_it() -> None:
+    (mark, needed), *_ = MET_IN.items()
+    profile = next(name for name in PROFILES if mark in PROFILES[name].marks)
+    good = Outcome(0, profile, simulated_s=60.0, history={"operations": 300}, faults={"a": 6, "b": 1, "c": 1})
+    totals = Totals()
+    for seed in range(MARKS_FROM_SEEDS):
+        totals.add(replace(good, seed=seed, profile=profile if seed < needed - 1 else "kills"))
+    assert mark in totals.uncounted_marks() and mark not in totals.missing_marks()
+    assert any(line.startswith("not reached (too few") and mark in line for line in totals.lines(1.0))
+    totals.add(good)
+    assert mark in totals.missing_marks() and mark not in totals.uncounted_marks()
+    totals.add(replace(good, marks={mark: 1}))
+    assert mark not in totals.missing_marks() + totals.uncounted_marks()
+
+
+def test_every_mark_that_the_code_sets_belongs_to_a_profile_and_the_other_way() -> None:
+    listed = {mark for profile in PROFILES.values() for mark in profile.marks}
+    settable = set(_marks_in_the_code(listed)) | {mark for _, mark in LINES}
+    assert settable == listed
+    assert set(MET_IN) <= listed
+
+
+def _marks_in_the_code(listed: set[str]) -> Iterator[str]:
+    """What `reach` is called with: literals; of a formatted one, the listed marks that it may make."""
+    for path in sorted((ROOT / "chaos/simulate").glob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            if call.func.attr != "reach" or path.name == "marks.py":
+                continue
+            (mark,) = call.args
+            if isinstance(mark, ast.JoinedStr):
+                parts = [
+                    re.escape(one.value) if isinstance(one, ast.Constant) else ".+" for one in mark.values
+                ]
+                found = [one for one in sorted(listed) if re.fullmatch("".join(parts), one)]
+                assert found, f"{path.name}:{call.lineno}"
+                yield from found
+            else:
+                assert isinstance(mark, ast.Constant), f"{path.name}:{call.lineno}: no literal"
+                yield mark.value
 
 
 def test_a_fault_is_one_value() -> None:
