@@ -24,6 +24,7 @@ from chaos.simulate.register_host import RegisterHost, State
 from chaos.simulate.runner import Outcome, run_plan
 from chaos.simulate.shrink import shrink
 from chaos.simulate.totals import MARKS_FROM_SEEDS, Totals
+from dledger.applier import Applier
 from dledger.log import reader
 from dledger.log.hard_state import HardStateFile
 from dledger.replication.leader import LeaderReplication
@@ -141,6 +142,35 @@ def test_a_broken_commit_rule_is_found_and_shrunk(
 def test_a_vote_that_is_not_saved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HardStateFile, "save", lambda self, state: None)
     assert "tells of term 1" in run_plan(draw_plan(0)).violation
+
+
+def test_a_node_is_looked_at_after_each_kind_of_event() -> None:
+    checks = run_plan(draw_plan(3)).checks
+    events = (
+        "an append",
+        "a cut",
+        "a saved term or vote",
+        "an fsync",
+        "an apply",
+        "a commit",
+        "a change of role",
+    )
+    assert all(checks[f"node after {event}"] for event in events)
+    assert checks["node after an append"] + checks["node after an apply"] > 500
+
+
+def test_an_applied_index_that_goes_back_for_an_instant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Applier._step
+
+    async def step(self: Applier) -> bool:
+        done = await whole(self)
+        self.applied_index -= 1
+        self._on_applied()
+        self.applied_index += 1
+        return done
+
+    monkeypatch.setattr(Applier, "_step", step)
+    assert "applied_never_falls" in run_plan(draw_plan(0)).violation
 
 
 def test_a_frame_that_splits_a_client_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
