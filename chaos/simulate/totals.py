@@ -21,6 +21,9 @@ class Totals:
 
     def __init__(self) -> None:
         self.seeds = 0
+        self.resumed = 0
+        """Of them, played by an earlier command."""
+        self._played_s = 0.0
         self.simulated_s = 0.0
         self.slowest_recovery_s = 0.0
         self.events = 0
@@ -36,9 +39,16 @@ class Totals:
         self.thin: list[int] = []
         self.violations: list[Outcome] = []
 
-    def add(self, outcome: Outcome) -> None:
-        """One run more."""
+    @property
+    def played(self) -> int:
+        """Seeds that this command played itself."""
+        return self.seeds - self.resumed
+
+    def add(self, outcome: Outcome, *, resumed: bool = False) -> None:
+        """One run more; `resumed`: an earlier command played it, so it took none of this one's time."""
         self.seeds += 1
+        self.resumed += resumed
+        self._played_s += 0.0 if resumed else outcome.simulated_s
         self.simulated_s += outcome.simulated_s
         self.slowest_recovery_s = max(self.slowest_recovery_s, outcome.recovery_s)
         self.events += outcome.events
@@ -88,11 +98,12 @@ class Totals:
         return bool(self.violations or self.thin or self.missing_marks())
 
     def as_json(self, wall_s: float) -> dict[str, Any]:
-        """The last line of `--json`, without the violations."""
+        """The last line of `--json`, without the violations. The speed is that of the seeds played now."""
         return {
             "seeds": self.seeds,
+            "resumed": self.resumed,
             "seconds": round(wall_s, 1),
-            "seeds_per_second": round(self.seeds / wall_s, 2) if wall_s else 0.0,
+            "seeds_per_second": round(self.played / wall_s, 2) if wall_s else 0.0,
             "simulated_s": round(self.simulated_s, 1),
             "slowest_recovery_s": round(self.slowest_recovery_s, 3),
             "events": self.events,
@@ -112,10 +123,12 @@ class Totals:
 
     def lines(self, wall_s: float) -> list[str]:
         """The report for people."""
-        per_second = self.seeds / wall_s if wall_s else 0.0
-        ratio = self.simulated_s / wall_s if wall_s else 0.0
+        per_second = self.played / wall_s if wall_s else 0.0
+        ratio = self._played_s / wall_s if wall_s else 0.0
+        before = f" and {self.resumed} of an earlier command" if self.resumed else ""
         found = [
-            f"{self.seeds} seeds in {wall_s:.1f} s ({per_second:.2f}/s), {len(self.violations)} violations",
+            f"{self.played} seeds in {wall_s:.1f} s ({per_second:.2f}/s){before},"
+            f" {len(self.violations)} violations",
             f"{self.simulated_s:.0f} simulated seconds ({ratio:.0f} times real time), {self.events} events,"
             f" {sum(self.checks.values())} checks",
             f"elections {self.elections}, slowest recovery after healing {self.slowest_recovery_s:.2f} s",

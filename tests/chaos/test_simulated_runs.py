@@ -240,6 +240,46 @@ def test_the_last_line_of_json_is_one_object(capsys: pytest.CaptureFixture[str],
     again = json.loads(capsys.readouterr().out.rstrip("\n").split("\n")[-1])
     same = ("seeds", "events", "faults", "checks", "latencies", "marks", "violations")
     assert {key: again[key] for key in same} == {key: first[key] for key in same}
+    assert (first["resumed"], again["resumed"]) == (0, 2)
+    assert first["seeds_per_second"] > 0 and again["seeds_per_second"] == 0, "of the seeds played now"
+
+
+def test_results_of_other_code_are_counted_only_when_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    results = tmp_path / "results.jsonl"
+    arguments = ("--seeds", "1", "--start", "30", "--profile", "kills", "--json", "--resume", str(results))
+    assert command(*arguments) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(shell, "code_fingerprint", lambda: "another")
+    assert command(*arguments) == 2
+    streams = capsys.readouterr()
+    assert not streams.out and "1 of 1 results are of other code" in streams.err and "another" in streams.err
+    assert command(*arguments, "--resume-any") == 0
+    assert json.loads(capsys.readouterr().out.rstrip("\n").split("\n")[-1])["resumed"] == 1
+    row = json.loads(results.read_text())
+    del row["code"]  # as rows were before they told
+    results.write_text(json.dumps(row) + "\n")
+    assert command(*arguments) == 2 and "unknown" in capsys.readouterr().err
+
+
+def test_the_fingerprint_covers_everything_that_a_run_loads() -> None:
+    script = (
+        "import sys; from chaos.simulate.plan import draw_plan; from chaos.simulate.runner import run_plan;"
+        "import chaos.simulate.broker_run, chaos.simulate.shell;"
+        "print(*[m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)], sep='\\n')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    ours = [Path(line).relative_to(ROOT).as_posix() for line in done.stdout.splitlines() if _is_ours(line)]
+    missing = [path for path in ours if not path.startswith(shell.SIMULATED) and path != "chaos/__init__.py"]
+    assert len(ours) > 100 and not missing
+
+
+def _is_ours(path: str) -> bool:
+    return Path(path).is_relative_to(ROOT) and not Path(path).relative_to(ROOT).parts[0].startswith(".")
 
 
 def test_a_run_fails_on_thin_seeds_and_on_marks_that_nobody_reached() -> None:
