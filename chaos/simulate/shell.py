@@ -44,7 +44,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="simulated groups under faults, from seeds",
         epilog="Exit code 1: a violation, a seed that did less than it must, or a mark or fault that no"
         f" seed reached. The last counts from {MARKS_FROM_SEEDS} seeds on, {MET_IN_SEEDS} of them of profiles"
-        " that list it (rare marks: more, chaos/simulate/profiles.py); the report names what did not count.",
+        " that list it (rare marks: more, chaos/simulate/profiles.py); the report names what did not count."
+        " Exit code 2: results to resume are of other code.",
     )
     parser.add_argument("--seeds", type=int, default=20, metavar="N", help="how many (default: 20)")
     parser.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (default: 0)")
