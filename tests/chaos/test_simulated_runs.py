@@ -173,6 +173,11 @@ def test_an_applied_index_that_goes_back_for_an_instant_is_found(monkeypatch: py
     assert "applied_never_falls" in run_plan(draw_plan(0)).violation
 
 
+def test_an_install_moves_the_commit_index_no_later_than_the_applied_one() -> None:
+    outcome = run_plan(draw_plan(48))  # an install into an empty log
+    assert outcome.checks["node after an install"] and not outcome.violation
+
+
 def test_a_frame_that_splits_a_client_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         reader, "cut_batch", lambda batch, first, size: (first, batch.sizes[first - batch.first])
