@@ -440,8 +440,8 @@ class Node(Conversation):
 
     def installed(self, leader: str, manifest: Manifest) -> None:
         """Log and host are those of a snapshot."""
+        self.commit_index = max(self.commit_index, manifest.index)  # first: never less than what is applied
         self.applier.restored(manifest.index)
-        self.commit_index = max(self.commit_index, manifest.index)
         self._replicator.installed(leader, manifest.index)
         if manifest.config:
             self._members.restore(manifest.index, manifest.config)

@@ -29,6 +29,7 @@ class Injector(RotFaults):
             "kill-all": self._kill_all,
             "crash": self._crash,
             "install-crash": self._install_crash,
+            "cut-crash": self._cut_crash,
             "power": self._power,
             "power-crash": self._crash,
             "power-all": self._power_all,
@@ -60,7 +61,7 @@ class Injector(RotFaults):
     def finish(self) -> None:
         """Undo everything: whole networks, good disks, steady clocks, running nodes."""
         self.over = True
-        self._stage.at_install = None
+        self._stage.at_install = self._stage.at_cut = None
         self.mend_links()
         world = self._world
         for name in self._stage.names:
@@ -127,13 +128,17 @@ class Injector(RotFaults):
 
     def _install_crash(self, fault: Fault) -> bool:
         """The next node that replaces its log ends before its n-th effect from then on."""
-
-        def crash(name: str) -> None:
-            self._world.crash_before(name, fault.amount, power=fault.pick % 2 > 0, mode=self._mode(fault))
-            self._start_when_ended(fault.lasting_ms, name)
-
-        self._stage.at_install = crash
+        self._stage.at_install = partial(self._crash_soon, fault)
         return True
+
+    def _cut_crash(self, fault: Fault) -> bool:
+        """The next node that cuts its log ends before its n-th effect from then on."""
+        self._stage.at_cut = partial(self._crash_soon, fault)
+        return True
+
+    def _crash_soon(self, fault: Fault, name: str) -> None:
+        self._world.crash_before(name, fault.amount, power=fault.pick % 2 > 0, mode=self._mode(fault))
+        self._start_when_ended(fault.lasting_ms, name)
 
     def _kill_all(self, fault: Fault) -> bool:
         return self._end_all(fault, self._world.kill)

@@ -8,11 +8,12 @@ the log, (term, chain, pos, size) by index, so that each comparison is a look-up
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from chaos.invariants import Entry, InvariantViolated, NodeState, check_node, check_step
 from chaos.simulate.disks import entry_of
 from chaos.simulate.register_host import HostEvents
+from dledger.election.elector import Effect
 from dledger.host import LogReader, Role
 from dledger.log.base import LogBase
 from dledger.log.tail import Batch
@@ -32,12 +33,14 @@ from dledger.messages import (
     VoteResult,
 )
 from formats.entry import EntryHeader, unpack_header
+from formats.store_files import HardState
 
 if TYPE_CHECKING:
     from chaos.simulate.machine import Machine
     from chaos.simulate.stage import Stage
     from dledger.node import Node
 
+_Result = TypeVar("_Result")
 _TELLS_TERM = (Heartbeat, HeartbeatResponse, TimeoutNow, Compare, Truncate, Append, Commit, PushResponse)
 
 
@@ -54,6 +57,10 @@ class Probe(HostEvents):
         self._commit_checked = -1
         self._unopened: object = None
         self._term_on_disk = -1
+        self._saving: list[list[Effect]] = []
+        """What the node does when term and vote are saved, for each save that is under way."""
+        self.cutting = False
+        """Whether the node is within a truncation: what it removes may be gone from the disk or not."""
         self.node: Node
 
     @property
@@ -72,29 +79,58 @@ class Probe(HostEvents):
         self._unopened = node.elector
         append, truncate, send = node.log.append, node.log.truncate, node._peers.send
         drop_before, reset = node.log.drop_before, node.log.reset
+        save, perform, durable, applied = node._save, node.perform, node._on_durable, node._on_applied
 
         def probed_append(batch: Batch) -> None:
             append(batch)
             self.guarded(self._appended, batch)
+            self.guarded(self.check, "an append")
 
         async def probed_truncate(index: int, resets: int | None = None) -> bool:
             if resets in (None, node.log.resets):
-                self.guarded(self._cut, index)
-            return await truncate(index, resets)
+                self.guarded(self._truncates, index)
+            self.cutting = True
+            done = await self._followed(truncate(index, resets), "a cut")
+            self.cutting = False
+            return done
 
         def probed_drop_before(base: LogBase) -> Coroutine[Any, Any, bool]:
             if base.index > self.machine.base.index:
                 self.guarded(self.machine.begins, base)
-            return drop_before(base)
+            return self._followed(drop_before(base), "the log begins later")
 
         def probed_reset(base: LogBase) -> Coroutine[Any, Any, None]:
             self.guarded(self._replaced, base)
-            return reset(base)
+            return self._followed(reset(base), "an install")
 
         def probed_send(peer: str, message: Message) -> None:
             self.guarded(self._sends, peer, message)
             send(peer, message)
 
+        def probed_save(state: HardState, then: list[Effect]) -> None:
+            self._saving.append(then)
+            save(state, then)
+
+        def probed_perform(effects: list[Effect]) -> None:
+            saved = bool(self._saving) and effects is self._saving[0]
+            if saved:
+                del self._saving[0]
+            perform(effects)
+            if saved:
+                self.guarded(self.check, "a saved term or vote")
+
+        def probed_durable() -> None:
+            self.guarded(self.check, "an fsync")
+            durable()
+
+        def probed_applied() -> None:
+            self.guarded(self.check, "an apply")
+            applied()
+
+        node._save = probed_save  # type: ignore[method-assign]
+        node.perform = probed_perform  # type: ignore[method-assign]
+        node._on_durable = probed_durable  # type: ignore[method-assign]
+        node._on_applied = probed_applied  # type: ignore[method-assign]
         node.log.append = probed_append  # type: ignore[method-assign]
         node.log.truncate = probed_truncate  # type: ignore[method-assign]
         node.log.drop_before = probed_drop_before  # type: ignore[method-assign]
@@ -102,15 +138,18 @@ class Probe(HostEvents):
         node._peers.send = probed_send  # type: ignore[method-assign]
 
     def state(self) -> NodeState:
-        """The node as the invariants see it."""
+        """The node as the invariants see it: before a term or vote is saved it acts on the former one."""
         node = self.node
         elector, log = node.elector, node.log
+        role, term, vote = elector.role, elector.term, elector.vote
+        if self._saving and self._before is not None:
+            role, term, vote = self._before.role, self._before.term, self._before.vote
         return NodeState(
             self.machine.name,
             self._life,
-            elector.role,
-            elector.term,
-            elector.vote,
+            role,
+            term,
+            vote,
             node.serving,
             log.first_index,
             log.last_index,
@@ -120,15 +159,23 @@ class Probe(HostEvents):
             node.applied_index,
         )
 
-    def check(self) -> None:
-        """The node's own invariants, and the step since the last look."""
+    def check(self, event: str) -> None:
+        """The node's own invariants after an event, and the step since the event before."""
+        if not self.opened:
+            return
         after = self.state()
-        self._cluster.count("node")
+        self._cluster.count(f"node after {event}")
         check_node(after)
         if self._before is not None:
             self._cluster.count("step")
             check_step(self._before, after)
         self._before = after
+
+    async def _followed(self, work: Coroutine[Any, Any, _Result], event: str) -> _Result:
+        """Do it, then look."""
+        done = await work
+        self.guarded(self.check, event)
+        return done
 
     def guarded(self, check: Callable[..., object], *arguments: Any) -> None:
         """Have something checked: what it raises ends the run."""
@@ -198,11 +245,11 @@ class Probe(HostEvents):
         if role is Role.LEADER:
             self._stage.elected(self.machine, term)
             self._cluster.elected(self.machine.store, term, self.log)
-        self.check()
+        self.check("a change of role")
 
     def _serves(self, term: int) -> None:
         self._cluster.serves(self.machine.store, term, self.node.applied_index, self.log)
-        self.check()
+        self.check("a begin of service")
 
     def _committed(self, index: int) -> None:
         node, machine = self.node, self.machine
@@ -214,7 +261,7 @@ class Probe(HostEvents):
             if first in self.log and self.log[first].term < node.term:
                 self._marks.reach("entries of an older term committed by a newer one")
         self._stage.batches.committed(machine, index)
-        self.check()
+        self.check("a commit")
 
     def _commits_up_to(self, index: int) -> bool:
         first = max(self._commit_checked + 1, self.node.log.first_index)
@@ -235,10 +282,14 @@ class Probe(HostEvents):
             self._stage.appended(self.machine, entry)
             offset += size
 
+    def _truncates(self, index: int) -> None:
+        cuts = index in self.log
+        self._cut(index)
+        if cuts:
+            self._stage.cuts(self.machine)
+
     def _cut(self, index: int) -> None:
         node = self.node
-        if index in self.log:
-            self._stage.cuts(self.machine, index, self.log[index])
         self._cluster.cut(self.machine.store, index, self.log)
         if index <= node.commit_index:
             raise InvariantViolated(
@@ -265,10 +316,12 @@ class Probe(HostEvents):
             if not message.pre:
                 vote = self._term_is_durable(message.term, self.machine.name)
                 self._cluster.voted(store, message.term, vote, self.log)
+                self._cluster.told_term(store, message.term)
         elif isinstance(message, VoteResponse):
             if message.result is VoteResult.ACCEPT and not message.pre:
                 vote = self._term_is_durable(message.asked_term, peer)
                 self._cluster.voted(store, message.asked_term, vote, self.log)
+                self._cluster.told_term(store, message.asked_term)
             elif message.pre and message.result is VoteResult.REJECT_ALREADY_HAS_LEADER:
                 self._marks.reach("pre-vote refused by stickiness")
         elif isinstance(message, _TELLS_TERM):

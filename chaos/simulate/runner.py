@@ -156,7 +156,7 @@ class Run:
             probe, host = machine.probe, machine.host
             if machine.node is None or probe is None or host is None or not probe.opened:
                 continue
-            probe.check()
+            probe.check("a checkpoint")
             machine.check_units()
             if machine.still_rotten() or machine.node.snapshots.receiver.replacing:
                 continue  # its log cannot be read from the start now

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 
 from chaos.sim import Trace
@@ -21,11 +22,16 @@ from chaos.simulate.plan import Plan, decode_plan, draw_plan
 from chaos.simulate.profiles import PROFILES
 from chaos.simulate.runner import Outcome, run_plan
 from chaos.simulate.shrink import shrink
-from chaos.simulate.totals import Totals
+from chaos.simulate.totals import MARKS_FROM_SEEDS, MET_IN_SEEDS, Totals
 
 PROGRESS_TTY_S, PROGRESS_S = 0.5, 15.0
 SEEDS_PER_PROCESS = 300
 """Worker processes are renewed after so many seeds: a leak of the interpreter does not add up."""
+SIMULATED = (
+    "audit", "broker", "chaos/invariants.py", "chaos/sim", "chaos/simulate", "client", "dledger", "formats",
+    "namesrv", "remoting", "runtime",
+)  # fmt: skip
+"""What takes part in a run: the programs, what they import, and the simulator."""
 SHRINK_REPLAYS = 120
 SHRINK_AT_MOST = 3
 """Violations that are shrunk; more are only listed."""
@@ -33,7 +39,14 @@ SHRINK_AT_MOST = 3
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The options of the command."""
-    parser = subparsers.add_parser("sim", help="simulated groups under faults, from seeds")
+    parser = subparsers.add_parser(
+        "sim",
+        help="simulated groups under faults, from seeds",
+        epilog="Exit code 1: a violation, a seed that did less than it must, or a mark or fault that no"
+        f" seed reached. The last counts from {MARKS_FROM_SEEDS} seeds on, {MET_IN_SEEDS} of them of profiles"
+        " that list it (rare marks: more, chaos/simulate/profiles.py); the report names what did not count."
+        " Exit code 2: results to resume are of other code.",
+    )
     parser.add_argument("--seeds", type=int, default=20, metavar="N", help="how many (default: 20)")
     parser.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (default: 0)")
     parser.add_argument("--profile", choices=sorted(PROFILES), help="one mix of faults for all seeds")
@@ -44,6 +57,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--resume", metavar="FILE", help="keep results there (JSON lines); go on where it ends"
     )
+    parser.add_argument(
+        "--resume-any", action="store_true", help="--resume also counts results of other code than this"
+    )
     parser.add_argument("--replay", metavar="FILE", help="play the plan in this file instead of seeds")
     parser.add_argument("--replays", metavar="DIR", default="run/simulation", help="where failing plans go")
     parser.add_argument("--first", action="store_true", help="end at the first violation")
@@ -53,7 +69,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code: 0, or 1 when something was violated or never reached."""
+    """Exit code: 0; 1 when something was violated or never reached; 2 when results are of other code."""
     if args.list:
         for name in sorted(PROFILES):
             what = "brokers" if PROFILES[name].brokers else "nodes"
@@ -125,17 +141,21 @@ def _run_many(args: argparse.Namespace) -> int:
     totals = Totals()
     began = time.monotonic()
     progress = _Progress(args.seeds)
-    done = _resumed(args)
+    code = code_fingerprint()
+    try:
+        done = _resumed(args, code)
+    except OtherCode as error:
+        print(error, file=sys.stderr)
+        return 2
     for outcome in done.values():
-        totals.add(outcome)
-    resumed = totals.seeds
+        totals.add(outcome, resumed=True)
     seeds = [seed for seed in range(args.start, args.start + args.seeds) if seed not in done]
     limit = None if args.minutes is None else began + args.minutes * 60
-    results = _Results(args.resume)
+    results = _Results(args.resume, code)
     for outcome in _outcomes(seeds, args.profile, args.jobs, limit):
         results.add(outcome)
         totals.add(outcome)
-        progress.show(totals, time.monotonic() - began, resumed)
+        progress.show(totals, time.monotonic() - began)
         if args.first and totals.violations:
             break
     progress.end()
@@ -212,34 +232,60 @@ def _violation_json(outcome: Outcome, plan: Plan, path: str) -> dict[str, object
 # Long runs
 
 
-def _resumed(args: argparse.Namespace) -> dict[int, Outcome]:
-    """Results of an earlier command over the same seeds."""
+class OtherCode(Exception):
+    """Results in a file are of other code than this."""
+
+
+def code_fingerprint() -> str:
+    """Of all sources that take part in a run: equal ones give equal outcomes of equal seeds."""
+    root = Path(__file__).resolve().parents[2]
+    digest = sha256()
+    for part in SIMULATED:
+        for path in sorted((root / part).rglob("*.py")) if (root / part).is_dir() else [root / part]:
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def _resumed(args: argparse.Namespace, code: str) -> dict[int, Outcome]:
+    """Results of an earlier command over the same seeds. OtherCode when they are, and nobody allowed it."""
     if not args.resume or not Path(args.resume).exists():
         return {}
     wanted = range(args.start, args.start + args.seeds)
     found: dict[int, Outcome] = {}
+    codes: dict[int, str] = {}
     for line in Path(args.resume).read_text().splitlines():
         try:
-            outcome = Outcome(**json.loads(line))
+            row = json.loads(line)
         except ValueError:
             continue  # the last line of a command that was stopped
+        told = row.pop("code", "unknown")
+        outcome = Outcome(**row)
         fits = args.profile in (None, outcome.profile)
         if outcome.seed in wanted and fits:
             found[outcome.seed] = outcome
+            codes[outcome.seed] = told
+    others = [told for told in codes.values() if told != code]
+    if others and not args.resume_any:
+        raise OtherCode(
+            f"{args.resume}: {len(others)} of {len(found)} results are of other code ({others[-1]}) than this"
+            f" ({code}): take another file, or count them all the same with --resume-any"
+        )
     return found
 
 
 class _Results:
     """Appends each outcome to a file at once, so that a stopped run loses nothing."""
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, code: str) -> None:
+        self._code = code
         self._path = None if path is None else Path(path)
 
     def add(self, outcome: Outcome) -> None:
         """One line."""
         if self._path is not None:
             with self._path.open("a") as file:
-                file.write(json.dumps(asdict(outcome)) + "\n")
+                file.write(json.dumps({"code": self._code, **asdict(outcome)}) + "\n")
 
 
 class _Progress:
@@ -250,12 +296,12 @@ class _Progress:
         self._tty = sys.stderr.isatty()
         self._next = 0.0
 
-    def show(self, totals: Totals, wall_s: float, resumed: int) -> None:
+    def show(self, totals: Totals, wall_s: float) -> None:
         """Now and then."""
         if wall_s < self._next:
             return
         self._next = wall_s + (PROGRESS_TTY_S if self._tty else PROGRESS_S)
-        speed = (totals.seeds - resumed) / wall_s if wall_s else 0.0
+        speed = totals.played / wall_s if wall_s else 0.0
         text = (
             f"{totals.seeds}/{self._seeds} seeds, {speed:.2f}/s, {totals.simulated_s:.0f} s simulated,"
             f" {sum(totals.faults.values())} faults, {len(totals.violations)} violations"

@@ -88,6 +88,8 @@ class Stage:
         self.elections = 0
         self.at_install: Callable[[str], None] | None = None
         """What to do with the next node that begins to replace its log."""
+        self.at_cut: Callable[[str], None] | None = None
+        """What to do with the next node that begins to cut its log."""
         self._then: dict[Process, Callable[[], None]] = {}
         self.names = tuple(f"n{number}" for number in range(plan.nodes + plan.spares))
         self.founders = self.names[: plan.nodes]
@@ -212,12 +214,12 @@ class Stage:
         if then is not None:
             then(machine.name)
 
-    def cuts(self, machine: Machine, index: int, entry: Entry) -> None:
-        """A node cuts its log."""
+    def cuts(self, machine: Machine) -> None:
+        """A node begins to cut its log."""
         self.marks.reach("follower truncated")
-        holders = sum(1 for other in self.machines.values() if other.log.get(index) == entry)
-        if holders * 2 > len(self.founders):
-            self.marks.reach("cut what a majority held (figure 8)")
+        then, self.at_cut = self.at_cut, None
+        if then is not None:
+            then(machine.name)
 
     def _ends(self, machine: Machine) -> None:
         """A process of the group is about to be no more."""
@@ -233,7 +235,7 @@ class Stage:
         state = machine.disk_store.hard_state()
         if state is not None and state.term > self.cluster.announced.get(machine.store, 0):
             self.marks.reach("end between saving a term and telling it")
-        if node._replicator._cuts:
+        if probe.cutting:
             self.marks.reach("end during a truncation")
         if node.snapshots.receiver.replacing:
             self.marks.reach("end during an install")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from chaos.simulate.profiles import PROFILES
+from chaos.simulate.profiles import MET_IN, PROFILES
 from chaos.simulate.runner import LATENCY_BUCKETS_MS, Outcome
 
 MARKS_FROM_SEEDS = 100
-"""From this many seeds on, a coverage mark of the profiles that no seed reached fails the run."""
+"""From this many seeds on, a coverage mark of the profiles that no seed reached fails the run ..."""
+MET_IN_SEEDS = 10
+"""... if so many of them were of profiles that list it (or have the fault); rare marks: `MET_IN`."""
 MIN_SECONDS, MIN_OPERATIONS, MIN_FAULTS, MIN_KINDS = 60.0, 300, 8, 3
 """A seed that did less is *thin*: it does not count as one, and fails the run."""
 
@@ -19,6 +21,9 @@ class Totals:
 
     def __init__(self) -> None:
         self.seeds = 0
+        self.resumed = 0
+        """Of them, played by an earlier command."""
+        self._played_s = 0.0
         self.simulated_s = 0.0
         self.slowest_recovery_s = 0.0
         self.events = 0
@@ -34,9 +39,16 @@ class Totals:
         self.thin: list[int] = []
         self.violations: list[Outcome] = []
 
-    def add(self, outcome: Outcome) -> None:
-        """One run more."""
+    @property
+    def played(self) -> int:
+        """Seeds that this command played itself."""
+        return self.seeds - self.resumed
+
+    def add(self, outcome: Outcome, *, resumed: bool = False) -> None:
+        """One run more; `resumed`: an earlier command played it, so it took none of this one's time."""
         self.seeds += 1
+        self.resumed += resumed
+        self._played_s += 0.0 if resumed else outcome.simulated_s
         self.simulated_s += outcome.simulated_s
         self.slowest_recovery_s = max(self.slowest_recovery_s, outcome.recovery_s)
         self.events += outcome.events
@@ -58,13 +70,27 @@ class Totals:
             self.thin.append(outcome.seed)
 
     def missing_marks(self) -> list[str]:
-        """Marks and faults of the profiles that were run, which no seed reached; empty for few seeds."""
-        if self.seeds < MARKS_FROM_SEEDS:
-            return []
-        wanted = {mark: None for name in self.profiles for mark in PROFILES[name].marks}
-        missing = [mark for mark in wanted if mark not in self.marks]
-        kinds = {draw.kind: None for name in self.profiles for draw in PROFILES[name].faults}
-        return missing + [f"fault {kind}" for kind in kinds if kind not in self.faults]
+        """Marks and faults of the profiles that were run, which no seed reached though enough were played."""
+        return [what for what, counts in self._unreached() if counts]
+
+    def uncounted_marks(self) -> list[str]:
+        """The same of which too few seeds were played to count."""
+        return [what for what, counts in self._unreached() if not counts]
+
+    def _unreached(self) -> Iterator[tuple[str, bool]]:
+        """What no seed reached, and whether that counts."""
+        marks: dict[str, int] = {}
+        kinds: dict[str, int] = {}
+        for name, seeds in self.profiles.items():
+            _count(marks, dict.fromkeys(PROFILES[name].marks, seeds))
+            _count(kinds, dict.fromkeys((draw.kind for draw in PROFILES[name].faults), seeds))
+        many = self.seeds >= MARKS_FROM_SEEDS
+        for mark, seeds in marks.items():
+            if mark not in self.marks:
+                yield mark, many and seeds >= MET_IN.get(mark, MET_IN_SEEDS)
+        for kind, seeds in kinds.items():
+            if kind not in self.faults:
+                yield f"fault {kind}", many and seeds >= MET_IN_SEEDS
 
     @property
     def failed(self) -> bool:
@@ -72,11 +98,12 @@ class Totals:
         return bool(self.violations or self.thin or self.missing_marks())
 
     def as_json(self, wall_s: float) -> dict[str, Any]:
-        """The last line of `--json`, without the violations."""
+        """The last line of `--json`, without the violations. The speed is that of the seeds played now."""
         return {
             "seeds": self.seeds,
+            "resumed": self.resumed,
             "seconds": round(wall_s, 1),
-            "seeds_per_second": round(self.seeds / wall_s, 2) if wall_s else 0.0,
+            "seeds_per_second": round(self.played / wall_s, 2) if wall_s else 0.0,
             "simulated_s": round(self.simulated_s, 1),
             "slowest_recovery_s": round(self.slowest_recovery_s, 3),
             "events": self.events,
@@ -89,16 +116,19 @@ class Totals:
             "faults": _sorted(self.faults),
             "marks": _sorted(self.marks),
             "missing_marks": self.missing_marks(),
+            "uncounted_marks": self.uncounted_marks(),
             "thin_seeds": self.thin,
             "checks": _sorted(self.checks),
         }
 
     def lines(self, wall_s: float) -> list[str]:
         """The report for people."""
-        per_second = self.seeds / wall_s if wall_s else 0.0
-        ratio = self.simulated_s / wall_s if wall_s else 0.0
+        per_second = self.played / wall_s if wall_s else 0.0
+        ratio = self._played_s / wall_s if wall_s else 0.0
+        before = f" and {self.resumed} of an earlier command" if self.resumed else ""
         found = [
-            f"{self.seeds} seeds in {wall_s:.1f} s ({per_second:.2f}/s), {len(self.violations)} violations",
+            f"{self.played} seeds in {wall_s:.1f} s ({per_second:.2f}/s){before},"
+            f" {len(self.violations)} violations",
             f"{self.simulated_s:.0f} simulated seconds ({ratio:.0f} times real time), {self.events} events,"
             f" {sum(self.checks.values())} checks",
             f"elections {self.elections}, slowest recovery after healing {self.slowest_recovery_s:.2f} s",
@@ -117,7 +147,10 @@ class Totals:
         ):
             found.append(f"{title}:")
             found += _bars(counts)
-        found += [f"NOT REACHED: {mark}" for mark in self.missing_marks()]
+        if self.seeds < MARKS_FROM_SEEDS:
+            found.append(f"marks and faults that no seed reached count from {MARKS_FROM_SEEDS} seeds on")
+        found += [f"not reached (too few seeds to count): {what}" for what in self.uncounted_marks()]
+        found += [f"NOT REACHED: {what}" for what in self.missing_marks()]
         found += [f"THIN: seed {seed} did less than a seed must" for seed in self.thin]
         return found
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -14,12 +17,14 @@ import pytest
 
 from chaos.sim import Trace
 from chaos.simulate import shell
+from chaos.simulate.marks import LINES
 from chaos.simulate.plan import DURATION_MS, Fault, Plan, decode_plan, draw_plan
-from chaos.simulate.profiles import PROFILES
+from chaos.simulate.profiles import MET_IN, PROFILES
 from chaos.simulate.register_host import RegisterHost, State
 from chaos.simulate.runner import Outcome, run_plan
 from chaos.simulate.shrink import shrink
 from chaos.simulate.totals import MARKS_FROM_SEEDS, Totals
+from dledger.applier import Applier
 from dledger.log import reader
 from dledger.log.hard_state import HardStateFile
 from dledger.replication.leader import LeaderReplication
@@ -102,6 +107,20 @@ def test_watching_does_not_change_the_course() -> None:
     assert replace(traced, digest="") == plain
 
 
+@pytest.mark.parametrize("effect", [2, 4])
+def test_a_cut_crash_ends_a_node_within_its_truncation(effect: int) -> None:
+    """Its log on the disk is neither the one before nor the one after: it comes back, and all agree."""
+    plan = draw_plan(2, "asymmetric")  # it cuts one log
+    assert "end during a truncation" not in run_plan(replace(plan, faults=_without_crashes(plan))).marks
+    crash = Fault(0, "cut-crash", "any", 500, 0, effect)
+    outcome = run_plan(replace(plan, faults=(crash, *_without_crashes(plan))))
+    assert not outcome.violation and outcome.marks["end during a truncation"] == 1
+
+
+def _without_crashes(plan: Plan) -> tuple[Fault, ...]:
+    return tuple(fault for fault in plan.faults if fault.kind != "cut-crash")
+
+
 # What the oracles are for
 
 
@@ -123,6 +142,40 @@ def test_a_broken_commit_rule_is_found_and_shrunk(
 def test_a_vote_that_is_not_saved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HardStateFile, "save", lambda self, state: None)
     assert "tells of term 1" in run_plan(draw_plan(0)).violation
+
+
+def test_a_node_is_looked_at_after_each_kind_of_event() -> None:
+    checks = run_plan(draw_plan(3)).checks
+    events = (
+        "an append",
+        "a cut",
+        "a saved term or vote",
+        "an fsync",
+        "an apply",
+        "a commit",
+        "a change of role",
+    )
+    assert all(checks[f"node after {event}"] for event in events)
+    assert checks["node after an append"] + checks["node after an apply"] > 500
+
+
+def test_an_applied_index_that_goes_back_for_an_instant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Applier._step
+
+    async def step(self: Applier) -> bool:
+        done = await whole(self)
+        self.applied_index -= 1
+        self._on_applied()
+        self.applied_index += 1
+        return done
+
+    monkeypatch.setattr(Applier, "_step", step)
+    assert "applied_never_falls" in run_plan(draw_plan(0)).violation
+
+
+def test_an_install_moves_the_commit_index_no_later_than_the_applied_one() -> None:
+    outcome = run_plan(draw_plan(48))  # an install into an empty log
+    assert outcome.checks["node after an install"] and not outcome.violation
 
 
 def test_a_frame_that_splits_a_client_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +245,46 @@ def test_the_last_line_of_json_is_one_object(capsys: pytest.CaptureFixture[str],
     again = json.loads(capsys.readouterr().out.rstrip("\n").split("\n")[-1])
     same = ("seeds", "events", "faults", "checks", "latencies", "marks", "violations")
     assert {key: again[key] for key in same} == {key: first[key] for key in same}
+    assert (first["resumed"], again["resumed"]) == (0, 2)
+    assert first["seeds_per_second"] > 0 and again["seeds_per_second"] == 0, "of the seeds played now"
+
+
+def test_results_of_other_code_are_counted_only_when_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    results = tmp_path / "results.jsonl"
+    arguments = ("--seeds", "1", "--start", "30", "--profile", "kills", "--json", "--resume", str(results))
+    assert command(*arguments) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(shell, "code_fingerprint", lambda: "another")
+    assert command(*arguments) == 2
+    streams = capsys.readouterr()
+    assert not streams.out and "1 of 1 results are of other code" in streams.err and "another" in streams.err
+    assert command(*arguments, "--resume-any") == 0
+    assert json.loads(capsys.readouterr().out.rstrip("\n").split("\n")[-1])["resumed"] == 1
+    row = json.loads(results.read_text())
+    del row["code"]  # as rows were before they told
+    results.write_text(json.dumps(row) + "\n")
+    assert command(*arguments) == 2 and "unknown" in capsys.readouterr().err
+
+
+def test_the_fingerprint_covers_everything_that_a_run_loads() -> None:
+    script = (
+        "import sys; from chaos.simulate.plan import draw_plan; from chaos.simulate.runner import run_plan;"
+        "import chaos.simulate.broker_run, chaos.simulate.shell;"
+        "print(*[m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)], sep='\\n')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    ours = [Path(line).relative_to(ROOT).as_posix() for line in done.stdout.splitlines() if _is_ours(line)]
+    missing = [path for path in ours if not path.startswith(shell.SIMULATED) and path != "chaos/__init__.py"]
+    assert len(ours) > 100 and not missing
+
+
+def _is_ours(path: str) -> bool:
+    return Path(path).is_relative_to(ROOT) and not Path(path).relative_to(ROOT).parts[0].startswith(".")
 
 
 def test_a_run_fails_on_thin_seeds_and_on_marks_that_nobody_reached() -> None:
@@ -205,7 +298,52 @@ def test_a_run_fails_on_thin_seeds_and_on_marks_that_nobody_reached() -> None:
     for seed in range(MARKS_FROM_SEEDS):
         assert not totals.missing_marks()
         totals.add(replace(good, seed=seed))
+        few = "no seed reached count from 100 seeds on" in "\n".join(totals.lines(1.0))
+        assert few == (seed + 1 < MARKS_FROM_SEEDS), "the report says what does not count"
     assert totals.missing_marks() == [*PROFILES["kills"].marks, *KINDS_OF_KILLS] and totals.failed
+
+
+def test_a_rare_mark_counts_when_enough_seeds_could_reach_it() -> None:
+    (mark, needed), *_ = MET_IN.items()
+    profile = next(name for name in PROFILES if mark in PROFILES[name].marks)
+    good = Outcome(0, profile, simulated_s=60.0, history={"operations": 300}, faults={"a": 6, "b": 1, "c": 1})
+    totals = Totals()
+    for seed in range(MARKS_FROM_SEEDS):
+        totals.add(replace(good, seed=seed, profile=profile if seed < needed - 1 else "kills"))
+    assert mark in totals.uncounted_marks() and mark not in totals.missing_marks()
+    assert any(line.startswith("not reached (too few") and mark in line for line in totals.lines(1.0))
+    totals.add(good)
+    assert mark in totals.missing_marks() and mark not in totals.uncounted_marks()
+    totals.add(replace(good, marks={mark: 1}))
+    assert mark not in totals.missing_marks() + totals.uncounted_marks()
+
+
+def test_every_mark_that_the_code_sets_belongs_to_a_profile_and_the_other_way() -> None:
+    listed = {mark for profile in PROFILES.values() for mark in profile.marks}
+    settable = set(_marks_in_the_code(listed)) | {mark for _, mark in LINES}
+    assert settable == listed
+    assert set(MET_IN) <= listed
+
+
+def _marks_in_the_code(listed: set[str]) -> Iterator[str]:
+    """What `reach` is called with: literals; of a formatted one, the listed marks that it may make."""
+    for path in sorted((ROOT / "chaos/simulate").glob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            if call.func.attr != "reach" or path.name == "marks.py":
+                continue
+            (mark,) = call.args
+            if isinstance(mark, ast.JoinedStr):
+                parts = [
+                    re.escape(one.value) if isinstance(one, ast.Constant) else ".+" for one in mark.values
+                ]
+                found = [one for one in sorted(listed) if re.fullmatch("".join(parts), one)]
+                assert found, f"{path.name}:{call.lineno}"
+                yield from found
+            else:
+                assert isinstance(mark, ast.Constant), f"{path.name}:{call.lineno}: no literal"
+                yield mark.value
 
 
 def test_a_fault_is_one_value() -> None:
