@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from audit.digests import BLOCK_ENTRIES
 from audit.entries import UNREADABLE
-from audit.findings import BoundRow, ReplicaRow, Row, finding, unread_segment
+from audit.findings import BoundRow, QueueRow, ReplicaRow, Row, finding, unread_segment
 from audit.layout import SegmentTask, StoreError
 from audit.parquet import SIDE, Place, find_replicas, usable_scan
 from audit.replicas import Look
@@ -33,8 +33,14 @@ class ShippedReader:
         if known is None:
             yield finding("UNREADABLE", task.replica, problem, segment=task.start)
             yield unread_segment(task.replica, task.start)
-        else:
-            yield from (row._replace(replica=task.replica) for row in known.rows)
+            return
+        # Of a later round than the side scan, which says how far the queues reached: what had to be in them by
+        # then is not due by now.
+        later = known.bound.scanned_ms > self.side.scanned_ms
+        for row in known.rows:
+            if later and isinstance(row, QueueRow):
+                row = row._replace(due=-1)
+            yield row._replace(replica=task.replica)
 
     def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
         """There are no entries here."""

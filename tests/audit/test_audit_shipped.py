@@ -18,7 +18,11 @@ from audit.local import audit_sources
 from audit.replicas import ReplicaSource, StoreSource
 from audit.report import Report
 from audit.shipped import ShippedSource, shipped_groups
+from bench.big_store import write_big_group
 from broker.shipping import HOUR_MS, Shipper, ShipSettings
+from formats.consume_queue import UNIT_SIZE
+from formats.state import ReplicatedState
+from formats.state_file import SNAPSHOT_FILE, pack_snapshot
 from runtime.env import Env, SystemWallClock, production_env
 from runtime.files import OsFiles
 from runtime.paced import Pace
@@ -256,3 +260,27 @@ def test_replicas_that_shipped_at_different_times_are_not_blamed(log: Log, env: 
         )
     )
     assert (report.exit_code, {found.code for found in report.findings}) == (0, {"LAGGING"})
+
+
+def test_segments_of_a_later_round_owe_the_queues_of_the_side_rows_nothing(env: Env, tmp_path: Path) -> None:
+    """An auditor that reads between two uploads of a round: the queues reached less far before it."""
+    (store, *_), _ = write_big_group(tmp_path / "stores", 3_000_000, segment_size=1 << 18, body=300)
+    early, shared, later = (tmp_path / name for name in ("n0", "shared", "later"))
+    shutil.copytree(store, early)
+    for queue in (early / "consumequeue").glob("*/*/*"):
+        with queue.open("r+b") as file:
+            file.truncate(queue.stat().st_size - 3 * UNIT_SIZE)
+    state = early / "state" / SNAPSHOT_FILE
+    state.write_bytes(pack_snapshot(-1, 0, ReplicatedState()))
+    ship(env, [early], shared)
+    assert isinstance(env.wall, Clock)
+    env.wall.value += 1000
+    shutil.rmtree(early)
+    store.rename(early)
+    ship(env, [early], later)
+    assert "QUEUE_MISSING" not in {found.code for found in from_digests(env, later, []).findings}
+    for segment in later.glob("*/*/segment=*"):
+        if "side" not in segment.name:
+            shutil.copytree(segment, shared / segment.relative_to(later), dirs_exist_ok=True)
+    codes = {found.code for found in from_digests(env, shared, []).findings}
+    assert "QUEUE_LAG" in codes and "QUEUE_MISSING" not in codes
