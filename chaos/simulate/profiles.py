@@ -141,7 +141,8 @@ MET_IN: dict[str, int] = {
     MADE_MEANWHILE: 15, END_OF_INSTALL: 15, STORED: 20, VOTES_LOST: 30, MISDIRECTED[2]: 30, UNTOLD: 300,
 }  # fmt: skip
 """Rare marks: of so many seeds of the profiles that list one, at least one must reach it (of the others:
-`totals.MET_IN_SEEDS`). By the rates of some 5,000 seeds, chance alone misses it once in 10,000 runs."""
+`totals.MET_IN_SEEDS`). By the rates of some 5,000 seeds, chance alone misses it about once in 10,000 runs
+(UNTOLD: an estimate, 12 of those seeds were played again when the mark had become stricter)."""
 
 PROFILES: dict[str, Profile] = {
     "kills": Profile(
