@@ -95,6 +95,7 @@ SUITES: tuple[Suite, ...] = (
             "tests/chaos/test_members.py",
             "tests/chaos/test_disk_faults.py",
             "tests/chaos/test_disk_rot.py",
+            "tests/chaos/test_beyond.py",
         ),
         packages=CORE,
     ),
