@@ -53,6 +53,7 @@ class BrokerConfig:
     segment_size: int = 1024 * 1024 * 1024
     pool_segments: int = 2
     lease_reads: bool = False
+    protocol_min: int = PROTOCOL_MIN
     protocol_max: int = PROTOCOL_MAX
     auto_create_topic: bool = True
     auto_create_group: bool = True
@@ -167,6 +168,7 @@ class BrokerConfig:
                 interval_s=self.clean_interval_ms / 1000,
             ),
             lease_reads=self.lease_reads,
+            protocol_min=self.protocol_min,
             protocol_max=self.protocol_max,
             preferred_leaders=self.preferred_leaders,
         )
@@ -260,6 +262,7 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "mapedFileSizeCommitLog": ("segment_size", _number(4096, 1 << 40)),
     "segmentPoolSize": ("pool_segments", _number(0, 1024)),  # ours
     "leaseReads": ("lease_reads", _flag),  # ours
+    "peerProtocolMin": ("protocol_min", _number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
     "peerProtocolMax": ("protocol_max", _number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
     "fileReservedTime": ("reserved_hours", _number(0, 24 * 366)),
     "deleteWhen": ("delete_hours", _hours),

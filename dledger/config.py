@@ -58,6 +58,9 @@ class NodeConfig:
     """Share by which the monotonic clocks of two nodes may differ in rate; a lease is shorter by it. A
     machine that suspends, or whose hypervisor stops its clock, must not take part in lease reads."""
 
+    protocol_min: int = PROTOCOL_MIN
+    """Lowest peer protocol to speak. 2 refuses peers of version 1, whose hellos carry no nonce, so that
+    recorded bytes could be played again; raise it when all nodes run a program that speaks 2."""
     protocol_max: int = PROTOCOL_MAX
     """Highest peer protocol to speak. Lower it before a staged upgrade, and raise it again node by node when
     all run the new program: until then nothing is written that the old one does not know."""
@@ -154,6 +157,10 @@ class NodeConfig:
             raise ConfigError(f"clock_drift_margin {self.clock_drift_margin}: between 0 and 1")
         if not PROTOCOL_MIN <= self.protocol_max <= PROTOCOL_MAX:
             raise ConfigError(f"protocol_max {self.protocol_max}: {PROTOCOL_MIN} to {PROTOCOL_MAX}")
+        if not PROTOCOL_MIN <= self.protocol_min <= self.protocol_max:
+            raise ConfigError(
+                f"peerProtocolMin {self.protocol_min}: from {PROTOCOL_MIN} to peerProtocolMax ({self.protocol_max})"
+            )
         if self.max_frame_bytes < self.push_bytes + MAX_ENTRY_SIZE + 4096:
             raise ConfigError("max_frame_bytes must hold push_bytes and one entry more")
 

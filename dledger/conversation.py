@@ -37,7 +37,7 @@ from dledger.messages import (
 )
 from dledger.powerloss import META_KEY, encode_end
 from dledger.requests import ClientRequests
-from dledger.wire import PROTOCOL_MIN, Frame
+from dledger.wire import Frame
 from runtime import Log
 
 _PUSHES = (Compare, Truncate, Append, Commit)
@@ -78,7 +78,7 @@ class Conversation(NodeFace, ABC):
             self.config.self_id,
             self.identity.incarnation,
             self.identity.cluster,
-            PROTOCOL_MIN,
+            self.config.protocol_min,
             self.config.protocol_max,
             self.config.segment_size,
             self.config.sync_flush,

@@ -198,4 +198,20 @@ def test_a_forged_hello_of_version_1_raises_terms_and_loses_nothing(message: Mes
         group.await_applied(node_group.NAMES, group.append(group.await_leader(), [b"still here"]))
         for name in node_group.NAMES:
             assert group.hosts[name].entries[: len(before)] == before
+
+
+@pytest.mark.parametrize("message", FORGED[1:3], ids=["vote in a hand-over", "heartbeat"])
+def test_where_version_1_is_refused_a_hello_of_it_raises_no_term(message: Message) -> None:
+    with World(5, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world, protocol_min=2)
+        leader = group.await_leader()
+        terms = {name: node.term for name, node in group.nodes.items()}
+        hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].my_hello()) | {"protocol": [1, 1]})
+        play(world, [(name, hello + frames(message)) for name in ("n0", "n2")])
+        assert {name: node.term for name, node in group.nodes.items()} == terms
+        assert group.leader() == leader
+        for name in ("n0", "n2"):
+            refused = group.nodes[name].status()["refused"]
+            assert isinstance(refused, dict) and refused["version"] == 1
+        group.await_applied(node_group.NAMES, group.append(leader, [b"still here"]))
         assert len({group.hosts[name].digest for name in node_group.NAMES}) == 1

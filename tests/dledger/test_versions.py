@@ -94,6 +94,10 @@ def test_a_version_that_does_not_exist_cannot_be_configured() -> None:
     for wrong in (0, PROTOCOL_MAX + 1):
         with pytest.raises(ConfigError, match="protocol_max"):
             replace(CONFIG, protocol_max=wrong)
+        with pytest.raises(ConfigError, match="peerProtocolMin"):
+            replace(CONFIG, protocol_min=wrong)
+    with pytest.raises(ConfigError, match=r"peerProtocolMin 2: from 1 to peerProtocolMax \(1\)"):
+        replace(CONFIG, protocol_min=2, protocol_max=1)
 
 
 def test_messages_of_version_2_are_in_the_catalogue() -> None:
