@@ -1,4 +1,4 @@
-"""`python -m bench MODE`: arguments, gc, CPU time, output. Exit code 1: errors."""
+"""`python -m bench MODE`: arguments, gc, CPU time, output. Exit code 1: errors, or a limit not kept."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bench.audit import audit
 from bench.consume import consume
 from bench.core import measure
 from bench.idle import idle
+from bench.loaded import LoadFailed, loaded
 from bench.produce import produce
 from bench.report import Load, Tally
 from bench.spark_audit import spark_audit
@@ -33,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
         return _show(measure(), "us", options.json)
     if options.mode == "idle":
         return _show(idle(3, options.seconds or 20.0), "% of a core", options.json)
+    if options.mode == "loaded":
+        return _loaded(options)
     if options.mode == "audit":
         if options.directory is None:
             _parser().error("--directory is missing")
@@ -79,6 +82,18 @@ def main(argv: list[str] | None = None) -> int:
     result["gc"] = f"frozen after set-up, thresholds {'/'.join(map(str, GC_THRESHOLDS))}"
     _print(result, options.json)
     return 1 if result["errors"] else 0
+
+
+def _loaded(options: argparse.Namespace) -> int:
+    try:
+        result = loaded(
+            3, options.seconds or 120.0, size=options.size, window=options.window, batch=options.batch
+        )
+    except LoadFailed as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    _print(result, options.json)
+    return 0 if result["within"] else 1
 
 
 def _print(result: dict[str, object], as_json: bool) -> int:
@@ -144,8 +159,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "mode",
-        choices=("produce", "consume", "core", "idle", "audit", "spark", "spark-audit", "spark-sink"),
+        choices=(
+            "produce",
+            "consume",
+            "core",
+            "idle",
+            "loaded",
+            "audit",
+            "spark",
+            "spark-audit",
+            "spark-sink",
+        ),
         help="core: microseconds of election and replication steps; idle: CPU time of an idle group; "
+        "loaded: longest delays of the event loops in a group under load (--seconds, default 120; --window, "
+        "--batch, --size), exit code 1 above a third of the election time-out; "
         "audit: speed and memory of the audit of large stores; "
         "spark: messages a second that Spark reads from a store (--messages, --size, --store, --runs); "
         "spark-audit: seconds of the audit on Spark, bytes that it shuffles (--directory, --runs); "

@@ -158,9 +158,8 @@ class NodeConfig:
         if not PROTOCOL_MIN <= self.protocol_max <= PROTOCOL_MAX:
             raise ConfigError(f"protocol_max {self.protocol_max}: {PROTOCOL_MIN} to {PROTOCOL_MAX}")
         if not PROTOCOL_MIN <= self.protocol_min <= self.protocol_max:
-            raise ConfigError(
-                f"peerProtocolMin {self.protocol_min}: from {PROTOCOL_MIN} to peerProtocolMax ({self.protocol_max})"
-            )
+            limits = f"from {PROTOCOL_MIN} to peerProtocolMax ({self.protocol_max})"
+            raise ConfigError(f"peerProtocolMin {self.protocol_min}: {limits}")
         if self.max_frame_bytes < self.push_bytes + MAX_ENTRY_SIZE + 4096:
             raise ConfigError("max_frame_bytes must hold push_bytes and one entry more")
 

@@ -82,6 +82,7 @@ OUTSIDE: dict[str, str] = {
     "bench/big_store.py": "writes stores as they lie on a disk, at speed",
     "bench/core.py": "measures pure code with the machine's clock",
     "bench/idle.py": "measures real processes",
+    "bench/loaded.py": "measures real processes",
     "bench/memory.py": "measures real processes",
     "bench/spark_audit.py": "measures real processes",
     "bench/spark_read.py": "measures real processes",

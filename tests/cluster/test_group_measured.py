@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from bench.__main__ import main as bench
+from bench.loaded import LAG_LIMIT_MS
 from chaos.__main__ import main
 
 
@@ -41,3 +43,15 @@ def test_members_are_replaced_without_a_long_pause(capsys: pytest.CaptureFixture
     report = figures(capsys, "replace", "--mib", "16")
     assert report["lost"] == 0
     assert float(str(report["pause_ms_max"])) < 1000
+
+
+def test_delays_of_event_loops_under_load_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    code = bench(["loaded", "--seconds", "5", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["messages"] > 1000 and report["terms"] == 0
+    nodes = [value for name, value in report.items() if name.startswith(("leader (", "n"))]
+    assert len(nodes) == 3
+    assert all(node["gc_pauses_full"] == 0 for node in nodes)
+    worst = max(node["loop_lag_ms_max"] for node in nodes)
+    assert 0 < worst == report["loop_lag_ms_max"] < 3 * LAG_LIMIT_MS, "as long as an election time-out"
+    assert code == (0 if worst < LAG_LIMIT_MS else 1)

@@ -1,0 +1,82 @@
+"""`python -m bench loaded`: what minutes of load do to the event loops of a group.
+
+Starts a group of real processes on loopback in a temporary directory, and another process that sends as fast
+as acknowledgements allow. A leader whose loop is late by more than the shortest election time-out would be
+voted out; a third of that is the limit (`LAG_LIMIT_MS`).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.config import NodeConfig
+
+LAG_LIMIT_MS = round(NodeConfig.election_timeout_min_s * 1000 / 3, 1)
+
+
+class LoadFailed(Exception):
+    """The generator ended with errors. The text is what it said last."""
+
+
+def loaded(nodes: int, seconds: float, *, size: int, window: int, batch: int) -> dict[str, object]:
+    """The load's rate and, by node, the longest delay of the event loop and the longest collection, in ms.
+
+    `within` says whether all delays are below LAG_LIMIT_MS and nobody was elected meanwhile. LoadFailed.
+    """
+    with tempfile.TemporaryDirectory(prefix="loaded-") as directory:
+        spec = ClusterSpec(nodes=nodes, base_port=find_base_port(nodes), segment_size=64 * MIB)
+        group = LocalCluster.create(Path(directory) / "group", spec)
+        group.start()
+        try:
+            leader = group.wait_leader()
+            term = group.state(leader)["term"]
+            load = _produce(group.namesrv_addr, seconds, size=size, window=window, batch=batch)
+            states = {node: group.state(node) for node in spec.node_ids}
+        finally:
+            group.stop()
+    result: dict[str, object] = {
+        "messages": load["messages"],
+        "seconds": load["seconds"],
+        "rate": load["rate"],
+        "latency_ms": load["latency_ms"],
+        "size": size,
+        "window": window,
+        "batch": batch,
+        "terms": max(int(state.get("term", 0)) for state in states.values()) - int(term),
+    }
+    for node, state in states.items():
+        result[f"leader ({node})" if node == leader else node] = {
+            name: state.get(name)
+            for name in (
+                "loop_lag_ms_max",
+                "loop_lag_ms_max_waited",
+                "gc_ms_max",
+                "gc_pauses",
+                "gc_pauses_full",
+            )
+        }
+    worst = max(float(state.get("loop_lag_ms_max", 1e9)) for state in states.values())
+    return result | {
+        "loop_lag_ms_max": worst,
+        "limit_ms": LAG_LIMIT_MS,
+        "within": worst < LAG_LIMIT_MS and result["terms"] == 0,
+    }
+
+
+def _produce(namesrv: str, seconds: float, *, size: int, window: int, batch: int) -> dict[str, Any]:
+    """Figures of `bench produce`, in a process of its own."""
+    arguments = {"namesrv": namesrv, "seconds": seconds, "size": size, "window": window, "batch": batch}
+    command = [sys.executable, "-m", "bench", "produce", "--json"]
+    for name, value in arguments.items():
+        command += [f"--{name}", str(value)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise LoadFailed(f"the load ended with {done.returncode}: {done.stdout.strip() or 'see above'}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
