@@ -37,6 +37,10 @@ class Profile:
     """Bytes of a snapshot besides the state."""
     sync_flush: bool = True
     """False: ASYNC_FLUSH. A power cut then takes what was acknowledged, so the atlas counts it as damage."""
+    lease_reads: bool = False
+    """Reads may be answered by a lease (S17): clocks then drift within the margin only."""
+    versions: bool = False
+    """Each life of a node speaks up to peer protocol 1 or 2: upgrades and downgrades while it all happens."""
     brokers: bool = False
     """Whole brokers with a NameServer, producers and consumers, instead of bare nodes."""
     spread_chance: float = 0.0
@@ -57,6 +61,7 @@ STALL = Draw("stall", targets=LEADERS, lasting_ms=(50, 2_000), amount=(1, 60))
 SLOW = Draw("slow", targets=ANY, lasting_ms=(500, 8_000), amount=(5, 60))
 CLOCK_JUMP = Draw("clock-jump", targets=ANY, amount=(10, 86_400_000))
 CLOCK_DRIFT = Draw("clock-drift", targets=ANY, lasting_ms=(2_000, 20_000), amount=(1, 50))
+DRIFT_IN_MARGIN = Draw("clock-drift", 3, ANY, (2_000, 20_000), (1, 5))
 DISK_SLOW = Draw("disk-slow", targets=ANY, lasting_ms=(500, 8_000), amount=(5, 200))
 DISK_HANG = Draw("disk-hang", targets=ANY, lasting_ms=(20, 400))
 EIO_WRITE = Draw("eio-write", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1, 3))
@@ -136,6 +141,9 @@ MADE_MEANWHILE = "a topic was made while the leader changed"
 IN_RECOVERY, IN_CUT = "end during recovery", "end during a truncation"
 UNTOLD = "end between saving a term and telling it"
 NO_BATCH = "a client batch is not there at all"
+BY_LEASE = "a lease answered reads"
+OLD_OVER_NEW = "a node of the older protocol leads one of the newer"
+NEW_OVER_OLD = "a node of the newer protocol leads one of the older"
 
 MET_IN: dict[str, int] = {
     MADE_MEANWHILE: 15, END_OF_INSTALL: 15, STORED: 20, VOTES_LOST: 30, MISDIRECTED[2]: 30, UNTOLD: 300,
@@ -172,6 +180,17 @@ PROFILES: dict[str, Profile] = {
         (Draw("stop", 3, LEADERS, (50, 10_000)), STALL, SLOW, KILL, POWER), marks=(OLD_LEADS, STICKY)
     ),
     "clocks": Profile((CLOCK_JUMP, CLOCK_DRIFT, KILL, POWER, ISOLATE), marks=(OLD_LEADS, STICKY, ROLLED)),
+    "leases": Profile(
+        (DRIFT_IN_MARGIN, CLOCK_JUMP, STOP, STALL, KILL, POWER, ISOLATE, CUT, TRANSFER),
+        lease_reads=True,
+        marks=(BY_LEASE, OLD_LEADS, STICKY),
+    ),
+    # Without wipes and rot: what repairs and installs ask for is of version 2.
+    "versions": Profile(
+        (KILL, CRASH, POWER_CRASH, POWER_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, CUT, ISOLATE),
+        versions=True,
+        marks=(OLD_OVER_NEW, NEW_OVER_OLD, TAIL, OLDER_TERM),
+    ),
     "slow-disk": Profile(
         (DISK_SLOW, DISK_HANG, KILL, POWER_CRASH, CUT), marks=(TAIL, NOT_DURABLE, RECOVERED, OLDER_TERM)
     ),

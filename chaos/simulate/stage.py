@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from errno import EIO
 from functools import partial
@@ -22,6 +23,7 @@ from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Role
 from dledger.log.retention import RetentionSettings
 from dledger.node import Node
+from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from runtime.env import Env
 
 PORT = 40911
@@ -127,6 +129,8 @@ class Stage:
             index_units_per_file=self.index_units,
             sync_flush=self.profile.sync_flush,
             push_bytes=PUSH_BYTES,
+            lease_reads=self.profile.lease_reads,
+            protocol_max=self._protocol(machine),
             pool_segments=1,
             scrub_pause_s=3.0,
             lag_probe_s=1.0,
@@ -138,6 +142,13 @@ class Stage:
         probe.attach(node)
         machine.probe = probe
         await node.run()
+
+    def _protocol(self, machine: Machine) -> int:
+        """The highest peer protocol of this life of a node."""
+        if not self.profile.versions:
+            return PROTOCOL_MAX
+        rng = random.Random(f"{self.plan.seed}/protocol/{machine.name}/{machine.lives}")
+        return rng.randint(PROTOCOL_MIN, PROTOCOL_MAX)
 
     def replay(self, parts: Mapping[str, bytes] | None = None, index: int = -1) -> Replay:
         """The judge's own state machine, from nothing or from the parts of a snapshot at `index`."""
@@ -200,6 +211,16 @@ class Stage:
         """Somebody won an election."""
         self.elections += 1
         others = [other.node for other in self.machines.values() if other is not machine]
+        if self.profile.versions and machine.node is not None:
+            own = machine.node.config.protocol_max
+            for node in others:
+                if node is not None and node.config.protocol_max != own:
+                    older = own < node.config.protocol_max
+                    self.marks.reach(
+                        "a node of the older protocol leads one of the newer"
+                        if older
+                        else "a node of the newer protocol leads one of the older"
+                    )
         if any(node is not None and node.role is Role.LEADER for node in others):
             self.marks.reach("a new leader while the old one still leads")
 
@@ -235,6 +256,8 @@ class Stage:
         state = machine.disk_store.hard_state()
         if state is not None and state.term > self.cluster.announced.get(machine.store, 0):
             self.marks.reach("end between saving a term and telling it")
+        if node._reads.by_lease:
+            self.marks.reach("a lease answered reads")
         if probe.cutting:
             self.marks.reach("end during a truncation")
         if node.snapshots.receiver.replacing:

@@ -35,7 +35,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize(
     "profile",
-    ["mixed", "all-power-loss", "five-nodes", "retention", "rot-elsewhere", "misdirected", "spread"],
+    [
+        "mixed",
+        "all-power-loss",
+        "five-nodes",
+        "retention",
+        "rot-elsewhere",
+        "misdirected",
+        "spread",
+        "leases",
+        "versions",
+    ],
 )
 def test_one_seed_violates_nothing(profile: str) -> None:
     outcome = run_plan(draw_plan(len(profile), profile))
