@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 
 from chaos.simulate.profiles import PROFILES, Draw, Profile
+from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
 
 CLIENTS = 3
 FIRST_FAULT_MS = 4_000
@@ -104,6 +105,11 @@ def draw_plan(seed: int, profile: str | None = None) -> Plan:
     draw_operations = _draw_broker_operations if chosen.brokers else _draw_operations
     operations = draw_operations(rng, chosen, faults)
     return Plan(seed, name, chosen.nodes, chosen.spares, DURATION_MS, operations, faults)
+
+
+def draw_protocol(plan: Plan, name: str, life: int) -> int:
+    """The highest peer protocol that a life of a node speaks, where the profile has several."""
+    return random.Random(f"{plan.seed}/protocol/{name}/{life}").randint(PROTOCOL_MIN, PROTOCOL_MAX)
 
 
 def _draw_operations(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from errno import EIO
 from functools import partial
@@ -14,7 +13,7 @@ from chaos.simulate.batches import Batches
 from chaos.simulate.chronicle import Chronicle, Replay
 from chaos.simulate.machine import Machine
 from chaos.simulate.marks import NEVER, Marks
-from chaos.simulate.plan import CLIENTS, Plan
+from chaos.simulate.plan import CLIENTS, Plan, draw_protocol
 from chaos.simulate.probe import Probe
 from chaos.simulate.profiles import PROFILES
 from chaos.simulate.register_host import RegisterHost, State
@@ -23,7 +22,7 @@ from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Role
 from dledger.log.retention import RetentionSettings
 from dledger.node import Node
-from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from dledger.wire import PROTOCOL_MAX
 from runtime.env import Env
 
 PORT = 40911
@@ -147,8 +146,7 @@ class Stage:
         """The highest peer protocol of this life of a node."""
         if not self.profile.versions:
             return PROTOCOL_MAX
-        rng = random.Random(f"{self.plan.seed}/protocol/{machine.name}/{machine.lives}")
-        return rng.randint(PROTOCOL_MIN, PROTOCOL_MAX)
+        return draw_protocol(self.plan, machine.name, machine.lives)
 
     def replay(self, parts: Mapping[str, bytes] | None = None, index: int = -1) -> Replay:
         """The judge's own state machine, from nothing or from the parts of a snapshot at `index`."""
@@ -211,16 +209,12 @@ class Stage:
         """Somebody won an election."""
         self.elections += 1
         others = [other.node for other in self.machines.values() if other is not machine]
-        if self.profile.versions and machine.node is not None:
-            own = machine.node.config.protocol_max
-            for node in others:
-                if node is not None and node.config.protocol_max != own:
-                    older = own < node.config.protocol_max
-                    self.marks.reach(
-                        "a node of the older protocol leads one of the newer"
-                        if older
-                        else "a node of the newer protocol leads one of the older"
-                    )
+        own = 0 if machine.node is None else machine.node.config.protocol_max
+        theirs = [node.config.protocol_max for node in others if node is not None]
+        if own and any(own < their for their in theirs):
+            self.marks.reach("a node of the older protocol leads one of the newer")
+        if own and any(own > their for their in theirs):
+            self.marks.reach("a node of the newer protocol leads one of the older")
         if any(node is not None and node.role is Role.LEADER for node in others):
             self.marks.reach("a new leader while the old one still leads")
 

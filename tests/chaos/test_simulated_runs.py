@@ -184,7 +184,7 @@ def test_an_applied_index_that_goes_back_for_an_instant_is_found(monkeypatch: py
 
 
 def test_an_install_moves_the_commit_index_no_later_than_the_applied_one() -> None:
-    outcome = run_plan(draw_plan(48))  # an install into an empty log
+    outcome = run_plan(draw_plan(48, "retention"))  # an install into an empty log
     assert outcome.checks["node after an install"] and not outcome.violation
 
 
