@@ -26,6 +26,7 @@ class LinkFaults:
             "cut": self._cut,
             "one-way": self._one_way,
             "isolate": self._isolate,
+            "orphan": self._orphan,
             "deaf": self._deaf,
             "mute": self._mute,
             "ring": self._ring,
@@ -105,6 +106,12 @@ class LinkFaults:
         target = self._target(fault) or self._stage.names[0]
         pairs = [(target, other) for other in self._everybody_but(target)]
         return self._block(fault, pairs + [(other, target) for _, other in pairs])
+
+    def _orphan(self, fault: Fault) -> bool:
+        """No member reaches it; clients do."""
+        target = self._target(fault) or self._stage.names[0]
+        others = [name for name in self._stage.names if name != target]
+        return self._block(fault, [pair for other in others for pair in ((target, other), (other, target))])
 
     def _deaf(self, fault: Fault) -> bool:
         """It hears nobody."""

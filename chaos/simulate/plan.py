@@ -27,6 +27,8 @@ LARGEST_BATCH = 12 * 1024
 BROKER_PRODUCERS = 2
 TOPIC_CHANGES = 6
 """By the operator of a run with brokers; all but the first come when a fault does."""
+LEASE_READS = 0.5
+"""Share of the appends that become reads where leases are on: a stale read takes both around a fault."""
 BATCHES = 0.3
 """Share of the bursts that are client batches."""
 
@@ -136,6 +138,9 @@ def _draw_operations(
             else:
                 operations.append(Operation(at, client, "burst", size=_size(rng), count=count))
             done += count
+        elif profile.lease_reads and rng.random() < LEASE_READS:
+            operations.append(Operation(at, client, "read", pick=rng.randrange(1 << 16)))
+            done += 1
         else:
             operations.append(Operation(at, client, "append", size=_size(rng)))
             done += 1

@@ -38,7 +38,8 @@ class Profile:
     sync_flush: bool = True
     """False: ASYNC_FLUSH. A power cut then takes what was acknowledged, so the atlas counts it as damage."""
     lease_reads: bool = False
-    """Reads may be answered by a lease (S17): clocks then drift within the margin only."""
+    """Reads may be answered by a lease (S17): clocks then drift within the margin only, and every second
+    operation that would append a value asks for a read point."""
     versions: bool = False
     """Each life of a node speaks up to peer protocol 1 or 2: upgrades and downgrades while it all happens."""
     brokers: bool = False
@@ -84,6 +85,7 @@ PREFER = Draw("prefer")
 CUT = Draw("cut", targets=ANY, lasting_ms=(100, 6_000))
 ONE_WAY = Draw("one-way", targets=ANY, lasting_ms=(100, 6_000))
 ISOLATE = Draw("isolate", targets=LEADERS, lasting_ms=(100, 8_000))
+ORPHAN = Draw("orphan", 3, LEADERS, (300, 4_000))
 DEAF = Draw("deaf", targets=LEADERS, lasting_ms=(100, 8_000))
 MUTE = Draw("mute", targets=LEADERS, lasting_ms=(100, 8_000))
 RING = Draw("ring", lasting_ms=(500, 8_000))
@@ -181,7 +183,7 @@ PROFILES: dict[str, Profile] = {
     ),
     "clocks": Profile((CLOCK_JUMP, CLOCK_DRIFT, KILL, POWER, ISOLATE), marks=(OLD_LEADS, STICKY, ROLLED)),
     "leases": Profile(
-        (DRIFT_IN_MARGIN, CLOCK_JUMP, STOP, STALL, KILL, POWER, ISOLATE, CUT, TRANSFER),
+        (DRIFT_IN_MARGIN, CLOCK_JUMP, STOP, STALL, KILL, POWER, ISOLATE, ORPHAN, CUT, TRANSFER),
         lease_reads=True,
         marks=(BY_LEASE, OLD_LEADS, STICKY),
     ),
