@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from runtime.files import OsFiles
+from spark.commands.account import COMMAND as ACCOUNT
 from spark.commands.shell import parser
 from spark.commands.source_arguments import source_of
 from spark.jobs.accounting import account, archive_gaps, bounds_of
@@ -140,3 +141,8 @@ def test_the_command_line_takes_an_option_once(words: list[str], text: str) -> N
     arguments = parser(COMMANDS).parse_args(["replay", "--archive", "/a", "--to-namesrv", "h:1", *words])
     with pytest.raises(JobError, match=text):
         source_of(arguments)
+
+
+def test_account_needs_no_file_of_what_was_worked_on() -> None:
+    arguments = parser([ACCOUNT]).parse_args(["account", "store", "--acknowledged", "acks.jsonl"])
+    assert not arguments.consumed
