@@ -15,8 +15,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from audit.digests import BLOCK_ENTRIES
-from audit.findings import Finding, ReplicaRow, Row
-from audit.layout import Replica, SegmentTask, StoreError, open_store, renamed, segment_tasks
+from audit.findings import Finding, ReplicaRow, Row, finding
+from audit.layout import (
+    Replica,
+    SegmentTask,
+    StoreError,
+    UnreadableStore,
+    open_store,
+    renamed,
+    segment_tasks,
+)
 from audit.scan import EntryRow, drill_segment, scan_segment, scan_side
 from runtime import Files
 from runtime.remote_files import files_for
@@ -132,7 +140,12 @@ class StoreSource:
             raise StoreError(str(error)) from error
 
     def look(self) -> Look:
-        return Look(tuple(StoreReplica(each, self.files) for each in open_store(self.files, self.place)))
+        """A store that cannot be read is a finding: the others can be looked at and compared."""
+        try:
+            replicas = open_store(self.files, self.place)
+        except UnreadableStore as error:
+            return Look((), (finding("UNREADABLE", error.node, str(error)),))
+        return Look(tuple(StoreReplica(each, self.files) for each in replicas))
 
 
 def look_at(sources: Sequence[ReplicaSource], *, first_of_name: bool = False) -> Look:

@@ -21,8 +21,11 @@ Ranges = Sequence[tuple[int, int]]
 
 
 def open_replicas(paths: Sequence[str], groups: Sequence[str] = ()) -> list[Replica]:
-    """Replicas in these directories; of these broker groups, or of all. StoreError."""
+    """Replicas in these directories; of these broker groups, or of all. StoreError, also when one of them
+    cannot be read: it may be the one that knows most."""
     look = look_at([StoreSource.at(path) for path in paths])
+    for found in look.findings:
+        raise StoreError(found.detail)
     replicas = [view.replica for view in look.replicas if isinstance(view, StoreReplica)]
     chosen = [replica for replica in replicas if not groups or replica.group in groups]
     if not chosen:
