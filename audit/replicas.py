@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from audit.digests import BLOCK_ENTRIES
 from audit.findings import Finding, ReplicaRow, Row, finding
@@ -26,6 +26,7 @@ from audit.layout import (
     segment_tasks,
 )
 from audit.scan import EntryRow, drill_segment, scan_segment, scan_side
+from audit.segment_stamp import SegmentStamp, stamp
 from runtime import Files
 from runtime.remote_files import files_for
 
@@ -38,6 +39,14 @@ class SegmentReader(Protocol):
 
     def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
         """Entries of one segment in the given index ranges (inclusive, ascending)."""
+
+
+@runtime_checkable
+class StampingReader(SegmentReader, Protocol):
+    """One that can tell whether what it scanned is still the same, without reading it all again."""
+
+    def stamp(self, task: SegmentTask, rows: Iterable[Row] | None = None) -> SegmentStamp | None:
+        """`audit.segment_stamp.stamp`. OSError, FileNotFoundError for a segment that is gone."""
 
 
 class ReplicaView(Protocol):
@@ -94,6 +103,9 @@ class StoreReader:
 
     def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
         return drill_segment(self.files, task, task.first_index, ranges)
+
+    def stamp(self, task: SegmentTask, rows: Iterable[Row] | None = None) -> SegmentStamp | None:
+        return stamp(self.files, task, rows)
 
 
 @dataclass(frozen=True)

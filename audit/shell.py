@@ -64,8 +64,8 @@ def add_audit_arguments(command: argparse.ArgumentParser) -> None:
         "--keep",
         metavar="DIR",
         type=_keep_root,
-        help="keep the scans of full, committed, clean segments of STORE there, a directory or URL, and scan "
-        "these no more: not before they change, or --rescan-hours",
+        help="keep the scans of full, committed, clean segments there, a directory or URL, and scan these no "
+        "more: not before they change, or --rescan-hours",
     )
     command.add_argument(
         "--rescan-hours",
