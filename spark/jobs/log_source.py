@@ -15,7 +15,7 @@ from spark.columns import MESSAGES, ddl
 from spark.jobs.errors import JobError
 from spark.option_values import BadOption, names
 from spark.options import OPTIONS, canonical
-from spark.stores import best_of_each_group, open_replicas
+from spark.stores import best_of_each_group, known_committed, open_replicas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,6 +133,10 @@ def best_replicas(stores: tuple[str, ...]) -> Iterator[Replica]:
             if name not in best or replica.committed > best[name].committed:
                 best[name] = replica
     for name in sorted(best):
+        try:
+            known_committed(best[name])
+        except StoreError as error:
+            raise JobError(str(error)) from error
         yield best[name]
 
 
