@@ -61,3 +61,10 @@ def test_what_cannot_run_is_4_and_one_line(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["verdict"] == "failed"
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("python -m spark read:")]
     assert "did you mean 'messages'" in line
+
+
+def test_a_wrong_condition_is_one_line(tmp_path: Path) -> None:
+    done = command("read", write_store(sample_log(50), tmp_path / "n0"), "--where", "topik = 'x'")
+    assert done.returncode == 4
+    assert "`topik` cannot be resolved. Did you mean" in done.stderr
+    assert "SQLQueryContextLogger" not in done.stderr and len(done.stderr) < 1000, done.stderr
