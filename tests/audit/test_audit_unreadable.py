@@ -75,6 +75,17 @@ def test_each_file_in_turn(tmp_path: Path) -> None:
         assert report.entries >= entries * 2 // 3 + whole, f"{name}: not all that could be read was"
 
 
+@pytest.mark.parametrize("name", ["hardstate", "checkpoint"])
+def test_the_file_is_named(name: str, tmp_path: Path) -> None:
+    """Also where the system does not name it: opened well, and not readable."""
+    stores = write_group(sample_log(50), tmp_path)
+    path = stores[0] / "dledger-n0" / name
+    path.unlink()
+    path.mkdir()
+    (found,) = audit_with(stores, OsFiles()).findings
+    assert found.code == "UNREADABLE" and str(path) in found.detail
+
+
 @pytest.mark.parametrize("name", ["checkpoint", "identity"])
 def test_a_replica_that_cannot_be_looked_at_hides_nothing_of_the_others(name: str, tmp_path: Path) -> None:
     log = sample_log()
