@@ -35,6 +35,9 @@ LAG_WARNING_ENTRIES = 100_000
 DRILL_BLOCKS = 256
 """Blocks read again at a time: bounds the memory of a comparison to about a million entry rows."""
 
+_NOT_SEEN = ("UNREADABLE", "UNREACHABLE")
+"""Codes of replicas that were asked for and could not be looked at, where they are no finding of a part."""
+
 Drill = Callable[[list[tuple[int, int]]], Iterable[EntryRow]]
 """Entries of all replicas in the given ranges of indexes (inclusive, ascending), in any order."""
 
@@ -84,7 +87,9 @@ def analyse(
         if stranger is not None:
             findings.append(stranger)
         else:
-            group = _group(holdings, same_time, claims or {})
+            names = {holding.name for holding in holdings}
+            unseen = {found.replica for found in findings if found.code in _NOT_SEEN} - names
+            group = _group(holdings, len(unseen), same_time, claims or {})
             findings.extend(_not_audited(holdings, findings))
             findings = judge_derived(holdings, findings, lag_warning)
             findings.extend(_positions(group, lag_warning))
@@ -115,8 +120,9 @@ def _strangers(holdings: list[Holding]) -> Finding | None:
     return None
 
 
-def _group(holdings: list[Holding], same_time: bool, claims: Mapping[str, int]) -> Group:
-    members = max(len(holdings), _configured(holdings).row.members)
+def _group(holdings: list[Holding], unseen: int, same_time: bool, claims: Mapping[str, int]) -> Group:
+    """`unseen`: replicas that were given and could not be looked at."""
+    members = max(len(holdings) + unseen, _configured(holdings).row.members)
     return Group(
         holdings,
         commit=max(

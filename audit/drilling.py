@@ -36,6 +36,7 @@ class Drilling:
         if self._look is None:
             try:
                 self._look = look_at(self._sources, first_of_name=True)
+                self._problem = "; ".join(found.detail for found in self._look.findings)
             except StoreError as error:
                 self._look, self._problem = Look(()), str(error)
         if not self._look.replicas:

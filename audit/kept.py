@@ -1,10 +1,11 @@
 """Rows of sealed segments kept from one audit to the next (`--keep DIR`), so that each is scanned once.
 
-`Keep.source` puts itself in front of a store: engines see the same replicas, segments and rows. Rows that are
-`final` (`audit.parquet`) are kept there, one file a segment, published by one rename; they are used again
-while the store is the same, the segment's file is the same, and all that is derived from the segment still
-reads as it did (`audit.segment_stamp`). A file that is damaged, of another version, too old or of something
-else is passed over, and the segment scanned: what is kept can save work and nothing else.
+`Keep.source` puts itself in front of a store, or of the brokers of a group: engines see the same replicas,
+segments and rows. Rows that are `final` (`audit.parquet`) are kept there, one file a segment, published by
+one rename; they are used again while the store is the same, the segment's file is the same, and all that is
+derived from the segment still reads as it did (`audit.segment_stamp`; a broker is asked for that). A file
+that is damaged, of another version, too old or of something else is passed over, and the segment scanned:
+what is kept can save work and nothing else.
 
 **Rot at rest** in a segment is seen by reading it and not otherwise, so rows hold for `rescan_ms` at most.
 Each segment has its own time between half of that and all of it: an audit repeated often reads some of them
@@ -32,9 +33,9 @@ from audit.parquet import (
     segment_bound,
     write_scan,
 )
-from audit.replicas import Look, ReplicaSource, ReplicaView, SegmentReader, StoreReplica
+from audit.replicas import Look, ReplicaSource, ReplicaView, StampingReader
 from audit.scan import EntryRow
-from audit.segment_stamp import stamp, still_holds
+from audit.segment_stamp import SegmentStamp, still_holds
 from formats.checksum import crc32
 from runtime import Files
 
@@ -54,13 +55,13 @@ class Keep:
     rescan_ms: int
 
     def source(self, store: ReplicaSource) -> ReplicaSource:
-        """A store directory, with what is kept of it."""
+        """A store directory or live group, with what is kept of it."""
         return KeptSource(store, self)
 
 
 @dataclass(frozen=True)
 class KeptSource:
-    """`audit.replicas.ReplicaSource` of a store and what is kept of it."""
+    """`audit.replicas.ReplicaSource` of a store or live group and what is kept of it."""
 
     store: ReplicaSource
     keep: Keep
@@ -72,18 +73,14 @@ class KeptSource:
     def look(self) -> Look:
         """StoreError when the place is wrong."""
         look = self.store.look()
-        replicas = tuple(
-            KeptReplica(replica, self.keep) if isinstance(replica, StoreReplica) else replica
-            for replica in look.replicas
-        )
-        return Look(replicas, look.findings)
+        return Look(tuple(KeptReplica(replica, self.keep) for replica in look.replicas), look.findings)
 
 
 @dataclass(frozen=True)
 class KeptReplica:
-    """`audit.replicas.ReplicaView` of a log directory and what is kept of it."""
+    """`audit.replicas.ReplicaView` of a replica and what is kept of it."""
 
-    replica: StoreReplica
+    replica: ReplicaView
     keep: Keep
 
     @property
@@ -92,7 +89,10 @@ class KeptReplica:
 
     @property
     def reader(self) -> KeptReader:
-        return KeptReader(self.replica.reader, self.replica.files, self.keep, self.row())
+        reader = self.replica.reader
+        if not isinstance(reader, StampingReader):
+            raise TypeError(f"{type(reader).__name__} cannot tell whether a segment changed")
+        return KeptReader(reader, self.keep, self.row())
 
     def named(self, name: str) -> ReplicaView:
         return KeptReplica(self.replica.named(name), self.keep)
@@ -118,8 +118,7 @@ class KeptReplica:
 class KeptReader:
     """`audit.replicas.SegmentReader` that scans only what it must."""
 
-    reader: SegmentReader
-    files: Files
+    reader: StampingReader
     keep: Keep
     row: ReplicaRow
 
@@ -131,14 +130,18 @@ class KeptReader:
             yield KeptRow(task.replica, task.start, reused=1)
             return
         problem = ""
-        try:
-            before = self.files.stamp(task.path)
-        except OSError:
-            before = None  # the scan says why
-        rows = list(self.reader.scan(task, block_entries))
-        if before is not None and before.changed_ms <= self.keep.now_ms - SETTLED_MS:
+        before: SegmentStamp | None = None
+        if task.next_first is not None:  # else it is not full
             try:
-                self._write(task, rows, before.text, block_entries)
+                before = self.reader.stamp(task)
+            except FileNotFoundError:
+                pass  # the scan says that it is gone
+            except OSError as error:
+                problem = str(error)
+        rows = list(self.reader.scan(task, block_entries))
+        if before is not None and before.changed_ms <= (before.now_ms or self.keep.now_ms) - SETTLED_MS:
+            try:
+                self._write(task, rows, before, block_entries)
             except OSError as error:
                 problem = str(error)
         yield from rows
@@ -165,8 +168,8 @@ class KeptReader:
                 return None
             if sealed.crc != _crc((known.bound, sealed._replace(crc=0), *rows)):
                 return None
-            now = self.files.stamp(task.path)
-            if now is None or not still_holds(stamp(self.files, task, rows, now.text), sealed.stamp):
+            now = self.reader.stamp(task, rows)
+            if now is None or not still_holds(now.text, sealed.stamp):
                 return None
         except (ShippedRowsError, OSError):
             return None  # the scan tells what is wrong with the store, keeping its rows what is wrong here
@@ -190,18 +193,17 @@ class KeptReader:
         share = crc32(f"{self.place(task.start)}".encode()) / (1 << 32)
         return self.keep.now_ms - int(self.keep.rescan_ms * (1 - share / 2))
 
-    def _write(self, task: SegmentTask, rows: list[Row], before: str, block_entries: int) -> None:
+    def _write(self, task: SegmentTask, rows: list[Row], before: SegmentStamp, block_entries: int) -> None:
         """Keep the rows if they are final, and the file is what it was before they were made. OSError."""
         keep, place = self.keep, self.place(task.start)
         bound = segment_bound(self.row, task, rows, keep.now_ms, block_entries)
         if not bound.final:
             return
-        made_of = stamp(self.files, task, rows, before)
-        after = self.files.stamp(task.path)
-        if after is None or after.text != before:
+        made_of = self.reader.stamp(task, rows)
+        if made_of is None or made_of.file != before.file:
             return
         bound = bound._replace(replica=place.replica)
-        sealed = KeptRow(task.replica, task.start, stamp=made_of)
+        sealed = KeptRow(task.replica, task.start, stamp=made_of.text)
         sealed = sealed._replace(crc=_crc((bound, sealed, *rows)))
         write_scan(keep.files, keep.root, bound, (sealed, *rows))
 

@@ -46,6 +46,14 @@ class StoreError(Exception):
     """A path that is no store directory, or cannot be read. The audit cannot run."""
 
 
+class UnreadableStore(StoreError):
+    """A store that is there and cannot be read. `node`: whose it is, empty where that is not known."""
+
+    def __init__(self, path: str, node: str, error: OSError) -> None:
+        super().__init__(f"{path}: {error}")
+        self.node = node
+
+
 @dataclass(frozen=True)
 class Segment:
     """A file of the log. `start`: log offset of its first byte; `size`: bytes of the file.
@@ -198,8 +206,12 @@ def renamed(replica: Replica, name: str) -> Replica:
 
 
 def open_store(files: Files, path: str) -> list[Replica]:
-    """The replicas of one store: usually one; several when nodes share the directory. Blocking."""
+    """The replicas of one store: usually one; several when nodes share the directory. Blocking.
+
+    StoreError; UnreadableStore for a store whose files cannot be read.
+    """
     path = path.rstrip("/") or "/"
+    node = ""
     try:
         if not files.is_dir(path):
             raise StoreError(f"{path}: no such directory")
@@ -208,15 +220,17 @@ def open_store(files: Files, path: str) -> list[Replica]:
             return [_open_replica(files, _Place(path, path))]
         parent, _, name = path.rpartition("/")
         if name.startswith(NODE_PREFIX) and INDEX_DIR in names:
+            node = name.removeprefix(NODE_PREFIX)
             return [_open_replica(files, _place(files, parent, path))]
         nodes = [name for name in names if name.startswith(NODE_PREFIX) and files.is_dir(f"{path}/{name}")]
         if not nodes:
             raise StoreError(f"{path}: no store (storePathRootDir): it holds no directory {NODE_PREFIX}<id>")
         if len(nodes) == 1:
+            node = nodes[0].removeprefix(NODE_PREFIX)
             return [_open_replica(files, _place(files, path, f"{path}/{nodes[0]}"))]
         return [_open_replica(files, _Place(path, f"{path}/{name}")) for name in nodes]
     except OSError as error:
-        raise StoreError(f"{path}: {error}") from error
+        raise UnreadableStore(path, node, error) from error
 
 
 class _Place(NamedTuple):
@@ -357,7 +371,8 @@ def _list_snapshots(files: Files, directory: str, name: str, problems: list[Find
                 raise CorruptFile(f"the manifest is of the snapshot at {manifest.pos}")
         except (CorruptFile, ValueError, OSError) as error:
             if files.exists(path):  # else a live node has removed it meanwhile
-                problems.append(finding("SNAPSHOT_DAMAGED", name, f"{path}: {error}", segment=pos))
+                code = "UNREADABLE" if isinstance(error, OSError) else "SNAPSHOT_DAMAGED"
+                problems.append(finding(code, name, f"{path}: {error}", segment=pos))
         else:
             yield manifest
 
@@ -387,11 +402,12 @@ def _has_unit(files: Files, directory: str, number: int) -> bool:
 
 
 def _read_applied(files: Files, path: str, name: str, problems: list[Finding]) -> int:
-    data = read_file(files, path) if path else None
-    if data is None:
-        return -1
     try:
-        return unpack_snapshot(data).applied
+        data = read_file(files, path) if path else None
+        return -1 if data is None else unpack_snapshot(data).applied
+    except OSError as error:
+        problems.append(finding("UNREADABLE", name, f"{path}: {error}"))
+        return -1
     except CorruptSnapshot as error:
         problems.append(finding("STATE_DAMAGED", name, f"{path}: {error}"))
         return -1

@@ -170,10 +170,10 @@ def find_replicas(files: Files, root: str) -> list[tuple[str, str]]:
     request.
     """
     return sorted(
-        (_unescape(group), _unescape(replica))
+        (unescape(group), unescape(replica))
         for group in _values(files, root, "group")
         for replica in _values(files, f"{root}/group={group}", "replica")
-        if _starts(files, root, _unescape(group), _unescape(replica))
+        if _starts(files, root, unescape(group), unescape(replica))
     )
 
 
@@ -342,7 +342,8 @@ def _escape(value: str) -> str:
     return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", value) or _NO_VALUE
 
 
-def _unescape(name: str) -> str:
+def unescape(name: str) -> str:
+    """Inverse: the value in the name of a partition's directory."""
     return "" if name == _NO_VALUE else _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
 
 

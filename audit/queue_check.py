@@ -50,6 +50,8 @@ class QueueCheck:
         """Entries that may have been messages of any queue: as many offsets may be left out."""
         self.lacking = 0
         """Messages that had no unit yet."""
+        self.error: OSError | None = None
+        """Why no files are looked at any more."""
         self.faults: list[Fault] = []
 
     def add_opaque(self, count: int) -> None:
@@ -109,7 +111,7 @@ class QueueCheck:
         queue.indexes.append(indexes)
 
     def flush(self) -> None:
-        """Compare what was gathered with the files. OSError when they cannot be read."""
+        """Compare what was gathered with the files."""
         self._sort_in()
         for key, queue in self._queues.items():
             if queue.pending:
@@ -134,6 +136,10 @@ class QueueCheck:
             files.close()
         self._handles.clear()
 
+    def _give_up(self, error: OSError) -> None:
+        self.error = error
+        self._root = ""
+
     def _unit_files(self, key: QueueKey) -> UnitFiles | None:
         if not self._root:
             return None
@@ -156,13 +162,17 @@ class QueueCheck:
         due = int(np.searchsorted(indexes, self._applied, side="right"))
         if due:
             queue.due = first + due - 1
-        files = self._unit_files(key)
-        if files is None:
+        try:
+            files = self._unit_files(key)
+            if files is None:
+                return
+            count = min(len(indexes), max(files.end() - first, 0))  # what lies above is lag
+            stored = files.read(first, count) if count else b""
+        except OSError as error:
+            self._give_up(error)
             return
-        count = min(len(indexes), max(files.end() - first, 0))  # what lies above is lag
         self.lacking += len(indexes) - count
         expected = units[: count * UNIT_SIZE]
-        stored = files.read(first, count) if count else b""
         if stored == expected:
             return
         for number in differing_units(stored, expected, without_code=key[0] == SCHEDULE_TOPIC):
@@ -178,10 +188,14 @@ class QueueCheck:
                 self.faults.append(Fault("QUEUE_MISSING", index, index, f"{where}: the unit is missing"))
 
     def _check_beside(self, key: QueueKey, offset: int, index: int, from_pos: int, end_pos: int) -> None:
-        files = self._unit_files(key)
-        if files is None or not files.first <= offset < files.end():
+        try:
+            files = self._unit_files(key)
+            if files is None or not files.first <= offset < files.end():
+                return
+            unit = unpack_unit(files.read(offset, 1))
+        except OSError as error:
+            self._give_up(error)
             return
-        unit = unpack_unit(files.read(offset, 1))
         if unit.size > 0 and from_pos <= unit.physical_offset < end_pos:
             where = f"{_name(key)} offset {offset}"
             text = f"{where}: it points at {unit.physical_offset}, where no message of it is"

@@ -12,12 +12,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from audit.digests import BLOCK_ENTRIES
-from audit.findings import Finding, ReplicaRow, Row
-from audit.layout import Replica, SegmentTask, StoreError, open_store, renamed, segment_tasks
+from audit.findings import Finding, ReplicaRow, Row, finding
+from audit.layout import (
+    Replica,
+    SegmentTask,
+    StoreError,
+    UnreadableStore,
+    open_store,
+    renamed,
+    segment_tasks,
+)
 from audit.scan import EntryRow, drill_segment, scan_segment, scan_side
+from audit.segment_stamp import SegmentStamp, stamp
 from runtime import Files
 from runtime.remote_files import files_for
 
@@ -30,6 +39,14 @@ class SegmentReader(Protocol):
 
     def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
         """Entries of one segment in the given index ranges (inclusive, ascending)."""
+
+
+@runtime_checkable
+class StampingReader(SegmentReader, Protocol):
+    """One that can tell whether what it scanned is still the same, without reading it all again."""
+
+    def stamp(self, task: SegmentTask, rows: Iterable[Row] | None = None) -> SegmentStamp | None:
+        """`audit.segment_stamp.stamp`. OSError, FileNotFoundError for a segment that is gone."""
 
 
 class ReplicaView(Protocol):
@@ -87,6 +104,9 @@ class StoreReader:
     def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
         return drill_segment(self.files, task, task.first_index, ranges)
 
+    def stamp(self, task: SegmentTask, rows: Iterable[Row] | None = None) -> SegmentStamp | None:
+        return stamp(self.files, task, rows)
+
 
 @dataclass(frozen=True)
 class StoreReplica:
@@ -132,7 +152,12 @@ class StoreSource:
             raise StoreError(str(error)) from error
 
     def look(self) -> Look:
-        return Look(tuple(StoreReplica(each, self.files) for each in open_store(self.files, self.place)))
+        """A store that cannot be read is a finding: the others can be looked at and compared."""
+        try:
+            replicas = open_store(self.files, self.place)
+        except UnreadableStore as error:
+            return Look((), (finding("UNREADABLE", error.node, str(error)),))
+        return Look(tuple(StoreReplica(each, self.files) for each in replicas))
 
 
 def look_at(sources: Sequence[ReplicaSource], *, first_of_name: bool = False) -> Look:

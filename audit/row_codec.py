@@ -14,6 +14,7 @@ import msgpack
 from audit.findings import ROW_KINDS, Row
 from audit.layout import SegmentTask
 from audit.scan import EntryRow
+from audit.segment_stamp import SegmentStamp
 
 PAGE_BYTES = 1024 * 1024
 """A page ends with the row that reaches this size."""
@@ -42,9 +43,15 @@ class MemberRow(NamedTuple):
     address: str
 
 
-AnyRow = Row | EntryRow | TaskRow | MemberRow
+AnyRow = Row | EntryRow | TaskRow | MemberRow | SegmentStamp
 
-KINDS: dict[str, type[Any]] = {**ROW_KINDS, "entry": EntryRow, "task": TaskRow, "member": MemberRow}
+KINDS: dict[str, type[Any]] = {
+    **ROW_KINDS,
+    "entry": EntryRow,
+    "task": TaskRow,
+    "member": MemberRow,
+    "stamp": SegmentStamp,
+}
 NAMES = {kind: name for name, kind in KINDS.items()}
 
 

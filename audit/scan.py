@@ -6,11 +6,11 @@ The log's own scrub walks by itself (`dledger.log.scrub`): dledger must not impo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from runtime.publish import read_file
 
 WINDOW = 4 * 1024 * 1024
 """Bytes read at a time; doubled while one entry does not fit."""
+T = TypeVar("T")
 _HOLE_UNITS = 4096
 _MANY = 1 << 40
 
@@ -144,16 +145,44 @@ def _windows(file: File, walker: SegmentWalker) -> Iterator[Window]:
             window *= 2
 
 
+class _Beside:
+    """Looks into files beside a segment. What could not be read is kept in `errors`, by what it is, and left
+    alone from then on: the segment itself is scanned to its end."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, OSError] = {}
+
+    def look(self, what: str, step: Callable[[], T], instead: T) -> T:
+        """What `step` returns, `instead` when it cannot read or could not before."""
+        if what in self.errors:
+            return instead
+        try:
+            return step()
+        except OSError as error:
+            self.errors[what] = error
+            return instead
+
+
+def _state_check(files: Files, task: SegmentTask) -> StateCheck:
+    end = task.start + task.segment_size
+    return StateCheck(
+        files, task.directory, task.start, end, task.first_index, task.state_file, task.committed
+    )
+
+
 def scan_segment(
     files: Files, task: SegmentTask, block_entries: int = BLOCK_ENTRIES, *, deep: bool = False
 ) -> Iterator[Row]:
     """Findings, block digests, queue ranges and, last, the coverage of one segment. Never raises OSError.
 
+    A derived file that cannot be read is told and not compared any more; the segment is read to its end.
     `deep`: see `record_check.DEEP_EVERY`; costs about a sixth more time.
     """
+    beside = _Beside()
     digests = BlockDigests(task.replica, block_entries)
     units = IndexUnits(files, task.directory, task.index_end)
     index_check = IndexCheck(units, task.committed, task.index_end)
+    no_units = np.empty(0, np.int64)
     queues = QueueCheck(files, task.queue_root, task.replica, task.start, task.applied)
     records = RecordCheck(task.committed, queues, deep=deep)
     first: Entry | None = None
@@ -163,31 +192,28 @@ def scan_segment(
     walker: SegmentWalker | None = None
     error: OSError | None = None
     queue_rows: list[Row] = []
-    keys: KeyCheck | None = None
-    state: StateCheck | None = None
+    key_check = partial(KeyCheck, files, task.key_root, task.committed)
+    keys: KeyCheck | None = beside.look("IndexFile", key_check, None)
+    state: StateCheck | None = beside.look("snapshot or state file", partial(_state_check, files, task), None)
     try:
-        keys = KeyCheck(files, task.key_root, task.committed)
-        state = StateCheck(
-            files,
-            task.directory,
-            task.start,
-            task.start + task.segment_size,
-            task.first_index,
-            task.state_file,
-            task.committed,
-        )
         walker = make_walker(files, task)
-        walker.told = units.positions
+        walker.told = lambda first, below: beside.look(
+            "index file", lambda: units.positions(first, below), no_units
+        )
         for window in windows(files, task.path, walker):
             columns = window.columns
             digests.add(columns)
-            index_check.add(columns)
+            beside.look("index file", partial(index_check.add, columns), None)
             queues.add_opaque(_lost(walker.holes[holes:]))
             holes = len(walker.holes)
             found = records.add(window.data, window.base, columns)
-            keys.whole = not queues.opaque
-            keys.add(window.data, window.base, columns, (found.records, found.texts) if found else None)
-            if found is None or queues.opaque:
+            if keys is not None:
+                keys.whole = not queues.opaque
+                texts = (found.records, found.texts) if found else None
+                beside.look("IndexFile", partial(keys.add, window.data, window.base, columns, texts), None)
+            if state is None:
+                pass
+            elif found is None or queues.opaque:
                 state.give_up()
             else:
                 state.add(window.data, columns, records.names, found.records, found.queued, found.which)
@@ -200,9 +226,10 @@ def scan_segment(
                 committed_end = int(settled.max())
         if not walker.holes:
             queue_rows = list(queues.finish(task.start, committed_end))
-            if last is not None and walker.stop in (Stop.BLANK, Stop.FULL):
+            if state is not None and last is not None and walker.stop in (Stop.BLANK, Stop.FULL):
                 state.finish(last.index)
-        keys.finish(committed_end)
+        if keys is not None:
+            beside.look("IndexFile", partial(keys.finish, committed_end), None)
     except FileNotFoundError as caught:
         if files.exists(task.path):  # else it was retired since it was listed: below
             error = caught
@@ -214,8 +241,12 @@ def scan_segment(
     faults = [*(walker.faults if walker else []), *records.faults]
     derived = [*index_check.faults, *queues.faults]
     derived += [*(keys.faults if keys else []), *(state.faults if state else [])]
-    if derived and not _is_retired(files, task):
+    if queues.error is not None:
+        beside.errors["ConsumeQueue"] = queues.error
+    if (derived or beside.errors) and not _is_retired(files, task):
         faults += derived
+        for what, reason in beside.errors.items():
+            yield finding("UNREADABLE", task.replica, f"{what}: {reason}", segment=task.start)
     yield from (_as_finding(task, fault) for fault in collapse_each(faults))
     stop = str(walker.stop) if walker else Stop.RETIRED
     if error is not None:
@@ -277,51 +308,61 @@ def _as_finding(task: SegmentTask, fault: Fault) -> Finding:
 
 def scan_side(files: Files, replica: Replica) -> Iterator[Row]:
     """What belongs to a replica and to no segment of it: its own words, small files, holes, queue extents."""
-    extents: list[Row] = []
-    start = 0
-    error: OSError | None = None
-    try:
-        if replica.queue_root:
-            extents = list(_queue_extents(files, replica))
-        start = log_start(files, replica)  # afterwards: what retention took of the queues is before it
-    except OSError as caught:
-        error = caught
-    yield replica.row()._replace(log_start=start)
+    beside = _Beside()
+
+    def look(what: str, step: Callable[[], Iterator[Row]]) -> list[Row]:
+        return beside.look(what, lambda: list(step()), [])
+
+    extents = look("ConsumeQueue", partial(_queue_extents, files, replica))
+    # afterwards: what retention took of the queues is before it
+    start = beside.look("log directory", lambda: log_start(files, replica), 0)
+    rows = look("poisoned", partial(_poisoned, files, replica))
+    rows += look("hardstate", partial(_hard_state, files, replica))
+    for manifest in replica.snapshots:
+        rows += look(f"snapshot at {manifest.pos}", partial(_snapshot, files, replica, manifest))
+    rows += look("index file", partial(_index_of_holes, files, replica))
+    rows += extents
+    rows += look("IndexFile", partial(_key_files, files, replica))
+    own = replica.row()._replace(log_start=start)
+    # Files that could not be read are not behind those of other replicas.
+    yield own._replace(queues=0) if {"ConsumeQueue", "IndexFile"} & beside.errors.keys() else own
     yield from replica.problems
-    try:
-        if error is not None:
-            raise error
-        yield from _small_files(files, replica)
-        for manifest in replica.snapshots:
-            yield from _snapshot(files, replica, manifest)
-        yield from _index_of_holes(files, replica)
-        yield from extents
-        if replica.key_root:
-            yield from _key_files(files, replica)
-    except OSError as error:
-        yield finding("UNREADABLE", replica.name, f"{replica.directory}: {error}")
+    for what, reason in beside.errors.items():
+        yield finding("UNREADABLE", replica.name, f"{what}: {reason}")
+    yield from rows
 
 
-def _small_files(files: Files, replica: Replica) -> Iterator[Row]:
+def _poisoned(files: Files, replica: Replica) -> Iterator[Row]:
     reason = read_file(files, f"{replica.directory}/{POISONED_FILE}")
     if reason is not None:
         text = reason.decode("utf-8", "replace").strip()
         yield finding("POISONED", replica.name, f"the node stopped itself: {text}")
-    hard_state = read_file(files, f"{replica.directory}/{HARD_STATE_FILE}")
-    if hard_state is not None and any(hard_state) and decode_hard_state(hard_state) is None:
-        yield finding("HARD_STATE", replica.name, "both slots of the hardstate file are damaged")
+
+
+def _hard_state(files: Files, replica: Replica) -> Iterator[Row]:
+    """Stores of Apache's have none. One of ours writes it before its first entry."""
+    data = read_file(files, f"{replica.directory}/{HARD_STATE_FILE}")
+    if data is not None and any(data):
+        if decode_hard_state(data) is None:
+            yield finding("HARD_STATE", replica.name, "both slots of the hardstate file are damaged")
+    elif replica.identity is not None and any(one.first_index is not None for one in replica.segments):
+        what = "not there" if data is None else "empty"
+        text = f"the hardstate file is {what}, though the log has entries: the node has forgotten its votes"
+        yield finding("HARD_STATE", replica.name, text)
 
 
 def _snapshot(files: Files, replica: Replica, manifest: Manifest) -> Iterator[Row]:
     path = f"{replica.directory}/{SNAPSHOTS_DIR}/{segment_name(manifest.pos)}"
-    parts = {name: read_file(files, f"{path}/{name}") for name in manifest.parts}
     try:
+        parts = {name: read_file(files, f"{path}/{name}") for name in manifest.parts}
         check_parts(manifest, {name: data for name, data in parts.items() if data is not None})
     except CorruptFile as error:
         if not files.exists(path):
             return  # a live node has removed it meanwhile
         text = f"{path}: {error}"
         yield finding("SNAPSHOT_DAMAGED", replica.name, text, first=manifest.index, segment=manifest.pos)
+    except FileNotFoundError:
+        return  # removed between two looks
     yield SnapshotRow(replica.name, manifest.pos, manifest.index, manifest.digest)
 
 
@@ -360,7 +401,7 @@ def _walk_units_down(
 
 
 def _queue_extents(files: Files, replica: Replica) -> Iterator[Row]:
-    for topic in files.listdir(replica.queue_root):
+    for topic in files.listdir(replica.queue_root) if replica.queue_root else ():
         for queue_id in files.listdir(f"{replica.queue_root}/{topic}"):
             if not queue_id.isdigit():
                 continue
@@ -374,6 +415,8 @@ def _queue_extents(files: Files, replica: Replica) -> Iterator[Row]:
 
 
 def _key_files(files: Files, replica: Replica) -> Iterator[Row]:
+    if not replica.key_root:
+        return
     key_files, problems = open_key_files(files, replica.key_root)
     for problem in problems:
         yield finding("KEY_INDEX", replica.name, problem)

@@ -8,6 +8,7 @@ some 5 % of its bytes: rot in them is seen as well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from audit.findings import QueueRow, Row
 from audit.key_index import units_crc
@@ -24,25 +25,43 @@ from runtime.publish import read_file
 _CHUNK_UNITS = 1 << 16
 
 
-def stamp(files: Files, task: SegmentTask, rows: Iterable[Row], file_text: str) -> str:
-    """A line for each thing that a scan of a full segment looks at. OSError.
+class SegmentStamp(NamedTuple):
+    """What a segment's rows are made of. `file`: `Files.stamp` of the segment; `changed_ms`: when that last
+    changed; `now_ms`: the clock of the machine that has it, 0 where that is also the clock of who asks;
+    `derived`: a line for each other thing that a scan of a full segment looks at, empty if not asked for."""
 
-    `rows`: of the scan; `file_text`: `Files.stamp` of the segment.
-    """
+    file: str
+    changed_ms: int
+    now_ms: int = 0
+    derived: str = ""
+
+    @property
+    def text(self) -> str:
+        """To be kept beside the rows, for `still_holds`."""
+        return f"file {self.file}\n{self.derived}"
+
+
+def stamp(
+    files: Files, task: SegmentTask, rows: Iterable[Row] | None = None, now_ms: int = 0
+) -> SegmentStamp | None:
+    """Of a segment and what its `rows` were made of; without rows of its file alone. None where a file cannot
+    be told from another one. OSError."""
+    derived = "" if rows is None else "\n".join(_derived(files, task, rows))
+    found = files.stamp(task.path)  # last: what changed meanwhile is seen by who compares it with one before
+    return None if found is None else SegmentStamp(found.text, found.changed_ms, now_ms, derived)
+
+
+def _derived(files: Files, task: SegmentTask, rows: Iterable[Row]) -> Iterator[str]:
     queues = [row for row in rows if isinstance(row, QueueRow)]
-    lines = [
-        f"file {file_text}",
-        f"index {_index(files, task)}",
-        f"queues {task.queue_root} {_queues(files, task, queues)}",
-        f"keys {task.key_root} {units_crc(files, task.key_root, task.start, _end(task))}",
-        *_pointing_here(files, task, queues),
-    ]
+    yield f"index {_index(files, task)}"
+    yield f"queues {task.queue_root} {_queues(files, task, queues)}"
+    yield f"keys {task.key_root} {units_crc(files, task.key_root, task.start, _end(task))}"
+    yield from _pointing_here(files, task, queues)
     for pos in (task.start, _end(task)):
         if (boundary := load_boundary(files, task.directory, pos)) is not None:
-            lines.append(f"snapshot {pos} {boundary.manifest.index} {boundary.manifest.digest}")
+            yield f"snapshot {pos} {boundary.manifest.index} {boundary.manifest.digest}"
     if task.state_file:
-        lines.append(f"state {task.state_file} {crc32(read_file(files, task.state_file) or b'')}")
-    return "\n".join(lines)
+        yield f"state {task.state_file} {crc32(read_file(files, task.state_file) or b'')}"
 
 
 def still_holds(now: str, then: str) -> bool:

@@ -55,7 +55,7 @@ def add_audit_arguments(command: argparse.ArgumentParser) -> None:
     """Options that the audit has with and without Spark."""
     command.add_argument(
         "--lag-warning",
-        type=int,
+        type=not_negative,
         default=LAG_WARNING_ENTRIES,
         metavar="N",
         help="warn of a replica that is more than N entries behind (default %(default)s)",
@@ -64,13 +64,13 @@ def add_audit_arguments(command: argparse.ArgumentParser) -> None:
         "--keep",
         metavar="DIR",
         type=_keep_root,
-        help="keep the scans of full, committed, clean segments of STORE there, a directory or URL, and scan "
-        "these no more: not before they change, or --rescan-hours",
+        help="keep the scans of full, committed, clean segments there, a directory or URL, and scan these no "
+        "more: not before they change, or --rescan-hours",
     )
     command.add_argument(
         "--rescan-hours",
         metavar="N",
-        type=_hours,
+        type=not_negative,
         help="with --keep: scan a segment again N hours after its last scan at the latest, as media rot; "
         f"0: never (default {RESCAN_HOURS})",
     )
@@ -88,8 +88,12 @@ def _keep_root(text: str) -> str:
     return absolute(text)
 
 
-def _hours(text: str) -> int:
-    value = int(text)
+def not_negative(text: str) -> int:
+    """A number from 0 on."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value}: at least 0")
     return value

@@ -38,16 +38,18 @@ class Boundary(NamedTuple):
 def load_boundary(files: Files, directory: str, pos: int) -> Boundary | None:
     """The snapshot of a log directory at `pos`; None without one that is whole and a broker's. OSError."""
     path = f"{directory}/{SNAPSHOTS_DIR}/{segment_name(pos)}"
-    data = read_file(files, f"{path}/{MANIFEST_FILE}")
-    if data is None:
-        return None
     try:
+        data = read_file(files, f"{path}/{MANIFEST_FILE}")
+        if data is None:
+            return None
         manifest = decode_manifest(data)
         parts = {name: read_file(files, f"{path}/{name}") for name in manifest.parts}
         found = {name: part for name, part in parts.items() if part is not None}
         check_parts(manifest, found)
     except (CorruptFile, ValueError):
         return None  # the side scan tells
+    except FileNotFoundError:
+        return None  # a live node has removed it between two looks
     return Boundary(manifest, found) if set(found) == set(pack_parts(ReplicatedState())) else None
 
 

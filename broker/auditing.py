@@ -75,6 +75,10 @@ class AuditJobs:
         self._queue: deque[Job] = deque()
         self._wake = asyncio.Event()
 
+    def now_ms(self) -> int:
+        """Wall clock of this machine, by which its files have their times."""
+        return self._env.wall.now_ms()
+
     def start(self, key: Hashable, work: Work, max_age_s: float = 0.0) -> Job:
         """A job for `work`, or one with the same key that began no longer ago than that. SYSTEM_BUSY."""
         now = asyncio.get_running_loop().time()

@@ -26,6 +26,7 @@ from remoting.audit_headers import (
     AuditPageHeader,
     AuditSegmentHeader,
     AuditSideHeader,
+    AuditStampHeader,
 )
 from remoting.bodies import BrokerData
 from remoting.client import RemotingClient
@@ -145,6 +146,14 @@ class ReplicaClient:
         """Entries of one segment in index ranges: inclusive, ascending, without overlap."""
         header = AuditDrillHeader(description, start)
         return self._pages(self._first(RequestCode.AUDIT_DRILL, header, msgspec.json.encode(ranges)))
+
+    def stamp(
+        self, description: str, start: int, queues: Sequence[tuple[str, int, int, int]] | None
+    ) -> Iterator[bytes]:
+        """What tells a segment and what was made of it from another one. `queues`: topic, queue id, first and
+        last offset of its messages; None for its file alone."""
+        body = b"" if queues is None else msgspec.json.encode(queues)
+        return self._pages(self._first(RequestCode.AUDIT_STAMP, AuditStampHeader(description, start), body))
 
     def _pages(self, answer: Response) -> Iterator[bytes]:
         job, pages = self._state(answer)

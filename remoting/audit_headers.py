@@ -1,4 +1,4 @@
-"""Headers of the audit requests (28001 to 28005), which RocketMQ does not have.
+"""Headers of the audit requests (28001 to 28006), which RocketMQ does not have.
 
 An auditor first asks a broker to describe its replica, then for rows of its segments and of its other files,
 and, where replicas differ, for single entries. All of these are scans of files: a request starts a *job*, and
@@ -49,6 +49,17 @@ class AuditPageHeader(Header):
 
     job: str
     page: I32 = 0
+
+
+class AuditStampHeader(Header):
+    """28006: what tells one segment, and what its rows were made of, from another one.
+
+    The body is JSON: `[[topic, queue id, first offset, last offset], ...]` of its messages, inclusive, or
+    empty for the segment's file alone.
+    """
+
+    description: str
+    start: I64
 
 
 class AuditAnswerHeader(Header):

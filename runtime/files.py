@@ -135,7 +135,11 @@ class OsFile:
         return os.fstat(self._fd).st_size
 
     def pread(self, length: int, offset: int) -> bytes:
-        data = os.pread(self._fd, length, offset)
+        try:
+            data = os.pread(self._fd, length, offset)
+        except OSError as error:
+            error.filename = self.path  # the system does not say which
+            raise
         if len(data) == length or not data:
             return data
         parts = [data]

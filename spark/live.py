@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from audit.digests import BLOCK_ENTRIES, DIGEST_VERSION
-from audit.findings import Finding, ReplicaRow, Row, finding, unread_segment
+from audit.findings import Finding, QueueRow, ReplicaRow, Row, finding, unread_segment
 from audit.layout import SegmentTask, StoreError
 from audit.replicas import Look
 from audit.row_codec import AnyRow, MemberRow, TaskRow, UnknownRow, as_task, decode_page
 from audit.scan import EntryRow
+from audit.segment_stamp import SegmentStamp
 from audit.walk import UNREADABLE
 from client.errors import ClientError
 from client.replicas import AuditOptions, ReplicaClient, find_groups
@@ -48,6 +49,22 @@ class BrokerReader:
                         yield row._replace(replica=task.replica)
         except FAILURES:
             yield EntryRow(task.replica, -1, -1, 0, 0, 0, UNREADABLE)
+
+    def stamp(self, task: SegmentTask, rows: Iterable[Row] | None = None) -> SegmentStamp | None:
+        """OSError when the broker does not say; then its segment is scanned."""
+        queues = None
+        if rows is not None:
+            queues = [
+                (row.topic, row.queue_id, row.first_offset, row.last_offset)
+                for row in rows
+                if isinstance(row, QueueRow)
+            ]
+        try:
+            with ReplicaClient(self.address, self.options) as client:
+                found = list(_rows(client.stamp(self.description, task.start, queues)))
+        except FAILURES as error:
+            raise OSError(str(error)) from error
+        return next((row for row in found if isinstance(row, SegmentStamp)), None)
 
 
 @dataclass(frozen=True)
@@ -157,6 +174,6 @@ def _rows(pages: Iterable[bytes]) -> Iterator[AnyRow]:
 
 def _mine(row: AnyRow, replica: str) -> Row:
     """The row under the name that the replica has in this audit. UnknownRow for what no scan yields."""
-    if isinstance(row, EntryRow | TaskRow | MemberRow):
+    if isinstance(row, EntryRow | TaskRow | MemberRow | SegmentStamp):
         raise UnknownRow(f"a {type(row).__name__} among the rows of a scan")
     return row._replace(replica=replica)

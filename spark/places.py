@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from audit.layout import StoreError
 from audit.replicas import ReplicaSource, StoreSource
 from audit.report import Report
+from audit.shell import not_negative
 from client.errors import ClientError
 from client.replicas import AuditOptions, find_groups
 from runtime.remote_files import absolute, files_for
@@ -63,7 +64,7 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-age",
         metavar="SECONDS",
-        type=int,
+        type=not_negative,
         help="with --namesrv: rows that a broker read for an earlier audit will do when they are no older "
         f"(default 0: everything is read again); with --digests: older ones are a finding "
         f"(default {DIGESTS_MAX_AGE_S})",

@@ -23,7 +23,7 @@ from spark.offsets import DataLost, out_of_range
 from spark.option_values import Queue
 from spark.runs import read_windows
 from spark.selection import ANY, Bounds
-from spark.stores import IndexUnits, pieces
+from spark.stores import IndexUnits, known_committed, pieces
 
 UNIT = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _SYS_FLAG_AT = 36
@@ -154,8 +154,8 @@ def read_units(units: UnitFiles, bounds: Bounds) -> npt.NDArray[np.void]:
 
 
 def committed_end(replica: Replica) -> int:
-    """Log offset behind the last committed entry: from its index unit, else from the log itself."""
-    if replica.committed < 0:
+    """Log offset behind the last committed entry: from its index unit, else from the log. StoreError."""
+    if known_committed(replica) < 0:
         return 0
     files = files_for(replica.directory)
     units = IndexUnits(files, replica)

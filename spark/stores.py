@@ -21,8 +21,11 @@ Ranges = Sequence[tuple[int, int]]
 
 
 def open_replicas(paths: Sequence[str], groups: Sequence[str] = ()) -> list[Replica]:
-    """Replicas in these directories; of these broker groups, or of all. StoreError."""
+    """Replicas in these directories; of these broker groups, or of all. StoreError, also when one of them
+    cannot be read: it may be the one that knows most."""
     look = look_at([StoreSource.at(path) for path in paths])
+    for found in look.findings:
+        raise StoreError(found.detail)
     replicas = [view.replica for view in look.replicas if isinstance(view, StoreReplica)]
     chosen = [replica for replica in replicas if not groups or replica.group in groups]
     if not chosen:
@@ -40,6 +43,23 @@ def best_of_each_group(replicas: Iterable[Replica]) -> list[Replica]:
         if key not in best or replica.committed > best[key].committed:
             best[key] = replica
     return [best[key] for key in sorted(best)]
+
+
+def known_committed(replica: Replica) -> int:
+    """The highest index that it knows to be committed. StoreError when it has entries and cannot tell, or
+    should have some and has none: it would look like an empty log."""
+    if replica.checkpoint is None and any(one.first_index is not None for one in replica.segments):
+        why = next((found.detail for found in replica.problems if found.code == "NO_COMMITTED_INDEX"), "")
+        raise StoreError(
+            f"{replica.store}: {why}, so that it is not known what is committed: give another replica, or "
+            "read all with isolation=all"
+        )
+    if not replica.segments and replica.committed > replica.base_index:
+        raise StoreError(
+            f"{replica.store}: entries up to {replica.committed} are committed and there is no segment: run "
+            "the audit, or give another replica"
+        )
+    return replica.committed
 
 
 class IndexUnits:
@@ -90,7 +110,10 @@ def pieces(
     """Pieces of a replica's log, ascending: entries up to `highest` (None: to the end), in these ranges.
 
     Pieces are of about `target` bytes (None: whole segments) where the index files say where to cut.
+    StoreError for committed entries of a replica that does not know which these are.
     """
+    if highest is not None:
+        known_committed(replica)
     units = IndexUnits(files_for(replica.directory), replica)
     try:
         for task, first, last in _spans(replica, units, highest):
@@ -109,7 +132,8 @@ def _spans(
     """Each segment with its first index (-1: not known) and the last one wanted (-1: to the log's end)."""
     firsts = _first_indexes(replica, units)
     end = None if highest is None else units.end_position(highest)
-    for task, first, next_first in zip(segment_tasks(replica), firsts, [*firsts[1:], -1], strict=True):
+    following = [*firsts[1:], -1] if firsts else []
+    for task, first, next_first in zip(segment_tasks(replica), firsts, following, strict=True):
         if highest is not None and first > highest:
             continue
         if first < 0 and next_first < 0 and end is not None and task.start >= end:

@@ -1,4 +1,4 @@
-"""Audit of this broker's replica over the network: 28001 to 28005 (`remoting.audit_headers`).
+"""Audit of this broker's replica over the network: 28001 to 28006 (`remoting.audit_headers`).
 
 Any node answers, whatever its role: the auditor compares them. Answers say what lies on the disk, by the same
 code that audits a directory, bounded by the checkpoint as it was when the replica described itself.
@@ -15,12 +15,14 @@ import msgspec
 
 from broker.auditing import AuditJobs, Job
 from broker.config import BrokerConfig
+from formats.entry import HEADER_SIZE
 from remoting.audit_headers import (
     AuditDescribeHeader,
     AuditDrillHeader,
     AuditPageHeader,
     AuditSegmentHeader,
     AuditSideHeader,
+    AuditStampHeader,
 )
 from remoting.codes import RequestCode, ResponseCode
 from remoting.commands import Request
@@ -29,6 +31,7 @@ from remoting.server import Connection, Handler
 from runtime.files import Files
 
 if TYPE_CHECKING:
+    from audit.findings import QueueRow
     from audit.layout import Replica, SegmentTask
     from audit.row_codec import AnyRow
 
@@ -66,6 +69,7 @@ class AuditProcessor:
             RequestCode.AUDIT_SIDE: self.side,
             RequestCode.AUDIT_DRILL: self.drill,
             RequestCode.AUDIT_PAGE: self.page,
+            RequestCode.AUDIT_STAMP: self.stamp,
         }
 
     def describe(self, connection: Connection, request: Request) -> None:
@@ -107,6 +111,14 @@ class AuditProcessor:
         """28005."""
         header = request.header(AuditPageHeader)
         self._answer(connection, request, self._jobs.find(header.job), header.page)
+
+    def stamp(self, connection: Connection, request: Request) -> None:
+        """28006."""
+        header = request.header(AuditStampHeader)
+        task = self._task(header.description, header.start)
+        queues = parse_queues(request.body, task) if request.body else None
+        work = partial(_stamp, task, queues, self._jobs.now_ms())
+        self._answer(connection, request, self._jobs.start(None, work))
 
     def _answer(self, connection: Connection, request: Request, job: Job, page: int = 0) -> None:
         self._jobs.wait(job, partial(respond, connection, request, job, page))
@@ -154,6 +166,24 @@ def parse_ranges(body: bytes) -> list[tuple[int, int]]:
     if sum(last - first + 1 for first, last in ranges) > MAX_DRILLED_ENTRIES:
         raise RemotingError(ResponseCode.INVALID_PARAMETER, f"more than {MAX_DRILLED_ENTRIES} indexes")
     return ranges
+
+
+def parse_queues(body: bytes, task: SegmentTask) -> list[QueueRow]:
+    """Messages of a segment by queue; RemotingError when they are none, or more than fit into it."""
+    from audit.findings import QueueRow
+
+    try:
+        queues = msgspec.json.decode(body, type=list[tuple[str, int, int, int]])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RemotingError(ResponseCode.INVALID_PARAMETER, f"queues: {error}") from error
+    room = task.size // HEADER_SIZE
+    for topic, queue_id, first, last in queues:
+        room -= last - first + 1
+        if "/" in topic or topic in ("", ".", "..") or queue_id < 0 or not 0 <= first <= last or room < 0:
+            raise RemotingError(
+                ResponseCode.INVALID_PARAMETER, f"offsets {first} to {last} of {topic!r}/{queue_id}"
+            )
+    return [QueueRow(task.replica, task.start, *queue) for queue in queues]
 
 
 def settled(task: SegmentTask) -> SegmentTask:
@@ -209,3 +239,11 @@ def _drill(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> It
     from audit.scan import drill_segment
 
     yield from drill_segment(files, task, task.first_index, ranges)
+
+
+def _stamp(task: SegmentTask, queues: list[QueueRow] | None, now_ms: int, files: Files) -> Iterator[AnyRow]:
+    from audit.segment_stamp import stamp
+
+    found = stamp(files, task, queues, now_ms)
+    if found is not None:
+        yield found

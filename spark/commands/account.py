@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--consumed",
         metavar="FILE",
         type=absolute,
-        default="",
         help="id (and consumer) of what was worked on",
     )
     parser.add_argument(
@@ -74,7 +73,7 @@ def _account(
         source,
         arguments.acknowledged,
         offsets=asked,
-        consumed=arguments.consumed,
+        consumed=arguments.consumed or "",
         strict=arguments.strict,
         say=context.progress.say,
     )

@@ -59,8 +59,10 @@ async def run(context: Context, arguments: argparse.Namespace) -> Report:
 def _groups(env: Env, arguments: argparse.Namespace) -> list[Group]:
     """Blocking. BadPlace, KeepError."""
     now_ms = env.wall.now_ms()
-    if arguments.keep is not None and (arguments.namesrv is not None or arguments.digests is not None):
-        raise KeepError("--keep goes with store directories alone; of brokers' own scans see --max-age")
+    if arguments.keep is not None and arguments.digests is not None:
+        raise KeepError("--keep does not go with --digests: these are what brokers keep of their scans")
+    if arguments.keep is not None and arguments.max_age is not None:
+        raise KeepError("--keep does not go with --max-age: it keeps scans of its own, not those of others")
     keep = keep_of(arguments, env.files, now_ms)
     groups = groups_to_audit(arguments, now_ms)
     if keep is None:

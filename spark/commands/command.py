@@ -121,11 +121,14 @@ def _start(app_name: str, master: str | None, short: bool) -> SparkSession:
     try:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped,import-not-found,unused-ignore]
         from pyspark.errors import PySparkException
+        from pyspark.logger import PySparkLogger
 
         from spark.java import NoJava
         from spark.session import session
     except ImportError as error:
         raise CannotRun(f"{error}: pip install 'dledger[spark]'") from error
+    # What is wrong with a condition is told in one line, not also in kilobytes of JSON.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         return session(app_name, master, short=short)
     except (NoJava, PySparkException, Py4JError, OSError) as error:

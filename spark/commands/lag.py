@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from audit.shell import not_negative
 from spark.commands.command import CannotRun, Command, Context, Outcome, add_master
 from spark.commands.source_arguments import EPILOG, add_source, source_of
 from spark.commands.words import positive
@@ -20,7 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--consumer", metavar="GROUP", action="append", default=[], help="consumer group; may be repeated"
     )
     parser.add_argument(
-        "--warn-above", metavar="N", type=int, help="warn of queues that are more than N messages behind"
+        "--warn-above",
+        metavar="N",
+        type=not_negative,
+        help="warn of queues that are more than N messages behind",
     )
     parser.add_argument(
         "--bucket", metavar="SECONDS", type=positive, help="of one point of the history (default: what suits)"

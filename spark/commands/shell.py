@@ -58,16 +58,22 @@ def run(commands: Sequence[Command], argv: Sequence[str] | None = None) -> int:
         if command.reports:
             asyncio.run(_write_reports(context, arguments, outcome))
     except (CannotRun, JobError) as error:
-        if arguments.json:
-            print(json.dumps({"verdict": "failed", "exit_code": COULD_NOT_RUN, "error": str(error)}))
-        print(f"{PROGRAM} {command.name}: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
+        return _could_not_run(command, arguments, str(error))
+    except KeyboardInterrupt:
+        return _could_not_run(command, arguments, "interrupted, it is not finished")
     except OSError as error:
         print(f"{PROGRAM} {command.name}: {error}", file=sys.stderr)
         return COULD_NOT_RUN
     finally:
         env.workers.close()
     return process_code(outcome.exit_code, arguments.fail_on) if command.reports else outcome.exit_code
+
+
+def _could_not_run(command: Command, arguments: argparse.Namespace, why: str) -> int:
+    if arguments.json:
+        print(json.dumps({"verdict": "failed", "exit_code": COULD_NOT_RUN, "error": why}))
+    print(f"{PROGRAM} {command.name}: {why}", file=sys.stderr)
+    return COULD_NOT_RUN
 
 
 async def _run(command: Command, context: Context, arguments: argparse.Namespace) -> Outcome:

@@ -128,6 +128,7 @@ def archive(
     if source.archive:
         raise JobError("an archive cannot be archived: give store directories or --namesrv")
     source.check_options("archive", SELECTION)
+    source.check_topics()
     selection = {name: source.options[name] for name in SELECTION if name in source.options}
     target = ArchiveFiles(files, root)
     target.open()

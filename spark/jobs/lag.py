@@ -60,6 +60,7 @@ def lag_history(
     if not source.stores:
         raise JobError("the history of lag is in the log: give store directories (for now: --namesrv)")
     source.check_options("lag", TOPIC_CHOICE)
+    source.check_topics()
     tables = _Tables({}, {})
     width = bucket_s
     for replica in best_replicas(source.stores):

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from audit.layout import Replica, StoreError, open_store
+from audit.parquet import unescape
 from runtime.remote_files import files_for
 from spark.columns import MESSAGES, ddl
 from spark.jobs.errors import JobError
 from spark.option_values import BadOption, names
 from spark.options import OPTIONS, canonical
-from spark.stores import best_of_each_group, open_replicas
+from spark.state import committed_state
+from spark.stores import best_of_each_group, known_committed, open_replicas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +81,23 @@ class LogSource:
             if name not in applied and name not in _HOW:
                 raise JobError(f"option {name} has no effect on {job}, only {', '.join(applied)}")
 
+    def check_topics(self) -> None:
+        """JobError for a topic that stores or an archive do not have: it would pass for an empty one. Brokers
+        say so themselves. Blocking."""
+        wanted = names(self.options.get("subscribe", ""))
+        if self.servers or not wanted:
+            return
+        known = _archived_topics(self.archive) if self.archive else _stored_topics(self.stores, wanted)
+        for topic in wanted:
+            if known is not None and topic not in known:
+                close = get_close_matches(topic, known, n=1)
+                hint = (
+                    f"did you mean {close[0]!r}?"
+                    if close
+                    else f"there are {', '.join(sorted(known)) or 'none'}"
+                )
+                raise JobError(f"no topic {topic!r} is there; {hint}")
+
     def best(self) -> LogSource:
         """The same over those stores only that hold what the view `messages` reads: of each group the replica
         that knows most. So other views say the same as the messages. Blocking; JobError."""
@@ -120,6 +140,31 @@ class LogSource:
         return self.read(spark, **{name: str(wanted).lower() for name, wanted in chosen.items()})
 
 
+def _archived_topics(root: str) -> set[str]:
+    prefix = "topic="
+    found = files_for(root).listdir(root)
+    return {unescape(name.removeprefix(prefix)) for name in found if name.startswith(prefix)}
+
+
+def _stored_topics(stores: tuple[str, ...], wanted: Collection[str]) -> set[str] | None:
+    """Topics that have a ConsumeQueue, or, where a wanted one has none, are in the state. None where it
+    cannot be told."""
+    known: set[str] = set()
+    try:
+        replicas = [replica for path in stores for replica in open_store(files_for(path), path)]
+        for replica in replicas:
+            if not replica.queue_root:
+                return None
+            known.update(files_for(replica.queue_root).listdir(replica.queue_root))
+        if not known.issuperset(wanted):
+            if not all(replica.identity for replica in replicas):
+                return None  # Apache's: its topics are not in the log
+            known.update(topic for replica in replicas for topic in committed_state(replica).topics)
+    except (StoreError, OSError):
+        return None  # what reads the messages says why
+    return known
+
+
 def best_replicas(stores: tuple[str, ...]) -> Iterator[Replica]:
     """Of each group the replica that knows the highest committed index. Blocking; JobError."""
     best: dict[str, Replica] = {}
@@ -133,6 +178,10 @@ def best_replicas(stores: tuple[str, ...]) -> Iterator[Replica]:
             if name not in best or replica.committed > best[name].committed:
                 best[name] = replica
     for name in sorted(best):
+        try:
+            known_committed(best[name])
+        except StoreError as error:
+            raise JobError(str(error)) from error
         yield best[name]
 
 

@@ -53,6 +53,7 @@ def read_rows(
 
     `where`: a condition in SQL; `order_by`: a column.
     """
+    source.check_topics()
     if source.archive:
         if view != "messages":
             raise JobError(f"an archive holds messages only: view {view} wants store directories")

@@ -100,6 +100,7 @@ def replay(
     if source.servers and not to_topic:
         raise JobError("from live brokers into a topic of the same name would never end: give --to-topic")
     source.check_options("replay", CHOICE)
+    source.check_topics()
     messages = source.messages(spark, value=True, headers=True)
     stored = F.unix_millis("storeTimestamp")
     if stored_from_ms is not None:

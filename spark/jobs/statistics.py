@@ -226,6 +226,7 @@ def statistics(
     `bucket_s`: seconds of one point of the series; by default what suits the span.
     """
     source.check_options("stats", CHOICE)
+    source.check_topics()
     say("read messages")
     narrow = _narrow(source.messages(spark, value=True, headers=False)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
@@ -303,7 +304,7 @@ def _aggregates() -> list[Column]:
         F.percentile_approx("size", chosen, ACCURACY).alias("sizes"),
         F.max("size").alias("size_max"),
         F.count("key").alias("with_key"),
-        F.approx_count_distinct("key", 0.02).alias("distinct_keys"),
+        F.least(F.approx_count_distinct("key", 0.02), F.count("key")).alias("distinct_keys"),
         F.count("tags").alias("with_tag"),
         F.percentile_approx("latency", chosen, ACCURACY).alias("latencies"),
         F.max("latency").alias("latency_max"),

@@ -365,6 +365,19 @@ def _hard_state(stores: list[Path], log: Log) -> None:
     (node_dir(stores[0]) / "hardstate").write_bytes(b"\x01" * 1024)
 
 
+def _no_hard_state(stores: list[Path], log: Log) -> None:
+    (node_dir(stores[0]) / "hardstate").unlink()
+
+
+def _empty_hard_state(stores: list[Path], log: Log) -> None:
+    (node_dir(stores[0]) / "hardstate").write_bytes(bytes(5120))
+
+
+def _unreadable_hard_state(stores: list[Path], log: Log) -> None:
+    _no_hard_state(stores, log)
+    (node_dir(stores[0]) / "hardstate").mkdir()
+
+
 def _identity(stores: list[Path], log: Log) -> None:
     path = node_dir(stores[0]) / "identity"
     path.write_bytes(path.read_bytes().replace(b"g0", b"g1"))
@@ -490,6 +503,9 @@ FAULTS = [
     Fault("queue offset left out", _wrong_queue_offset, ("QUEUE_OFFSET",), 2),
     Fault("poisoned", _poisoned, ("POISONED",), 1),
     Fault("damaged hard state", _hard_state, ("HARD_STATE",), 2),
+    Fault("lost hard state", _no_hard_state, ("HARD_STATE",), 2),
+    Fault("hard state of zeros", _empty_hard_state, ("HARD_STATE",), 2),
+    Fault("unreadable hard state", _unreadable_hard_state, ("UNREADABLE",), 4),
     Fault("damaged identity", _identity, ("IDENTITY",), 2),
     Fault("no checkpoint", _no_checkpoint, ("NO_COMMITTED_INDEX",), 4),
     Fault("unreadable segment", _unreadable, ("UNREADABLE",), 4),

@@ -446,8 +446,8 @@ def test_the_command_on_spark_without_spark_keeps_too(
         assert spark_run([*command, *stores]) == 0
         result = json.loads(capsys.readouterr().out)
     assert (result["kept"]["scanned"], result["kept"]["reused"]) == (3, 3 * len(log.segments) - 3)
-    assert spark_run([*command, "--namesrv", "127.0.0.1:1"]) == 4
-    assert "--keep goes with store directories alone" in capsys.readouterr().out
+    assert spark_run([*command, "--digests", str(tmp_path)]) == 4
+    assert "--keep does not go with --digests" in capsys.readouterr().out
 
 
 def test_wrong_options_are_told(

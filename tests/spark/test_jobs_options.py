@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from bench.big_store import write_big_group
 from runtime.files import OsFiles
+from spark.__main__ import run
+from spark.commands.account import COMMAND as ACCOUNT
 from spark.commands.shell import parser
 from spark.commands.source_arguments import source_of
 from spark.jobs.accounting import account, archive_gaps, bounds_of
@@ -21,6 +25,7 @@ from spark.jobs.log_source import LogSource
 from spark.jobs.reading import read_rows
 from spark.jobs.replay import replay
 from spark.jobs.statistics import statistics
+from tests.audit.store_builder import sample_log, write_store
 
 NO_SESSION: Any = None
 STORE = ("/nowhere",)
@@ -140,3 +145,49 @@ def test_the_command_line_takes_an_option_once(words: list[str], text: str) -> N
     arguments = parser(COMMANDS).parse_args(["replay", "--archive", "/a", "--to-namesrv", "h:1", *words])
     with pytest.raises(JobError, match=text):
         source_of(arguments)
+
+
+def test_account_needs_no_file_of_what_was_worked_on() -> None:
+    arguments = parser([ACCOUNT]).parse_args(["account", "store", "--acknowledged", "acks.jsonl"])
+    assert not arguments.consumed
+
+
+def test_a_topic_that_is_not_there_is_refused_with_a_suggestion(tmp_path: Path) -> None:
+    store = write_store(sample_log(60), tmp_path / "n0")
+    LogSource(stores=(str(store),), options={"topics": "orders, payments"}).check_topics()
+    (tmp_path / "archive" / "topic=%2525RETRY%2525g").mkdir(parents=True)
+    (tmp_path / "archive" / "topic=orders").mkdir()
+    kept = str(tmp_path / "archive")
+    LogSource(archive=kept, options={"topics": "orders,%25RETRY%25g"}).check_topics()
+    for source in (
+        LogSource(stores=(str(store),), options={"topics": "orders,oders"}),
+        LogSource(archive=kept, options={"topics": "oders"}),
+    ):
+        with pytest.raises(JobError, match=r"no topic 'oders' is there; did you mean 'orders'\?"):
+            source.check_topics()
+        for job in (
+            lambda source: statistics(NO_SESSION, source),
+            lambda source: replay(NO_SESSION, source, "127.0.0.1:1", to_topic="x"),
+            lambda source: read_rows(NO_SESSION, source),
+        ):
+            with pytest.raises(JobError, match="no topic 'oders'"):
+                job(source)
+    with pytest.raises(JobError, match="no topic 'oders'"):
+        archive(NO_SESSION, OsFiles(), LogSource(stores=(str(store),), options={"topics": "oders"}), kept)
+    LogSource(servers="127.0.0.1:1", options={"topics": "oders"}).check_topics()  # brokers say so themselves
+
+
+def test_a_topic_without_a_message_is_known_from_the_state(tmp_path: Path) -> None:
+    (store,), _ = write_big_group(tmp_path, 400_000, nodes=1, segment_size=1 << 18)
+    shutil.rmtree(store / "consumequeue" / "topic-1")
+    LogSource(stores=(str(store),), options={"topics": "topic-1"}).check_topics()
+    with pytest.raises(JobError, match="no topic 'topic-x' is there; did you mean"):
+        LogSource(stores=(str(store),), options={"topics": "topic-x"}).check_topics()
+
+
+@pytest.mark.parametrize("option", ["--lag-warning", "--max-age", "--rescan-hours"])
+def test_numbers_below_zero_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", option, "-5", "/nowhere"]) == 4
+    assert run(["audit", option, "soon", "/nowhere"]) == 4
+    told = capsys.readouterr().err
+    assert "-5: at least 0" in told and "'soon' is not a number" in told

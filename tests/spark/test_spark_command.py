@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from spark.commands.command import Command, Context, Outcome
+from spark.commands.shell import run as run_one
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group
 
@@ -62,3 +65,14 @@ def test_wrong_arguments_are_4() -> None:
     assert run(["audit"]) == 4
     assert run(["audits", "/x"]) == 4
     assert run([]) == 4
+
+
+def test_an_interrupt_is_one_line_and_4(capsys: pytest.CaptureFixture[str]) -> None:
+    async def interrupted(context: Context, arguments: argparse.Namespace) -> Outcome:
+        raise KeyboardInterrupt
+
+    command = Command("wait", "waits", lambda parser: None, interrupted)
+    assert run_one([command], ["wait", "--json"]) == 4
+    told = capsys.readouterr()
+    assert json.loads(told.out)["exit_code"] == 4
+    assert told.err == "python -m spark wait: interrupted, it is not finished\n"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow")
+
+from audit.kept import Keep
 from audit.replicas import StoreSource
+from audit.report import Kept
 from runtime.files import OsFiles
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.store_builder import Log, sample_log, write_group
+from tests.audit.test_audit_kept import aged
 from tests.spark.live_kit import live_group
 from tests.spark.test_live_replicas import comparable, run, source
 
@@ -57,3 +63,18 @@ def test_a_broker_down_and_a_directory_in_its_place(spark: Any, log: Log, tmp_pa
         assert comparable(down) == comparable(run(source(group)))
     assert (down.exit_code, [found.code for found in down.findings]) == (4, ["UNREACHABLE"])
     assert comparable(mixed) == comparable(audit(stores))
+
+
+def test_scans_of_brokers_are_kept(spark: Any, log: Log, tmp_path: Path) -> None:
+    """By executors, for either engine."""
+    from spark.audit_job import audit_sources
+
+    stores = [Path(store) for store in aged(write_group(log, tmp_path / "stores"))]
+    total = 3 * len(log.segments)
+    with live_group(stores) as group:
+        keep = Keep(str(tmp_path / "keep"), OsFiles(), group.env.wall.now_ms(), 0)
+        first, second = (audit_sources(spark, [keep.source(source(group))]) for _ in range(2))
+        third = run(keep.source(source(group)))
+    assert first.kept == Kept(total, 0, ())
+    assert second.kept == third.kept == Kept(3, total - 3, ())
+    assert comparable(replace(second, kept=None)) == comparable(audit(stores))

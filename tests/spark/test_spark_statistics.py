@@ -88,6 +88,20 @@ def test_keys_are_counted(result: Any) -> None:
     assert orders.with_key == 200 and 19 <= orders.distinct_keys <= 21
 
 
+def test_there_are_no_more_keys_than_messages_with_one(spark: Any, tmp_path: Path) -> None:
+    """The estimate of these is 2,019."""
+    from spark.jobs.log_source import LogSource
+    from spark.jobs.statistics import statistics
+
+    log = Log()
+    log.open_term(1)
+    for number in range(1, 6000, 3):
+        log.message("payments", b"x", properties=f"KEYS\x01k{number}\x02")
+    (one,) = statistics(spark, LogSource(stores=(str(write_store(log, tmp_path / "n0")),))).topics
+    assert one.with_key == 2000
+    assert 1900 <= one.distinct_keys <= 2000
+
+
 def test_the_series_adds_up(result: Any, sent: Sent) -> None:
     assert result.bucket_s == 1
     for topic in ("orders", "clicks"):
