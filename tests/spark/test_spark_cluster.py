@@ -166,7 +166,9 @@ def test_live_brokers_scan_for_both_executors_and_are_drilled(
     )
     assert done.returncode == 3, done.stderr[-3000:]
     theirs = json.loads(done.stdout.splitlines()[-1])
-    assert {**theirs, "seconds": 0} == {**rotten.local, "seconds": 0}
+    # On a busy machine an election may add an entry meanwhile.
+    locally = (rotten.local, local_audit("--namesrv", rotten.namesrv)[1])
+    assert {**theirs, "seconds": 0} in [{**report, "seconds": 0} for report in locally]
     # How many good copies an entry has only a drill tells.
     assert told(theirs) == [("BELOW_QUORUM", ""), *(("BIT_ROT", node) for node in rotten.nodes)]
     assert {"0", "1"} in executors_that_read(tmp_path)
