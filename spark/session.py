@@ -8,7 +8,8 @@ Four places, and what is set in each (`Place`):
 * CLUSTER    `spark://`, `yarn`, `k8s://`: the same, but the network is Spark's to choose, and our packages
              are sent to the executors.
 * SUBMITTED  started by spark-submit: whoever submits configures. Our packages are sent if Spark did not.
-* CONNECT    `sc://`, a Spark Connect server: likewise.
+* CONNECT    `sc://`, a Spark Connect server: likewise, and no Java is needed here. Streams, whose Python the
+             server starts without what clients send, need our packages installed there (docs/spark.md).
 
 Everywhere the time zone is UTC and filters are pushed down.
 """
@@ -63,13 +64,21 @@ class Place(Enum):
     CONNECT = "connect"
 
 
+def connect_server(master: str | None, environ: Mapping[str, str]) -> str:
+    """URL of the Spark Connect server that is asked for; empty when none is. SPARK_REMOTE as Spark has it."""
+    asked = master or environ.get("SPARK_REMOTE", "")
+    return asked if asked.startswith("sc://") else ""
+
+
 def place_of(master: str | None, environ: Mapping[str, str]) -> Place:
     """By the master asked for; what spark-submit said goes before it."""
     if "PYSPARK_GATEWAY_PORT" in environ:
         return Place.SUBMITTED
+    if connect_server(master, environ):
+        return Place.CONNECT
     if master is None or master.startswith("local"):
         return Place.LOCAL
-    return Place.CONNECT if master.startswith("sc://") else Place.CLUSTER
+    return Place.CLUSTER
 
 
 def session(
@@ -83,8 +92,9 @@ def session(
 
     `short`: for jobs of seconds: one JIT tier and one GC thread, which start in two thirds of the CPU time.
 
-    `master`: as Spark's; default all cores of this machine, or what spark-submit says. spark.java.NoJava
-    without a usable Java; ImportError without pyspark; OSError when nobody listens at the master's address.
+    `master`: as Spark's, or `sc://host:port`; default SPARK_REMOTE, all cores of this machine, or what
+    spark-submit says. spark.java.NoJava without a usable Java; ImportError without pyspark; OSError when
+    nobody listens at the master's address; PySparkException when Spark cannot start.
     """
     from pyspark.sql import SparkSession
 
@@ -108,11 +118,12 @@ def _start(app_name: str, master: str | None, conf: Mapping[str, str], short: bo
 
     place = place_of(master, os.environ)
     cache = cache_dir(os.environ)
+    server = connect_server(master, os.environ)
     if place is not Place.SUBMITTED:
-        reach(master or "")
+        reach(server or master or "")
     builder = SparkSession.builder.appName(app_name)
     if place is Place.CONNECT:
-        builder = builder.remote(str(master))
+        builder = builder.remote(server)
     elif place is not Place.SUBMITTED:
         prepare_environment(find_java(os.environ, cache), place)
         builder = builder.master(master or f"local[*,{TASK_ATTEMPTS}]")

@@ -106,7 +106,10 @@ class Command:
 def add_master(parser: argparse.ArgumentParser) -> None:
     """`--master`, of every command that starts Spark."""
     parser.add_argument(
-        "--master", metavar="URL", help="Spark master, as local[4] or spark://host:7077 (default: all cores)"
+        "--master",
+        metavar="URL",
+        help="Spark master, as local[4] or spark://host:7077, or a Spark Connect server, sc://host:15002 "
+        "(default: SPARK_REMOTE, else all cores of this machine)",
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from spark.doctor import machine
 from spark.doctor.check import Check, Diagnosis, Status
+from spark.session import Place, place_of
 
 NEEDED = ("packages", "java", "SPARK_HOME")
 """Without these no session starts, and to try would only print a stack."""
@@ -31,7 +32,8 @@ def examine(
 
 def _checks(master: str | None, stores: tuple[str, ...], start_spark: bool) -> Iterator[Check]:
     hopeless = False
-    for check in machine.look(os.environ, stores):
+    connect = place_of(master, os.environ) is Place.CONNECT
+    for check in machine.look(os.environ, stores, connect=connect):
         hopeless |= check.name in NEEDED and check.status is Status.ERROR
         yield check
     if not start_spark:

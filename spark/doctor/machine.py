@@ -35,31 +35,45 @@ PACKAGES: Mapping[str, tuple[str, str]] = {
     "pandas": ("2.2", "3"),
 }
 """Distribution -> (from, below), as the extra `spark` asks for them; an empty text is no bound."""
+CONNECT_PACKAGES: Mapping[str, tuple[str, str]] = {
+    "grpcio": ("1.76", ""),
+    "grpcio-status": ("1.76", ""),
+    "googleapis-common-protos": ("1.71", ""),
+    "zstandard": ("0.25", ""),
+}
+"""What Spark Connect needs beside them."""
 
 
-def look(environ: Mapping[str, str], stores: tuple[str, ...] = ()) -> Iterator[Check]:
-    """All of it. Takes a second: Java is started to ask its version."""
+def look(
+    environ: Mapping[str, str], stores: tuple[str, ...] = (), *, connect: bool = False
+) -> Iterator[Check]:
+    """All of it. Takes a second: Java is started to ask its version.
+
+    `connect`: of a client of Spark Connect, which has Java, workers and their memory elsewhere.
+    """
     yield Check(
         "python", Status.OK, f"{platform.python_version()}, {sys.executable}, packages in {package_root()}"
     )
-    yield packages()
-    yield java(environ)
-    yield from spark_home(environ)
-    yield worker_python(environ)
-    yield memory(available_mib(Path("/")), os.cpu_count() or 1)
-    yield disk(environ)
+    yield packages(connect=connect)
+    if not connect:
+        yield java(environ)
+        yield from spark_home(environ)
+        yield worker_python(environ)
+        yield memory(available_mib(Path("/")), os.cpu_count() or 1)
+        yield disk(environ)
     yield from (store(path) for path in stores)
 
 
-def packages(installed: Mapping[str, str] | None = None) -> Check:
+def packages(installed: Mapping[str, str] | None = None, *, connect: bool = False) -> Check:
     """Versions of what the extra `spark` brings. `installed`: version by name, for tests."""
-    found = {name: version(name) for name in PACKAGES} if installed is None else dict(installed)
+    wanted = {**PACKAGES, **CONNECT_PACKAGES} if connect else PACKAGES
+    found = {name: version(name) for name in wanted} if installed is None else dict(installed)
     wrong = [
         f"{name} {found.get(name) or 'is missing'}: from {low}" + (f", below {high}" if high else "")
-        for name, (low, high) in PACKAGES.items()
+        for name, (low, high) in wanted.items()
         if not _between(found.get(name, ""), low, high)
     ]
-    text = ", ".join(f"{name} {found[name]}" for name in PACKAGES if found.get(name))
+    text = ", ".join(f"{name} {found[name]}" for name in wanted if found.get(name))
     if not wrong:
         return Check("packages", Status.OK, text)
     return Check("packages", Status.ERROR, "; ".join(wrong), "pip install 'dledger[spark]'")

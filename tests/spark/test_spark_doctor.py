@@ -30,8 +30,8 @@ def script(path: Path, text: str) -> Path:
 def test_versions_are_those_that_the_extra_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
-    for name, (low, high) in machine.PACKAGES.items():
-        (wanted,) = [extra for extra in extras if re.match(rf"{name}\b", extra)]
+    for name, (low, high) in {**machine.PACKAGES, **machine.CONNECT_PACKAGES}.items():
+        (wanted,) = [extra for extra in extras if re.match(rf"{name}\b(?!-)", extra)]
         assert wanted == f"{name}>={low}" + (f",<{high}" if high else "")
 
 
@@ -48,6 +48,17 @@ def test_a_wrong_version_is_named(changed: dict[str, str], text: str) -> None:
     assert machine.packages(GOOD).status is Status.OK
     found = machine.packages({**GOOD, **changed})
     assert found.status is Status.ERROR and text in found.found and "pip install" in found.advice
+
+
+def test_a_client_of_spark_connect_needs_grpc_and_no_java() -> None:
+    assert machine.packages(GOOD).status is Status.OK
+    missing = machine.packages(GOOD, connect=True)
+    assert missing.status is Status.ERROR and "grpcio is missing: from 1.76" in missing.found
+    connect = {"grpcio": "1.76", "grpcio-status": "1.76", "googleapis-common-protos": "1.71"}
+    whole = machine.packages({**GOOD, **connect, "zstandard": "0.25.0"}, connect=True)
+    assert whole.status is Status.OK and "grpcio 1.76" in whole.found
+    names = [check.name for check in machine.look({"PATH": ""}, connect=True)]
+    assert names == ["python", "packages"]
 
 
 def test_a_missing_or_untested_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from spark.java import Java
 from spark.packages import EXECUTOR_PACKAGES, archive, package_root
-from spark.session import Place, place_of, prepare_environment, reach, settings
+from spark.session import Place, connect_server, place_of, prepare_environment, reach, settings
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group
@@ -36,6 +36,14 @@ ROOT = Path(__file__).parents[2]
 def test_the_master_says_where(master: str | None, place: Place) -> None:
     assert place_of(master, {}) is place
     assert place_of(master, {"PYSPARK_GATEWAY_PORT": "1"}) is Place.SUBMITTED
+
+
+def test_a_connect_server_may_be_named_as_spark_has_it() -> None:
+    environ = {"SPARK_REMOTE": "sc://host"}
+    assert (place_of(None, environ), connect_server(None, environ)) == (Place.CONNECT, "sc://host")
+    assert connect_server("sc://other", environ) == "sc://other"
+    assert (place_of("spark://h:1", environ), connect_server("spark://h:1", environ)) == (Place.CLUSTER, "")
+    assert place_of(None, {"SPARK_REMOTE": "local[2]"}) is Place.LOCAL
 
 
 def test_a_master_that_nobody_is_at_is_told_at_once() -> None:
