@@ -113,12 +113,9 @@ class MessagesView:
     def selection(self, group: str) -> Selection:
         """What is wanted of one group."""
         options, pushed = self.options, self.pushed
-        tags = frozenset(options.tags) if options.tags else None
-        if pushed.tags is not None:
-            tags = pushed.tags if tags is None else pushed.tags & tags
         return Selection(
             topics=options.topics,
-            tags=tags,
+            tags=pushed.only_tags(options.tags),
             offsets=batch_bounds(options),
             time_ms=self._times,
             only_topics=pushed.topics,
@@ -241,6 +238,7 @@ class QueuesView:
     """Ranges of offsets of the queues of every replica given."""
 
     options: Options
+    pushed: Pushed = NOTHING
     columns: columns.Columns = columns.QUEUES
 
     def plan(self) -> list[InputPartition]:
@@ -248,12 +246,11 @@ class QueuesView:
 
     def read(self, part: InputPartition) -> Batches:
         assert isinstance(part, ReplicaPart)
-        rows = (
-            self._row(part.replica, row)
-            for row in QueueFiles(part.replica).rows()
-            if wants_queue(self.options.topics, row.topic, row.queue_id)
-        )
-        return columns.batches(self.columns, rows)
+        rows = QueueFiles(part.replica).rows(self._wants)
+        return columns.batches(self.columns, (self._row(part.replica, row) for row in rows))
+
+    def _wants(self, topic: str, queue_id: int) -> bool:
+        return wants_queue(self.options.topics, topic, queue_id) and self.pushed.wants_queue(topic, queue_id)
 
     def _row(self, replica: Replica, row: QueueRow) -> tuple[object, ...]:
         times = [None if ms is None else ms * 1000 for ms in (row.first_ms, row.last_ms)]

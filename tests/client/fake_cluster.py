@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
-from formats.message_ids import encode_message_id, pack_ipv4_host
+from formats.message_ids import encode_message_id, pack_ipv4_host, tags_code
 from formats.properties import MAX_PROPERTIES_SIZE, decode_properties
 from formats.record import encode_record
 from remoting.bodies import (
     BrokerData,
     ClusterInfo,
     ConsumerIdList,
+    KvTable,
     QueueData,
     TopicRoute,
     decode_heartbeat,
@@ -114,6 +115,7 @@ class FakeBroker:
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
         }
         self.server = RemotingServer(
             self.cluster.env,
@@ -193,8 +195,8 @@ class FakeBroker:
             self.held.append((connection, request, header))
             return
         ext["nextBeginOffset"] = str(header.queueOffset + len(found))
-        tags, _ = subscription_codes(header.subscription)
-        wanted = [item for item in found if not tags or item.properties.get("TAGS") in tags]
+        _, codes = subscription_codes(header.subscription)
+        wanted = [item for item in found if not codes or tags_code(item.properties.get("TAGS")) in codes]
         code = ResponseCode.SUCCESS if wanted else ResponseCode.PULL_RETRY_IMMEDIATELY
         connection.respond(request, code, ext=ext, body=b"".join(item.record() for item in wanted))
 
@@ -243,6 +245,10 @@ class FakeBroker:
             return
         self.cluster.given_back.append(request.header(ConsumerSendMsgBackHeader))
         connection.respond(request, 0)
+
+    def _runtime_info(self, connection: Connection, request: Request) -> None:
+        figures = {"raftTerm": "1"} if self.cluster.ours else {"brokerVersionDesc": "V5_3_3"}
+        connection.respond(request, 0, body=KvTable(figures).encode())
 
     def _heartbeat(self, connection: Connection, request: Request) -> None:
         heartbeat = decode_heartbeat(request.body)
@@ -295,6 +301,8 @@ class FakeCluster:
         self.lowest: dict[tuple[str, int], int] = {}
         """Offsets of the oldest messages that retention left, where it took some."""
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.ours = True
+        """Whether the brokers say that they are ours."""
         self.given_back: list[ConsumerSendMsgBackHeader] = []
         self.takes_back = True
         self.script: Callable[[FakeBroker, Connection, Request], bool] | None = None
