@@ -146,6 +146,11 @@ class ReplicaClient:
         header = AuditDrillHeader(description, start)
         return self._pages(self._first(RequestCode.AUDIT_DRILL, header, msgspec.json.encode(ranges)))
 
+    def entries(self, description: str, start: int, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        """The same with whole headers, as columns."""
+        header = AuditDrillHeader(description, start)
+        return self._pages(self._first(RequestCode.AUDIT_ENTRIES, header, msgspec.json.encode(ranges)))
+
     def _pages(self, answer: Response) -> Iterator[bytes]:
         job, pages = self._state(answer)
         yield answer.body

@@ -14,7 +14,7 @@ from spark import option_values as values
 from spark.option_values import LATEST, BadOption, Queue, did_you_mean
 
 VIEWS = ("messages", "entries", "queues", "index", "scan", "state")
-LIVE_VIEWS = ("messages", "queues")
+LIVE_VIEWS = ("messages", "entries", "queues", "scan")
 """Views that broker groups can be asked for; the others read files."""
 ISOLATION = ("committed", "all")
 CORRUPT = {"messages": ("fail", "skip", "include"), "entries": ("fail", "include")}

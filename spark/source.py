@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from spark import columns, sink_options
 from spark.live_queues import LiveMessagesView, LiveQueues, LiveQueuesView
+from spark.live_replicas import LiveEntriesView, LiveScanView
 from spark.log_streams import DirectoryLog, DirectoryQueues
 from spark.option_values import BadOption
 from spark.options import Options, parse
@@ -94,7 +95,7 @@ def _sink(options: Mapping[str, str], schema: StructType) -> tuple[sink_options.
     return parsed, sink_options.check_columns(columns, parsed.topic)
 
 
-Narrowed = MessagesView | EntriesView | QueuesView | LiveMessagesView | LiveQueuesView
+Narrowed = MessagesView | EntriesView | QueuesView | LiveMessagesView | LiveEntriesView | LiveQueuesView
 """Views that take filters of the query."""
 
 
@@ -104,7 +105,9 @@ def view_of(options: Options) -> View:
         return directory_view(options)
     views: dict[str, Callable[[Options], View]] = {
         "messages": LiveMessagesView,
+        "entries": LiveEntriesView,
         "queues": LiveQueuesView,
+        "scan": LiveScanView,
     }
     return views[options.view](options)
 
