@@ -36,12 +36,17 @@ reads up to 4 MiB of log (`audit.scan.WINDOW`) more than it asks for."""
 Batches = Iterator[pa.RecordBatch]
 
 
-def look_at_groups(options: Options) -> Look:
-    """The replicas of the broker groups that are asked for, or of all. StoreError, ClientError."""
-    names = options.groups or [found.group for found in find_groups(options.servers)]
+def chosen_groups(options: Options) -> tuple[str, ...]:
+    """Names of the broker groups that are asked for, or of all. StoreError, ClientError."""
+    names = options.groups or tuple(found.group for found in find_groups(options.servers))
     if not names:
         raise StoreError(f"no broker is registered at {options.servers}")
-    return look_at([GroupSource(options.servers, name) for name in names])
+    return names
+
+
+def look_at_groups(options: Options) -> Look:
+    """Their replicas. StoreError, ClientError."""
+    return look_at([GroupSource(options.servers, name) for name in chosen_groups(options)])
 
 
 def _limit(look: Look, options: Options) -> int:

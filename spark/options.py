@@ -14,8 +14,8 @@ from spark import option_values as values
 from spark.option_values import LATEST, BadOption, Queue, did_you_mean
 
 VIEWS = ("messages", "entries", "queues", "index", "scan", "state")
-LIVE_VIEWS = ("messages", "entries", "queues", "scan")
-"""Views that broker groups can be asked for; the others read files."""
+LIVE_VIEWS = ("messages", "entries", "queues", "scan", "state")
+"""Views that broker groups can be asked for: nothing asks them for their index files."""
 ISOLATION = ("committed", "all")
 CORRUPT = {"messages": ("fail", "skip", "include"), "entries": ("fail", "include")}
 """View -> values of corruptRecords; `scan` reports damage as rows whatever is set."""

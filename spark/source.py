@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 from spark import columns, sink_options
 from spark.live_queues import LiveMessagesView, LiveQueues, LiveQueuesView
 from spark.live_replicas import LiveEntriesView, LiveScanView
+from spark.live_state import LiveStateView
 from spark.log_streams import DirectoryLog, DirectoryQueues
 from spark.option_values import BadOption
 from spark.options import Options, parse
@@ -108,6 +109,7 @@ def view_of(options: Options) -> View:
         "entries": LiveEntriesView,
         "queues": LiveQueuesView,
         "scan": LiveScanView,
+        "state": LiveStateView,
     }
     return views[options.view](options)
 

@@ -19,6 +19,8 @@ from remoting.bodies import (
     ConsumerIdList,
     KvTable,
     QueueData,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
     TopicRoute,
     decode_heartbeat,
     subscription_codes,
@@ -40,6 +42,7 @@ from remoting.headers import (
 )
 from remoting.limits import ServerLimits
 from remoting.messages import decode_batch
+from remoting.registration import TopicConfig, TopicTable
 from remoting.server import Connection, RemotingServer
 from runtime import Env
 from runtime.env import production_env
@@ -116,6 +119,9 @@ class FakeBroker:
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
+            RequestCode.GET_BROKER_CONFIG: self._config,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
         }
         self.server = RemotingServer(
             self.cluster.env,
@@ -250,6 +256,20 @@ class FakeBroker:
         figures = {"raftTerm": "1"} if self.cluster.ours else {"brokerVersionDesc": "V5_3_3"}
         connection.respond(request, 0, body=KvTable(figures).encode())
 
+    def _config(self, connection: Connection, request: Request) -> None:
+        text = f"brokerName={GROUP}\ndLegerSelfId=n{self.number}\n" if self.cluster.ours else "brokerId=0\n"
+        connection.respond(request, 0, body=text.encode())
+
+    def _all_topics(self, connection: Connection, request: Request) -> None:
+        self.requests.append(request.code)
+        topics = {name: TopicConfig(name, count, count) for name, count in self.cluster.topics.items()}
+        ext = {"totalTopicNum": str(len(topics) + self.cluster.kept_back)}
+        connection.respond(request, 0, ext=ext, body=TopicTable(topics).encode())
+
+    def _all_groups(self, connection: Connection, request: Request) -> None:
+        groups = {name: SubscriptionGroupConfig(name, retryMaxTimes=5) for name in self.cluster.groups}
+        connection.respond(request, 0, body=SubscriptionGroupTable(groups).encode())
+
     def _heartbeat(self, connection: Connection, request: Request) -> None:
         heartbeat = decode_heartbeat(request.body)
         self.heartbeats.append(heartbeat.clientID)
@@ -301,6 +321,10 @@ class FakeCluster:
         self.lowest: dict[tuple[str, int], int] = {}
         """Offsets of the oldest messages that retention left, where it took some."""
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.groups: list[str] = []
+        """Consumer groups that exist."""
+        self.kept_back = 0
+        """Topics that brokers count, but do not list."""
         self.ours = True
         """Whether the brokers say that they are ours."""
         self.given_back: list[ConsumerSendMsgBackHeader] = []
