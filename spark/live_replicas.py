@@ -6,6 +6,7 @@ bounded rate (`auditBytesPerSecond`), so more tasks than brokers do not make it 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -45,8 +46,26 @@ def chosen_groups(options: Options) -> tuple[str, ...]:
 
 
 def look_at_groups(options: Options) -> Look:
-    """Their replicas. StoreError, ClientError."""
-    return look_at([GroupSource(options.servers, name) for name in chosen_groups(options)])
+    """Their replicas, with unique names. StoreError, ClientError."""
+    looks = {name: look_at([GroupSource(options.servers, name)]) for name in chosen_groups(options)}
+    seen = Counter(replica.name for look in looks.values() for replica in look.replicas)
+    seen.update(found.replica for look in looks.values() for found in look.findings)
+
+    def unique(name: str, place: str) -> str:
+        return f"{name}@{place}" if seen[name] > 1 else name
+
+    return Look(
+        tuple(
+            replica.named(unique(replica.name, replica.row().store))
+            for look in looks.values()
+            for replica in look.replicas
+        ),
+        tuple(
+            found._replace(replica=unique(found.replica, group))
+            for group, look in looks.items()
+            for found in look.findings
+        ),
+    )
 
 
 def _limit(look: Look, options: Options) -> int:

@@ -138,6 +138,25 @@ def test_groups_are_chosen_by_name(group: LiveGroup) -> None:
             view_of(parse({"servers": "127.0.0.1:1", "view": name}, "batch")).plan()
 
 
+def test_replicas_of_several_groups_are_told_apart(log: Log, tmp_path: Path) -> None:
+    """Nodes have the same names in both; of the second group one is down."""
+    one = write_group(log, tmp_path / "one", 2)
+    two = [write_store(log, tmp_path / "two" / node, node, group="g1") for node in ("n0", "n1", "n2")]
+    with live_group(one) as group, live_group(two) as other:
+        other.group = "g1"
+        group.others["g1"] = other.registered
+        other.stop(1)
+        rows = rows_of(live(group, view="scan"))
+        entries = live(group, view="entries", corruptRecords="include")
+        found = {(row["replica"], row["index"] >= 0) for row in rows_of(entries)}
+        only = {row["replica"] for row in rows_of(live(group, view="scan", group="g1"))}
+    assert [row["replica"] for row in rows if row["code"] == "UNREACHABLE"] == ["n1@g1"]
+    replicas = {row["replica"] for row in rows}
+    assert {name.partition("@")[0] for name in replicas} == {"n0", "n1", "n2"}
+    assert len(replicas) == 5 and "n2" in replicas and only == {"n0", "n1", "n2"}
+    assert found == {(name, name != "n1@g1") for name in replicas}
+
+
 # --- entries ----------------------------------------------------------------------------------------------
 
 
