@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgpack
+import numpy as np
 
+from audit.entries import Columns, Entry
 from audit.findings import ROW_KINDS, Row
 from audit.layout import SegmentTask
 from audit.scan import EntryRow
@@ -18,6 +20,8 @@ from audit.segment_stamp import SegmentStamp
 
 PAGE_BYTES = 1024 * 1024
 """A page ends with the row that reaches this size."""
+_ROW_ENTRIES = 8192
+"""Entries of one `EntriesRow`: 576 KiB."""
 
 
 class UnknownRow(Exception):
@@ -36,6 +40,15 @@ class TaskRow(NamedTuple):
     first_index: int
 
 
+class EntriesRow(NamedTuple):
+    """Some entries with all that their headers say: the fields of `audit.entries.Entry`, one after another,
+    each with `count` signed 64-bit numbers, little endian."""
+
+    replica: str
+    count: int  # type: ignore[assignment]  # tuple.count is not used
+    data: bytes
+
+
 class MemberRow(NamedTuple):
     """A member of the group that a replica knows of. `address`: host:port for clients, or empty."""
 
@@ -43,11 +56,12 @@ class MemberRow(NamedTuple):
     address: str
 
 
-AnyRow = Row | EntryRow | TaskRow | MemberRow | SegmentStamp
+AnyRow = Row | EntryRow | EntriesRow | TaskRow | MemberRow | SegmentStamp
 
 KINDS: dict[str, type[Any]] = {
     **ROW_KINDS,
     "entry": EntryRow,
+    "entries": EntriesRow,
     "task": TaskRow,
     "member": MemberRow,
     "stamp": SegmentStamp,
@@ -90,6 +104,21 @@ def _row(fields: object) -> AnyRow:
     except TypeError as error:
         raise UnknownRow(f"a row of kind {fields[0]!r} with {len(fields) - 1} fields: {error}") from error
     return row
+
+
+def as_entries_rows(replica: str, columns: Columns) -> Iterator[EntriesRow]:
+    """Entries, as many in a row as keep it below the size of a page."""
+    for first in range(0, len(columns), _ROW_ENTRIES):
+        some = columns[first : first + _ROW_ENTRIES]
+        data = np.array([getattr(some, name) for name in Entry._fields], "<i8").tobytes()
+        yield EntriesRow(replica, len(some), data)
+
+
+def as_columns(row: EntriesRow) -> Columns:
+    """Inverse; UnknownRow when there are more or fewer numbers than fields."""
+    if len(row.data) != 8 * len(Entry._fields) * row.count:
+        raise UnknownRow(f"{len(row.data)} bytes are not {row.count} entries")
+    return Columns(*np.frombuffer(row.data, "<i8").reshape(len(Entry._fields), row.count))
 
 
 def as_task_row(task: SegmentTask) -> TaskRow:

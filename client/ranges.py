@@ -19,7 +19,7 @@ from client.offsets import QueueOffsets
 from client.options import ClientOptions
 from client.routes import subscribe_queues
 from client.subscription import ALL
-from remoting.bodies import TopicList, decode_body
+from remoting.bodies import KvTable, TopicList, decode_body
 from remoting.codes import RequestCode, ResponseCode
 from remoting.commands import Response
 from remoting.errors import BadBody, BadHeader
@@ -30,6 +30,8 @@ CONCURRENT_ASKS = 64
 """Offset requests under way at once."""
 _NOT_YET_PAUSE_S = 0.02
 _REMOVED = "MESSAGE_WAS_REMOVING"
+_OURS = "raftTerm"
+"""Among the runtime figures (28) of brokers of ours alone."""
 
 
 Ask = Callable[[MessageQueue], Awaitable[int]]
@@ -98,6 +100,21 @@ class RangeReader:
     async def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         """Of each queue the offset of the first message stored at or after a time."""
         return await self._each(queues, lambda queue: self.offsets.at_time(queue, timestamp_ms))
+
+    async def keeps_order(self, group: str) -> bool:
+        """Whether store times never go back in the queues of a broker group: so it is in a log of ours.
+
+        Other brokers stamp messages with their own clock, whatever the last leader's was. NoBroker,
+        BrokerRefused.
+        """
+        found = self._core.group(group)
+        answer = await self._core.invoke_leader(found, None, RequestCode.GET_BROKER_RUNTIME_INFO, None)
+        if answer.code != ResponseCode.SUCCESS:
+            return False
+        try:
+            return _OURS in decode_body(answer.body, KvTable, "table of runtime figures").table
+        except BadBody as error:
+            raise BrokerRefused(f"runtime figures of {group}: {error.remark}") from error
 
     async def _each(self, queues: Iterable[MessageQueue], ask: Ask) -> dict[MessageQueue, int]:
         free = asyncio.Semaphore(CONCURRENT_ASKS)

@@ -147,6 +147,11 @@ class ReplicaClient:
         header = AuditDrillHeader(description, start)
         return self._pages(self._first(RequestCode.AUDIT_DRILL, header, msgspec.json.encode(ranges)))
 
+    def entries(self, description: str, start: int, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        """The same with whole headers, as columns."""
+        header = AuditDrillHeader(description, start)
+        return self._pages(self._first(RequestCode.AUDIT_ENTRIES, header, msgspec.json.encode(ranges)))
+
     def stamp(
         self, description: str, start: int, queues: Sequence[tuple[str, int, int, int]] | None
     ) -> Iterator[bytes]:

@@ -309,6 +309,10 @@ class RangePuller(_Hosted[RangeReader]):
         """Of each queue the offset of the first message stored at or after a time, in ms since the epoch."""
         return self._run(lambda reader: reader.at_time(queues, timestamp_ms))
 
+    def keeps_order(self, group: str) -> bool:
+        """Whether store times never go back in the queues of a broker group."""
+        return self._run(lambda reader: reader.keeps_order(group))
+
     def pull(
         self, ranges: Iterable[tuple[MessageQueue, int, int]], expression: str = ALL
     ) -> Iterator[tuple[MessageQueue, bytes]]:

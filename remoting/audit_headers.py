@@ -1,4 +1,4 @@
-"""Headers of the audit requests (28001 to 28006), which RocketMQ does not have.
+"""Headers of the audit requests (28001 to 28007), which RocketMQ does not have.
 
 An auditor first asks a broker to describe its replica, then for rows of its segments and of its other files,
 and, where replicas differ, for single entries. All of these are scans of files: a request starts a *job*, and
@@ -38,7 +38,11 @@ class AuditSideHeader(Header):
 
 
 class AuditDrillHeader(Header):
-    """28004: entries of one segment. The body is JSON: `[[first, last], ...]`, inclusive, ascending."""
+    """28004, 28007: entries of one segment. The body is JSON: `[[first, last], ...]`, inclusive, ascending.
+
+    28004 gives what replicas are compared by, 28007 whole headers, in bulk; brokers of older releases do not
+    know it.
+    """
 
     description: str
     start: I64

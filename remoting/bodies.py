@@ -318,6 +318,12 @@ class SubscriptionGroupConfig(Body):
     attributes: dict[str, str] = {}
 
 
+class SubscriptionGroupTable(Body):
+    """Answer to 201 (SubscriptionGroupWrapper), as far as it tells the groups."""
+
+    subscriptionGroupTable: dict[str, SubscriptionGroupConfig] = {}
+
+
 def queue_table(
     name: str, table: Mapping[MessageQueue, object] | Iterable[tuple[MessageQueue, object]]
 ) -> bytes:

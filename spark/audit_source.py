@@ -16,6 +16,7 @@ import json
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -108,6 +109,17 @@ class FoundPart:
 
 
 ScanPart = SegmentPart | SidePart | FoundPart
+
+
+class Part(Protocol):
+    """Some of the work of a task."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of segments that it reads."""
+
+
+P = TypeVar("P", bound=Part)
 
 
 @dataclass(frozen=True)
@@ -217,12 +229,12 @@ def shares(ranges: Ranges, most: int) -> Iterator[list[tuple[int, int]]]:
         yield share
 
 
-def pack(parts: Iterable[ScanPart]) -> Iterator[tuple[ScanPart, ...]]:
-    """Neighbours together, up to PACK_BYTES a task."""
-    pending: list[ScanPart] = []
+def pack(parts: Iterable[P], limit: int = PACK_BYTES) -> Iterator[tuple[P, ...]]:
+    """Neighbours together, up to `limit` bytes of segments a task."""
+    pending: list[P] = []
     size = 0
     for part in parts:
-        if pending and size + part.size > PACK_BYTES:
+        if pending and size + part.size > limit:
             yield tuple(pending)
             pending, size = [], 0
         pending.append(part)

@@ -108,7 +108,7 @@ STATE = (
     ("offset", "bigint"),
     ("data", "string"),
 )
-"""Replicated state after entry `appliedIndex`, one row per thing. `kind`:
+"""Replicated state after entry `appliedIndex` (null where leaders were asked), one row per thing. `kind`:
 
 * `topic`   `name` is the topic, `data` its configuration as JSON
 * `group`   `name` is a consumer group, `data` its configuration

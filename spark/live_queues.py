@@ -6,6 +6,7 @@ Nothing is written anywhere but the name of the consumer group that requests mus
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -31,13 +32,16 @@ from spark.offsets import (
 )
 from spark.option_values import Queue
 from spark.options import Options
+from spark.pushdown import NOTHING, Pushed
 from spark.records import decode
 from spark.runs import Ints
-from spark.selection import ANY, Bounds, Selection, qualified, wants_queue, wants_topic
+from spark.selection import ANY, Bounds, Selection, is_system_topic, qualified, wants_queue, wants_topic
 
 _DECODED_BYTES = 4 * 1024 * 1024
 """Bytes of answers that are decoded at once: small answers are not worth a batch each."""
 _SAMPLE = 32
+_NAMEABLE = re.compile(r"[^\s|\x00-\x20]+")
+"""Tags that mean themselves in an expression: clients and brokers strip the others, or split them."""
 _DEFAULT_MESSAGE_BYTES = 1024
 
 
@@ -50,15 +54,19 @@ class LivePart(InputPartition):
 
 
 class LiveQueues:
-    """`streaming.Queues` of live brokers. Connections are opened at the first use, and never travel."""
+    """`streaming.Queues` of live brokers. Connections are opened at the first use, and never travel.
 
-    def __init__(self, options: Options) -> None:
+    `pushed`: queues that these filters exclude are not there, and no broker is asked about them.
+    """
+
+    def __init__(self, options: Options, pushed: Pushed = NOTHING) -> None:
         self._options = options
+        self._pushed = pushed
         self._puller: RangePuller | None = None
         self._message_bytes = 0
 
     def __reduce__(self) -> tuple[object, ...]:
-        return LiveQueues, (self._options,)
+        return LiveQueues, (self._options, self._pushed)
 
     def groups(self) -> list[str]:
         return sorted({queue.broker_name for queue in self._queues()})
@@ -78,6 +86,22 @@ class LiveQueues:
                     wanted[queue] = (name, queue.queue_id)
         found = self._open().at_time(wanted, timestamp_ms)
         return {wanted[queue]: offset for queue, offset in found.items()}
+
+    def within(self, times: Bounds, there: Mapping[Queue, Bounds]) -> dict[Queue, Bounds]:
+        """Offsets of the messages among `there` that may have been stored in [low, high) ms.
+
+        Only where store times never go back, as in groups of ours (the leader takes the last message's where
+        its clock is behind): then the broker's search by time finds the very edges. Elsewhere all of them.
+        """
+        puller, groups = self._open(), self.groups()
+        ordered = [group for group in groups if puller.keeps_order(group)]
+        chosen = [queue for queue in sorted(there) if (_group_in(queue) or "".join(groups)) in ordered]
+        low = self.at_time(chosen, times.low) if times.low > 0 else {}
+        high = self.at_time(chosen, times.high) if times.high < ANY.high else {}
+        return {
+            queue: bounds.meet(Bounds(low.get(queue, bounds.low), high.get(queue, bounds.high)))
+            for queue, bounds in there.items()
+        }
 
     def message_bytes(self, start: Mapping[Queue, int]) -> int:
         """From some messages of the fullest queue, once."""
@@ -138,24 +162,29 @@ class LiveQueues:
         return [
             queue
             for topic in topics
+            if self._pushed.wants_topic(topic)
             for queue in puller.queues(topic)
-            if wants_queue(choice, topic, queue.queue_id) and (not groups or queue.broker_name in groups)
+            if wants_queue(choice, topic, queue.queue_id)
+            and self._pushed.wants_queue(topic, queue.queue_id)
+            and (not groups or queue.broker_name in groups)
         ]
 
     def _read(self, part: LivePart) -> Iterator[pa.RecordBatch]:
-        options, puller = self._options, self._open()
+        options, pushed, puller = self._options, self._pushed, self._open()
         bounds = {(item.topic, item.queue_id): Bounds(item.low, item.high) for item in part.ranges}
         named = replace(options.topics, named=tuple(sorted({topic for topic, _ in bounds})), pattern=None)
         high = ANY.high if options.ending_ms is None else options.ending_ms
+        tags = pushed.only_tags(options.tags)
         selection = Selection(
             topics=replace(named, assign=None),
-            tags=frozenset(options.tags) if options.tags else None,
+            tags=tags,
             offsets=bounds,
-            time_ms=Bounds(options.starting_ms or 0, high),
+            time_ms=Bounds(options.starting_ms or 0, high).meet(pushed.time_ms),
         )
         rows = MessageRows(selection, message_columns(options), options.corrupt_records, part.group)
-        expression = " || ".join(options.tags) or ALL
-        for topic in sorted({item.topic for item in part.ranges}):
+        topics = sorted({item.topic for item in part.ranges})
+        expression = _expression(tags, topics)
+        for topic in topics:
             puller.queues(topic)  # where its brokers are
         ranges = [
             (MessageQueue(item.topic, part.group, item.queue_id), item.low, item.high) for item in part.ranges
@@ -169,6 +198,24 @@ class LiveQueues:
             yield from rows.of_answer(records, starts, sizes)
         if missing > 0 and expression == ALL and options.fail_on_data_loss:
             raise DataLost(f"{part.group}: {missing} messages of {part.ranges} did not come")
+
+
+def _group_in(queue: Queue) -> str:
+    """The group that a queue's name tells, empty where there is only one."""
+    return queue[0].partition("@")[2]
+
+
+def _expression(tags: frozenset[str] | None, topics: Sequence[str]) -> str:
+    """What brokers are asked for so that no message with one of these tags is left out.
+
+    They compare hashes, so whoever asks still chooses. An expression cannot name every tag, and in topics of
+    the system the tags' place in the ConsumeQueue may hold something else (times, for SCHEDULE_TOPIC_XXXX).
+    """
+    if tags is None or any(map(is_system_topic, topics)):
+        return ALL
+    if not all(_NAMEABLE.fullmatch(tag) and tag != ALL for tag in tags):
+        return ALL
+    return " || ".join(sorted(tags))
 
 
 def _joined(answers: Iterator[bytes]) -> Iterator[bytes]:
@@ -202,25 +249,43 @@ class LiveMessagesView:
     """User messages of live brokers, as far as they are committed when the query is planned."""
 
     options: Options
+    pushed: Pushed = NOTHING
 
     @property
     def columns(self) -> columns.Columns:
         return message_columns(self.options)
 
     def plan(self) -> list[InputPartition]:
-        queues, options = LiveQueues(self.options), self.options
+        options, pushed = self.options, self.pushed
+        if pushed.tags is not None and not pushed.only_tags(options.tags):
+            return []
+        # Offsets by name may be of queues that filters exclude, and are still to be checked.
+        by_name = any(isinstance(given, Mapping) for given in (options.starting, options.ending))
+        queues = LiveQueues(options, NOTHING if by_name else pushed)
         try:
             there = queues.bounds(qualify=len(queues.groups()) > 1)
             start = {queue: bounds.low for queue, bounds in there.items()}
             end = {queue: bounds.high for queue, bounds in there.items()}
             start |= _asked(queues, there, "startingOffsets", options.starting, options.starting_ms)
             end |= _asked(queues, there, "endingOffsets", options.ending, options.ending_ms)
-            return queues.plan(ranges_between(start, end))
+            wanted = {
+                queue: bounds.meet(pushed.offset)
+                for queue, bounds in there.items()
+                if pushed.wants_queue(queue[0].partition("@")[0], queue[1])
+            }
+            if pushed.time_ms != ANY:
+                wanted = queues.within(pushed.time_ms, wanted)
+            ranges = [
+                replace(item, low=max(item.low, bounds.low), high=min(item.high, bounds.high))
+                for item in ranges_between(start, end)
+                if (bounds := wanted.get((item.topic, item.queue_id))) is not None
+            ]
+            return queues.plan([item for item in ranges if item.low < item.high])
         finally:
             queues.close()
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        return LiveQueues(self.options).read(part)
+        return LiveQueues(self.options, self.pushed).read(part)
 
 
 def _asked(
@@ -248,13 +313,14 @@ class LiveQueuesView:
     """Ranges of offsets of the queues of live brokers."""
 
     options: Options
+    pushed: Pushed = NOTHING
     columns: columns.Columns = columns.QUEUES
 
     def plan(self) -> list[InputPartition]:
         return [WholePart(self.options.servers)]
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        queues = LiveQueues(self.options)
+        queues = LiveQueues(self.options, self.pushed)
         try:
             found = queues.bounds(qualify=True)
         finally:

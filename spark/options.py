@@ -14,8 +14,8 @@ from spark import option_values as values
 from spark.option_values import LATEST, BadOption, Queue, did_you_mean
 
 VIEWS = ("messages", "entries", "queues", "index", "scan", "state")
-LIVE_VIEWS = ("messages", "queues")
-"""Views that a broker group can be asked for; the others read files."""
+LIVE_VIEWS = ("messages", "entries", "queues", "scan", "state")
+"""Views that broker groups can be asked for: nothing asks them for their index files."""
 ISOLATION = ("committed", "all")
 CORRUPT = {"messages": ("fail", "skip", "include"), "entries": ("fail", "include")}
 """View -> values of corruptRecords; `scan` reports damage as rows whatever is set."""
@@ -33,6 +33,8 @@ class Option:
     views: tuple[str, ...] = VIEWS
     of: tuple[str, ...] = ("path", "servers")
     mode: tuple[str, ...] = ("batch", "stream")
+    live: tuple[str, ...] | None = None
+    """Views where it counts with `servers`, if these are others than `views`."""
 
 
 _MESSAGES = ("messages",)
@@ -40,6 +42,8 @@ _TOPICS = ("messages", "queues")
 _LOG = ("messages", "entries", "index")
 _ENTRIES = ("messages", "entries")
 _TASKS = ("messages", "entries", "scan")
+_PUSHING = ("messages", "entries", "queues")
+_LEADERS = ("messages", "queues", "state")
 
 _FILES = ("path",)
 _LIVE = ("servers",)
@@ -60,7 +64,9 @@ OPTIONS = {
     "endingOffsets": Option("latest (default) or JSON as above; exclusive", _MESSAGES, mode=_BATCH),
     "startingTimestamp": Option("stored at or after: ms since the epoch", _MESSAGES),
     "endingTimestamp": Option("stored before: ms since the epoch", _MESSAGES, mode=_BATCH),
-    "indexRanges": Option('log indexes, inclusive: "0-99,200" or [[0,99]]', _LOG, _FILES, _BATCH),
+    "indexRanges": Option(
+        'log indexes, inclusive: "0-99,200" or [[0,99]]', _LOG, mode=_BATCH, live=("entries",)
+    ),
     "offsetType": Option("queue (default), or log: one offset, the log index", _MESSAGES, _FILES, _STREAM),
     "maxOffsetsPerTrigger": Option("messages of one batch at most", _MESSAGES, mode=_STREAM),
     "maxBytesPerTrigger": Option("bytes of log of one batch, about", _MESSAGES, mode=_STREAM),
@@ -69,14 +75,16 @@ OPTIONS = {
     "includeHeaders": Option("true adds the column headers (properties)", _MESSAGES),
     "includeValue": Option("false leaves the column value out", _MESSAGES),
     "includeGroup": Option("true adds the column group: which broker group", _MESSAGES),
-    "isolation": Option("committed (default); all: also what Raft may cut", _ENTRIES, _FILES, _BATCH),
+    "isolation": Option(
+        "committed (default); all: also what Raft may cut", _ENTRIES, mode=_BATCH, live=("entries",)
+    ),
     "corruptRecords": Option("fail (default), skip or include, as rows", _ENTRIES),
-    "pushdown": Option("true: filters of the query are applied while reading", _ENTRIES, _FILES, _BATCH),
-    "blockRows": Option(f"entries of a digest block, default {BLOCK_ENTRIES}", ("scan",), _FILES, _BATCH),
+    "pushdown": Option("true: filters of the query are applied while reading", _PUSHING, mode=_BATCH),
+    "blockRows": Option(f"entries of a digest block, default {BLOCK_ENTRIES}", ("scan",), mode=_BATCH),
     "readFrom": Option("leader: nobody else answers pulls", _MESSAGES, _LIVE),
     "consumerGroup": Option(f"in whose name brokers are asked, default {DEFAULT_GROUP}", _MESSAGES, _LIVE),
     "pullBatchSize": Option("messages of one pull, default 1024", _MESSAGES, _LIVE),
-    "pullTimeoutMs": Option("how long a leader is looked for, default 30000", _TOPICS, _LIVE),
+    "pullTimeoutMs": Option("how long a leader is looked for, default 30000", _LEADERS, _LIVE),
 }
 """Name -> what it means."""
 
@@ -145,7 +153,10 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
     source = _source(given)
     view = values.choice("view", given.get("view", "messages"), VIEWS)
     if source == "servers" and view not in LIVE_VIEWS:
-        raise BadOption(f"view {view} reads files: give path (store directories) instead of servers")
+        raise BadOption(
+            f"view {view} reads files, brokers hand out none: give path (store directories) instead of "
+            f"servers; of live brokers there are {', '.join(LIVE_VIEWS)}"
+        )
     if mode == "stream" and view != "messages":
         raise BadOption(f"view {view} cannot be streamed: only messages can")
     _check_use(given, view, source, mode)
@@ -223,6 +234,9 @@ def _check_use(given: Mapping[str, str], view: str, source: str, mode: str | Non
             raise BadOption(f"option {name} has no effect on view {view}, only on {', '.join(option.views)}")
         if source not in option.of:
             raise BadOption(f"option {name} has no effect with {source}, only with {', '.join(option.of)}")
+        if source == "servers" and option.live is not None and view not in option.live:
+            only = f"with path, or on {', '.join(option.live)}"
+            raise BadOption(f"option {name} has no effect on view {view} with servers, only {only}")
         if mode is not None and mode not in option.mode:
             raise BadOption(f"option {name} has no effect on a {mode}, only on a {option.mode[0]}")
     if given.get("offsetType", "").lower() == "log" and "startingTimestamp" in given:

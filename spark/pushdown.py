@@ -1,8 +1,9 @@
 """Filters of a query that reading can apply itself (Spark's `pushFilters`).
 
 Handled are comparisons with constants: of topic, partition, offset, logIndex, tags and storeTimestamp in
-`messages`, of index in `entries`. What is handled exactly is not given back to Spark; times are, as log times
-are in milliseconds and columns in microseconds.
+`messages`, of index in `entries`, of topic and partition in `queues`. What is handled exactly is not given
+back to Spark; times are, as log times are in milliseconds and columns in microseconds; so is what concerns a
+column that is null for live brokers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from spark.selection import ANY, Bounds
 _NEVER_NULL = {
     "messages": frozenset(("topic", "partition", "offset", "logIndex", "storeTimestamp")),
     "entries": frozenset(("index",)),
+    "queues": frozenset(("topic", "partition")),
 }
+_NULL_IF_LIVE = frozenset(("logIndex",))
+_TEXTS = {"messages": ("topic", "tags"), "queues": ("topic",)}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -50,19 +54,37 @@ class Pushed:
         met = [(max(first, low), min(end, last)) for first, end in asked or ((0, last),)]
         return tuple((first, end) for first, end in met if first <= end)
 
+    def wants_topic(self, topic: str) -> bool:
+        """Whether there may be rows of a topic."""
+        return self.topics is None or topic in self.topics
+
+    def wants_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether there may be rows of a queue."""
+        return self.wants_topic(topic) and self.partition.low <= queue_id < self.partition.high
+
+    def only_tags(self, asked: tuple[str, ...]) -> frozenset[str] | None:
+        """Tags that both this and the option `tags` allow; None: all, also messages without one."""
+        if self.tags is None:
+            return frozenset(asked) or None
+        return self.tags & frozenset(asked) if asked else self.tags
+
 
 NOTHING = Pushed()
 
 
-def push(view: str, filters: Iterable[Filter], *, all_rows: bool) -> tuple[Pushed, list[Filter]]:
+def push(
+    view: str, filters: Iterable[Filter], *, all_rows: bool, live: bool = False
+) -> tuple[Pushed, list[Filter]]:
     """What can be applied while reading, and the filters that Spark must still apply.
 
     `all_rows`: rows without a topic may come, too (corruptRecords=include): then Spark filters everything.
+    `live`: the rows come from brokers.
     """
     pushed = NOTHING
     rest = []
+    known = _NEVER_NULL[view] - _NULL_IF_LIVE if live else _NEVER_NULL[view]
     for item in filters:
-        narrowed = None if all_rows else _narrowed(view, pushed, item)
+        narrowed = None if all_rows else _narrowed(view, known, pushed, item)
         if narrowed is None:
             rest.append(item)
         else:
@@ -72,19 +94,21 @@ def push(view: str, filters: Iterable[Filter], *, all_rows: bool) -> tuple[Pushe
     return pushed, rest
 
 
-def _narrowed(view: str, pushed: Pushed, item: Filter) -> tuple[Pushed, bool] | None:
+def _narrowed(
+    view: str, never_null: frozenset[str], pushed: Pushed, item: Filter
+) -> tuple[Pushed, bool] | None:
     """With this filter, and whether nothing of it is left for Spark; None when it cannot be applied."""
     name = ".".join(getattr(item, "attribute", ()))
     if isinstance(item, IsNotNull):
-        return (pushed, True) if name in _NEVER_NULL[view] else None
-    if name in ("topic", "tags") and view == "messages":
+        return (pushed, True) if name in never_null else None
+    if name in _TEXTS.get(view, ()):
         wanted = _texts(item)
         if wanted is None:
             return None
         if name == "topic":
             return replace(pushed, topics=_both(pushed.topics, wanted)), True
         return replace(pushed, tags=_both(pushed.tags, wanted)), True
-    if name not in _NEVER_NULL[view]:
+    if name not in never_null:
         return None
     if name == "storeTimestamp":
         times = _time_bounds(item)

@@ -87,9 +87,11 @@ class QueueFiles:
         finally:
             units.close()
 
-    def rows(self) -> Iterator[QueueRow]:
-        """One of each queue."""
+    def rows(self, wants: Callable[[str, int], bool]) -> Iterator[QueueRow]:
+        """One of each queue that is wanted: by topic and number."""
         for topic, queue_id in self.queues():
+            if not wants(topic, queue_id):
+                continue
             units = self.units(topic, queue_id)
             try:
                 bounds = self._bounds(units)

@@ -3,9 +3,9 @@
 `spark.read.format("dledger").option("path", STORE).load()`; options in `options`, columns in `columns`.
 
 * `messages`  user messages, committed only; also as a stream
-* `entries`   log entries of every replica given, without bodies
+* `entries`   log entries of every replica, without bodies
 * `queues`    first and last offset of every queue
-* `index`     units of the index files
+* `index`     units of the index files; of store directories only
 * `state`     topics, consumer groups, consumer offsets
 * `scan`      rows of the audit (`audit.findings.FlatRow`). Damage is rows, never an exception.
 
@@ -16,7 +16,7 @@ A task reads pieces of segments of some 64 MiB in all. Paths must be visible to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -33,13 +33,15 @@ from pyspark.sql.types import StructType
 
 from spark import columns, sink_options
 from spark.live_queues import LiveMessagesView, LiveQueues, LiveQueuesView
+from spark.live_replicas import LiveEntriesView, LiveScanView
+from spark.live_state import LiveStateView
 from spark.log_streams import DirectoryLog, DirectoryQueues
 from spark.option_values import BadOption
 from spark.options import Options, parse
 from spark.pushdown import push
 from spark.sink import BatchWriter, StreamWriter, new_job
 from spark.streaming import Queues, StreamReader
-from spark.views import EntriesView, MessagesView, View, directory_view
+from spark.views import EntriesView, MessagesView, QueuesView, View, directory_view
 
 
 class DledgerSource(DataSource):
@@ -58,7 +60,7 @@ class DledgerSource(DataSource):
     def reader(self, schema: object) -> DataSourceReader:
         options = self._parse("batch")
         view = view_of(options)
-        if options.pushdown and isinstance(view, MessagesView | EntriesView):
+        if options.pushdown and isinstance(view, Narrowed):
             return PushingReader(view)
         return ViewReader(view)
 
@@ -94,11 +96,22 @@ def _sink(options: Mapping[str, str], schema: StructType) -> tuple[sink_options.
     return parsed, sink_options.check_columns(columns, parsed.topic)
 
 
+Narrowed = MessagesView | EntriesView | QueuesView | LiveMessagesView | LiveEntriesView | LiveQueuesView
+"""Views that take filters of the query."""
+
+
 def view_of(options: Options) -> View:
     """What a batch with these options reads."""
-    if options.servers:
-        return LiveQueuesView(options) if options.view == "queues" else LiveMessagesView(options)
-    return directory_view(options)
+    if not options.servers:
+        return directory_view(options)
+    views: dict[str, Callable[[Options], View]] = {
+        "messages": LiveMessagesView,
+        "entries": LiveEntriesView,
+        "queues": LiveQueuesView,
+        "scan": LiveScanView,
+        "state": LiveStateView,
+    }
+    return views[options.view](options)
 
 
 def queues_of(options: Options) -> Queues:
@@ -126,12 +139,13 @@ class ViewReader(DataSourceReader):
 class PushingReader(ViewReader):
     """A class of its own, as Spark refuses a reader with `pushFilters` where pushdown is not enabled."""
 
-    def __init__(self, view: MessagesView | EntriesView) -> None:
+    def __init__(self, view: Narrowed) -> None:
         super().__init__(view)
         self._narrowing = view
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         options = self._narrowing.options
-        pushed, rest = push(options.view, filters, all_rows=options.corrupt_records == "include")
+        whole = options.corrupt_records == "include"
+        pushed, rest = push(options.view, filters, all_rows=whole, live=bool(options.servers))
         self._view = replace(self._narrowing, pushed=pushed)
         return rest

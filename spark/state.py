@@ -100,8 +100,14 @@ def _count_messages(state: ReplicatedState, records: Records, chosen: Ints) -> N
 
 def state_rows(replica: Replica) -> Iterator[tuple[object, ...]]:
     """Rows of the view `state`, in the order of `columns.STATE`."""
-    state = committed_state(replica)
-    head = (replica.group, replica.name, replica.committed)
+    yield from rows_of(committed_state(replica), replica.group, replica.name, replica.committed)
+
+
+def rows_of(
+    state: ReplicatedState, broker_group: str, replica: str, applied: int | None
+) -> Iterator[tuple[object, ...]]:
+    """The same of a state that is known. `applied`: after which entry."""
+    head = (broker_group, replica, applied)
     for name, topic in sorted(state.topics.items()):
         yield *head, "topic", name, name, None, None, _json(topic.op())
     for name, group in sorted(state.groups.items()):

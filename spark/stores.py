@@ -207,7 +207,12 @@ def packed(parts: Iterable[Piece], min_partitions: int | None = None) -> list[tu
 
 def target_bytes(replicas: Iterable[Replica], min_partitions: int | None) -> int:
     """Size of a piece, so that so many tasks have work."""
+    total = sum(segment.size for replica in replicas for segment in replica.segments)
+    return share_bytes(total, min_partitions)
+
+
+def share_bytes(total: int, min_partitions: int | None) -> int:
+    """The same of so many bytes of log in all."""
     if min_partitions is None:
         return PACK_BYTES
-    total = sum(segment.size for replica in replicas for segment in replica.segments)
     return max(_LEAST_BYTES, min(PACK_BYTES, total // min_partitions))

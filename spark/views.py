@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from audit.entries import UNREADABLE
+from audit.entries import UNREADABLE, Columns
 from audit.findings import flatten
 from audit.layout import Replica, SegmentTask, segment_tasks
-from audit.scan import Window, read_entries, scan_segment, scan_side
+from audit.scan import read_entries, scan_segment, scan_side
 from audit.unit_files import UnitFiles
 from formats.entry import INDEX_UNIT_SIZE
 from formats.store_files import INDEX_DIR
@@ -113,12 +113,9 @@ class MessagesView:
     def selection(self, group: str) -> Selection:
         """What is wanted of one group."""
         options, pushed = self.options, self.pushed
-        tags = frozenset(options.tags) if options.tags else None
-        if pushed.tags is not None:
-            tags = pushed.tags if tags is None else pushed.tags & tags
         return Selection(
             topics=options.topics,
-            tags=tags,
+            tags=pushed.only_tags(options.tags),
             offsets=batch_bounds(options),
             time_ms=self._times,
             only_topics=pushed.topics,
@@ -157,25 +154,31 @@ class EntriesView:
                 last = piece.last if piece.last >= 0 else NO_END
                 spans = [(piece.first, last)]
                 for window in read_entries(files, piece.task, piece.task.first_index, spans):
-                    yield self._batch(piece.task, window)
+                    yield entry_batch(piece.task.replica, window.columns)
             except OSError:
                 if self.options.corrupt_records != "include":
                     raise
-                unreadable = (piece.task.replica, -1, -1, -1, 0, 0, 0, 0, 0, 0, UNREADABLE)
-                yield from columns.batches(self.columns, [unreadable])
+                yield unreadable_batch(piece.task.replica)
 
-    def _batch(self, task: SegmentTask, window: Window) -> pa.RecordBatch:
-        found = window.columns
-        values = {
-            "replica": pa.repeat(pa.scalar(task.replica), len(found)),
-            "kind": pa.array((found.channel >> 24).astype(np.int32)),
-            "size": pa.array(found.size.astype(np.int32)),
-            "damage": pa.array(found.damage.astype(np.int32)),
-            "chain_crc": pa.array(found.chain),
-        }
-        schema = columns.arrow_schema(self.columns)
-        arrays = [values[name] if name in values else pa.array(getattr(found, name)) for name in schema.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+def entry_batch(replica: str, found: Columns) -> pa.RecordBatch:
+    """Rows of the view `entries`."""
+    values = {
+        "replica": pa.repeat(pa.scalar(replica), len(found)),
+        "kind": pa.array((found.channel >> 24).astype(np.int32)),
+        "size": pa.array(found.size.astype(np.int32)),
+        "damage": pa.array(found.damage.astype(np.int32)),
+        "chain_crc": pa.array(found.chain),
+    }
+    schema = columns.arrow_schema(columns.ENTRIES)
+    arrays = [values[name] if name in values else pa.array(getattr(found, name)) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def unreadable_batch(replica: str) -> pa.RecordBatch:
+    """The row of the view `entries` for what cannot be read."""
+    row = (replica, -1, -1, -1, 0, 0, 0, 0, 0, 0, UNREADABLE)
+    return next(columns.batches(columns.ENTRIES, [row]))
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,7 @@ class QueuesView:
     """Ranges of offsets of the queues of every replica given."""
 
     options: Options
+    pushed: Pushed = NOTHING
     columns: columns.Columns = columns.QUEUES
 
     def plan(self) -> list[InputPartition]:
@@ -248,12 +252,11 @@ class QueuesView:
 
     def read(self, part: InputPartition) -> Batches:
         assert isinstance(part, ReplicaPart)
-        rows = (
-            self._row(part.replica, row)
-            for row in QueueFiles(part.replica).rows()
-            if wants_queue(self.options.topics, row.topic, row.queue_id)
-        )
-        return columns.batches(self.columns, rows)
+        rows = QueueFiles(part.replica).rows(self._wants)
+        return columns.batches(self.columns, (self._row(part.replica, row) for row in rows))
+
+    def _wants(self, topic: str, queue_id: int) -> bool:
+        return wants_queue(self.options.topics, topic, queue_id) and self.pushed.wants_queue(topic, queue_id)
 
     def _row(self, replica: Replica, row: QueueRow) -> tuple[object, ...]:
         times = [None if ms is None else ms * 1000 for ms in (row.first_ms, row.last_ms)]

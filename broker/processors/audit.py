@@ -1,4 +1,4 @@
-"""Audit of this broker's replica over the network: 28001 to 28006 (`remoting.audit_headers`).
+"""Audit of this broker's replica over the network: 28001 to 28007 (`remoting.audit_headers`).
 
 Any node answers, whatever its role: the auditor compares them. Answers say what lies on the disk, by the same
 code that audits a directory, bounded by the checkpoint as it was when the replica described itself.
@@ -41,6 +41,10 @@ MAX_DRILLED_ENTRIES = 1 << 20
 """Entries of one drill request."""
 
 
+Read = Callable[["SegmentTask", list[tuple[int, int]], Files], Iterator["AnyRow"]]
+"""Reads index ranges of a segment."""
+
+
 class Described:
     """The replica as it described itself to one auditor. Filled by a thread before its job is done."""
 
@@ -70,6 +74,7 @@ class AuditProcessor:
             RequestCode.AUDIT_DRILL: self.drill,
             RequestCode.AUDIT_PAGE: self.page,
             RequestCode.AUDIT_STAMP: self.stamp,
+            RequestCode.AUDIT_ENTRIES: self.entries,
         }
 
     def describe(self, connection: Connection, request: Request) -> None:
@@ -102,9 +107,16 @@ class AuditProcessor:
 
     def drill(self, connection: Connection, request: Request) -> None:
         """28004."""
+        self._read(connection, request, _drill)
+
+    def entries(self, connection: Connection, request: Request) -> None:
+        """28007."""
+        self._read(connection, request, _entries)
+
+    def _read(self, connection: Connection, request: Request, read: Read) -> None:
         header = request.header(AuditDrillHeader)
         task = self._task(header.description, header.start)
-        work = partial(_drill, task, parse_ranges(request.body))
+        work = partial(read, task, parse_ranges(request.body))
         self._answer(connection, request, self._jobs.start(None, work))
 
     def page(self, connection: Connection, request: Request) -> None:
@@ -247,3 +259,16 @@ def _stamp(task: SegmentTask, queues: list[QueueRow] | None, now_ms: int, files:
     found = stamp(files, task, queues, now_ms)
     if found is not None:
         yield found
+
+
+def _entries(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> Iterator[AnyRow]:
+    """What was read before a failure, and a finding that tells the failure."""
+    from audit.findings import finding
+    from audit.row_codec import as_entries_rows
+    from audit.scan import read_entries
+
+    try:
+        for window in read_entries(files, task, task.first_index, ranges):
+            yield from as_entries_rows(task.replica, window.columns)
+    except OSError as error:
+        yield finding("UNREADABLE", task.replica, f"{task.path}: {error}", segment=task.start)

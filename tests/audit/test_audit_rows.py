@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from audit.digests import BlockDigests, differing, merge
 from audit.entries import Entry, columns_of
 from audit.findings import (
@@ -24,6 +26,15 @@ from audit.findings import (
     flatten,
     unflatten,
     worst,
+)
+from audit.row_codec import (
+    PAGE_BYTES,
+    EntriesRow,
+    UnknownRow,
+    as_columns,
+    as_entries_rows,
+    decode_page,
+    encode_pages,
 )
 
 
@@ -51,6 +62,18 @@ def test_every_row_survives_the_flat_shape() -> None:
     ]
     for row in rows:
         assert unflatten(FlatRow(*json.loads(json.dumps(flatten(row))))) == row
+
+
+def test_entries_travel_as_columns_and_in_rows_of_a_bounded_size() -> None:
+    entries = [Entry(index, 7, index * 100, 100, 1 << 24, 0xFFFFFFFF, index, 5, 4) for index in range(20_000)]
+    rows = list(as_entries_rows("n0", columns_of(entries)))
+    pages = list(encode_pages(rows))
+    assert max(map(len, pages)) < 2 * PAGE_BYTES and len(rows) == len(pages) + 1 == 3
+    found = [row for page in pages for row in decode_page(page)]
+    assert found == rows
+    assert [entry for row in rows for entry in as_columns(row).entries()] == entries
+    with pytest.raises(UnknownRow, match="719 bytes are not 10 entries"):
+        as_columns(EntriesRow("n0", 10, bytes(719)))
 
 
 def test_digests_do_not_depend_on_order_or_parts() -> None:

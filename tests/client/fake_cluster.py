@@ -10,14 +10,17 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
-from formats.message_ids import encode_message_id, pack_ipv4_host
+from formats.message_ids import encode_message_id, pack_ipv4_host, tags_code
 from formats.properties import MAX_PROPERTIES_SIZE, decode_properties
 from formats.record import encode_record
 from remoting.bodies import (
     BrokerData,
     ClusterInfo,
     ConsumerIdList,
+    KvTable,
     QueueData,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
     TopicRoute,
     decode_heartbeat,
     subscription_codes,
@@ -39,6 +42,7 @@ from remoting.headers import (
 )
 from remoting.limits import ServerLimits
 from remoting.messages import decode_batch
+from remoting.registration import TopicConfig, TopicTable
 from remoting.server import Connection, RemotingServer
 from runtime import Env
 from runtime.env import production_env
@@ -114,6 +118,10 @@ class FakeBroker:
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
+            RequestCode.GET_BROKER_CONFIG: self._config,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
         }
         self.server = RemotingServer(
             self.cluster.env,
@@ -193,8 +201,8 @@ class FakeBroker:
             self.held.append((connection, request, header))
             return
         ext["nextBeginOffset"] = str(header.queueOffset + len(found))
-        tags, _ = subscription_codes(header.subscription)
-        wanted = [item for item in found if not tags or item.properties.get("TAGS") in tags]
+        _, codes = subscription_codes(header.subscription)
+        wanted = [item for item in found if not codes or tags_code(item.properties.get("TAGS")) in codes]
         code = ResponseCode.SUCCESS if wanted else ResponseCode.PULL_RETRY_IMMEDIATELY
         connection.respond(request, code, ext=ext, body=b"".join(item.record() for item in wanted))
 
@@ -243,6 +251,24 @@ class FakeBroker:
             return
         self.cluster.given_back.append(request.header(ConsumerSendMsgBackHeader))
         connection.respond(request, 0)
+
+    def _runtime_info(self, connection: Connection, request: Request) -> None:
+        figures = {"raftTerm": "1"} if self.cluster.ours else {"brokerVersionDesc": "V5_3_3"}
+        connection.respond(request, 0, body=KvTable(figures).encode())
+
+    def _config(self, connection: Connection, request: Request) -> None:
+        text = f"brokerName={GROUP}\ndLegerSelfId=n{self.number}\n" if self.cluster.ours else "brokerId=0\n"
+        connection.respond(request, 0, body=text.encode())
+
+    def _all_topics(self, connection: Connection, request: Request) -> None:
+        self.requests.append(request.code)
+        topics = {name: TopicConfig(name, count, count) for name, count in self.cluster.topics.items()}
+        ext = {"totalTopicNum": str(len(topics) + self.cluster.kept_back)}
+        connection.respond(request, 0, ext=ext, body=TopicTable(topics).encode())
+
+    def _all_groups(self, connection: Connection, request: Request) -> None:
+        groups = {name: SubscriptionGroupConfig(name, retryMaxTimes=5) for name in self.cluster.groups}
+        connection.respond(request, 0, body=SubscriptionGroupTable(groups).encode())
 
     def _heartbeat(self, connection: Connection, request: Request) -> None:
         heartbeat = decode_heartbeat(request.body)
@@ -295,6 +321,12 @@ class FakeCluster:
         self.lowest: dict[tuple[str, int], int] = {}
         """Offsets of the oldest messages that retention left, where it took some."""
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.groups: list[str] = []
+        """Consumer groups that exist."""
+        self.kept_back = 0
+        """Topics that brokers count, but do not list."""
+        self.ours = True
+        """Whether the brokers say that they are ours."""
         self.given_back: list[ConsumerSendMsgBackHeader] = []
         self.takes_back = True
         self.script: Callable[[FakeBroker, Connection, Request], bool] | None = None

@@ -60,6 +60,8 @@ class LiveGroup:
         self.namesrv = ""
         self.members: dict[str, str] = {f"n{number}": "" for number in range(len(stores))}
         self.registered: dict[int, str] = {}
+        self.others: dict[str, dict[int, str]] = {}
+        """Other groups that its NameServer knows, and the addresses of their brokers."""
         self.brokers = [
             AuditBroker(self.env, store, f"n{number}", self.members, **settings)
             for number, store in enumerate(stores)
@@ -78,8 +80,9 @@ class LiveGroup:
             self.registered[number] = broker.address
 
     def _cluster(self, connection: Connection, request: Request) -> None:
-        data = BrokerData("c0", self.group, dict(self.registered))
-        body = ClusterInfo({self.group: data}, {"c0": [self.group]}).encode()
+        groups = {self.group: self.registered, **self.others}
+        data = {name: BrokerData("c0", name, dict(addresses)) for name, addresses in groups.items()}
+        body = ClusterInfo(data, {"c0": list(groups)}).encode()
         connection.respond(request, ResponseCode.SUCCESS, body=body)
 
     def stop(self, number: int) -> None:

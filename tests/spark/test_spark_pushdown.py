@@ -129,6 +129,26 @@ def test_what_is_not_wanted_does_not_leave_the_task(store: Path) -> None:
         assert rows_of(part) == expected
 
 
+def test_queues_that_are_not_wanted_are_not_looked_at(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql.datasource import EqualTo, In
+
+    from spark.queues import QueueFiles
+
+    every = rows_of(view(store, view="queues"))
+    looked: list[tuple[str, int]] = []
+    units = QueueFiles.units
+
+    def noted(files: QueueFiles, topic: str, queue_id: int) -> Any:
+        looked.append((topic, queue_id))
+        return units(files, topic, queue_id)
+
+    monkeypatch.setattr(QueueFiles, "units", noted)
+    part, rest = narrowed(view(store, view="queues"), In(("topic",), ("orders",)), EqualTo(("partition",), 1))
+    found = rows_of(part)
+    assert rest == [] and found == [row for row in every if (row["topic"], row["partition"]) in looked]
+    assert looked == [("orders", 1)] and len(every) == 6
+
+
 WHERE = (
     "topic = 'orders' and partition = 1 and offset between 10 and 60",
     "logIndex > 700 and logIndex <= 1100 and tags = 'A'",

@@ -1,0 +1,195 @@
+"""Views `scan` and `entries` of live brokers: each replica reads its own disk, and sends rows (`live`).
+
+The columns are those of the same view over directories. A broker reads for one of us after another, at a
+bounded rate (`auditBytesPerSecond`), so more tasks than brokers do not make it faster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from audit.entries import Columns
+from audit.findings import Finding
+from audit.layout import SegmentTask, StoreError
+from audit.replicas import Look, look_at
+from audit.row_codec import EntriesRow, UnknownRow, as_columns, decode_page
+from client.replicas import ReplicaClient, find_groups
+from formats.entry import HEADER_SIZE
+from spark import columns
+from spark.audit_source import FoundPart, ScanPack, ScanPart, SegmentPart, SidePart, pack, shares
+from spark.live import FAILURES, BrokerReader, GroupSource, RemoteReplica
+from spark.messages import CorruptMessage
+from spark.options import Options
+from spark.pushdown import NOTHING, Pushed
+from spark.runs import NO_END
+from spark.stores import share_bytes
+from spark.views import entry_batch, unreadable_batch
+
+ENTRIES_ASKED = 64 * 1024
+"""Indexes of one request: 4.5 MiB of rows, which brokers keep in memory until others need the room. A request
+reads up to 4 MiB of log (`audit.scan.WINDOW`) more than it asks for."""
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def chosen_groups(options: Options) -> tuple[str, ...]:
+    """Names of the broker groups that are asked for, or of all. StoreError, ClientError."""
+    names = options.groups or tuple(found.group for found in find_groups(options.servers))
+    if not names:
+        raise StoreError(f"no broker is registered at {options.servers}")
+    return names
+
+
+def look_at_groups(options: Options) -> Look:
+    """Their replicas, with unique names. StoreError, ClientError."""
+    looks = {name: look_at([GroupSource(options.servers, name)]) for name in chosen_groups(options)}
+    seen = Counter(replica.name for look in looks.values() for replica in look.replicas)
+    seen.update(found.replica for look in looks.values() for found in look.findings)
+
+    def unique(name: str, place: str) -> str:
+        return f"{name}@{place}" if seen[name] > 1 else name
+
+    return Look(
+        tuple(
+            replica.named(unique(replica.name, replica.row().store))
+            for look in looks.values()
+            for replica in look.replicas
+        ),
+        tuple(
+            found._replace(replica=unique(found.replica, group))
+            for group, look in looks.items()
+            for found in look.findings
+        ),
+    )
+
+
+def _limit(look: Look, options: Options) -> int:
+    """Bytes of segments for one task."""
+    total = sum(task.size for replica in look.replicas for task in replica.tasks())
+    return share_bytes(total, options.min_partitions)
+
+
+@dataclass(frozen=True)
+class LiveScanView:
+    """Rows of the audit, as brokers scan themselves. One that does not answer is a row, no exception."""
+
+    options: Options
+    columns: columns.Columns = columns.SCAN
+
+    def plan(self) -> list[InputPartition]:
+        look = look_at_groups(self.options)
+        limit = _limit(look, self.options)
+        packs: list[tuple[ScanPart, ...]] = [(FoundPart(look.findings),)] if look.findings else []
+        for replica in look.replicas:
+            segments = [SegmentPart(replica.reader, task) for task in replica.tasks()]
+            parts: list[ScanPart] = [SidePart(replica), *segments]
+            packs += pack(parts, limit)
+        return [ScanPack(parts, self.options.block_rows) for parts in packs]
+
+    def read(self, part: InputPartition) -> Batches:
+        assert isinstance(part, ScanPack)
+        return columns.batches(self.columns, part.rows())
+
+
+@dataclass(frozen=True)
+class EntriesPart:
+    """Index ranges (inclusive, ascending) of one segment. Behind `known` there may be none: the first share
+    that is empty ends the reading there."""
+
+    reader: BrokerReader
+    task: SegmentTask
+    ranges: tuple[tuple[int, int], ...]
+    known: int
+
+    @property
+    def size(self) -> int:
+        return self.task.size
+
+    def windows(self) -> Iterator[Columns]:
+        """The entries. One of FAILURES, or CorruptMessage where the broker cannot read its file."""
+        with ReplicaClient(self.reader.address, self.reader.options) as client:
+            for share in shares(self.ranges, ENTRIES_ASKED):
+                empty = True
+                for page in client.entries(self.reader.description, self.task.start, share):
+                    for row in decode_page(page):
+                        if isinstance(row, Finding):
+                            raise CorruptMessage(f"{self.task.replica}: {row.detail}")
+                        if not isinstance(row, EntriesRow):
+                            raise UnknownRow(f"a {type(row).__name__} among entries")
+                        empty = False
+                        yield as_columns(row)
+                if empty and share[-1][1] > self.known:
+                    return
+
+
+@dataclass(frozen=True)
+class EntriesPack(InputPartition):
+    """Segments of one replica that one task asks for one after another; or a replica that cannot be asked."""
+
+    parts: tuple[EntriesPart, ...]
+    unreadable: str = ""
+
+
+@dataclass(frozen=True)
+class LiveEntriesView:
+    """Log entries of every replica, without bodies."""
+
+    options: Options
+    pushed: Pushed = NOTHING
+    columns: columns.Columns = columns.ENTRIES
+
+    def plan(self) -> list[InputPartition]:
+        look = look_at_groups(self.options)
+        if look.findings and self.options.corrupt_records != "include":
+            (found, *_) = look.findings
+            raise StoreError(
+                f"{found.replica}: {found.detail}; corruptRecords=include makes it a row, the others are read"
+            )
+        limit = _limit(look, self.options)
+        packs = [EntriesPack((), found.replica) for found in look.findings]
+        for replica in look.replicas:
+            assert isinstance(replica, RemoteReplica)
+            packs += [EntriesPack(parts) for parts in pack(self._parts(replica), limit)]
+        return [*packs]
+
+    def read(self, part: InputPartition) -> Batches:
+        assert isinstance(part, EntriesPack)
+        if part.unreadable:
+            yield unreadable_batch(part.unreadable)
+        for segment in part.parts:
+            try:
+                for found in segment.windows():
+                    yield entry_batch(segment.task.replica, found)
+            except (*FAILURES, CorruptMessage):
+                if self.options.corrupt_records != "include":
+                    raise
+                yield unreadable_batch(segment.task.replica)
+
+    def _parts(self, replica: RemoteReplica) -> Iterator[EntriesPart]:
+        committed_only = self.options.isolation != "all"
+        asked = self.pushed.ranges(self.options.index_ranges)
+        for task, low, high in _spans(replica.tasks()):
+            last = min(high, task.committed) if committed_only else high
+            known = last if last < NO_END else max(task.index_end - 1, task.committed)
+            spans = [(0, NO_END)] if asked is None else asked
+            met = [(max(low, first), min(end, last)) for first, end in spans]
+            ranges = tuple((first, end) for first, end in met if first <= end)
+            if ranges:
+                yield EntriesPart(replica.reader, task, ranges, known)
+
+
+def _spans(tasks: Sequence[SegmentTask]) -> Iterator[tuple[SegmentTask, int, int]]:
+    """Each segment with the indexes that it can hold, first and last (NO_END: to the log's end)."""
+    before = -1  # first index of the last segment whose head can be read
+    for task in tasks:
+        last = NO_END if task.next_first is None else task.next_first - 1
+        first = before = task.first_index if task.first_index >= 0 else before
+        if task.first_index < 0:
+            most = max(task.size, task.segment_size) // HEADER_SIZE
+            first = max(before + 1, 0 if last == NO_END else last + 1 - most)
+        yield task, first, last

@@ -1,0 +1,69 @@
+"""View `state` of live brokers: the leader of each group is asked, by requests of RocketMQ's own tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from client.group_state import GroupState, group_state
+from formats.state import GroupConfig, ReplicatedState, TopicConfig
+from spark import columns
+from spark.live_replicas import chosen_groups
+from spark.options import Options
+from spark.state import rows_of
+
+
+@dataclass(frozen=True)
+class GroupPart(InputPartition):
+    """One broker group."""
+
+    group: str
+
+
+@dataclass(frozen=True)
+class LiveStateView:
+    """Topics, groups, consumer offsets and queue ends, once for each broker group: as its leader says."""
+
+    options: Options
+    columns: columns.Columns = columns.STATE
+
+    def plan(self) -> list[InputPartition]:
+        return [GroupPart(name) for name in chosen_groups(self.options)]
+
+    def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(part, GroupPart)
+        said = group_state(self.options.servers, part.group, self.options.pull_timeout_ms / 1000)
+        rows = rows_of(_replicated(said), said.group, said.node or said.address, None)
+        return columns.batches(self.columns, rows)
+
+
+def _replicated(said: GroupState) -> ReplicatedState:
+    """What a broker said, as a replica keeps it."""
+    state = ReplicatedState()
+    for name, topic in said.topics.items():
+        state.topics[name] = TopicConfig(
+            name,
+            topic.readQueueNums,
+            topic.writeQueueNums,
+            topic.perm,
+            topic.order,
+            topic.topicSysFlag,
+            tuple(sorted(topic.attributes.items())),
+        )
+    for name, group in said.groups.items():
+        state.groups[name] = GroupConfig(
+            name,
+            group.consumeEnable,
+            group.consumeBroadcastEnable,
+            group.consumeMessageOrderly,
+            group.retryQueueNums,
+            group.retryMaxTimes,
+            group.groupSysFlag,
+        )
+    state.offsets |= said.offsets
+    for (name, queue_id), end in said.ends.items():
+        state.bounds(name, queue_id).next = end
+    return state
