@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from chaos.simulate.atlas import Atlas
-from chaos.simulate.machine import Machine
+from chaos.simulate.machine import CHAIN_AT, KIND_AT, Machine
 from chaos.simulate.member_faults import MemberFaults
 from chaos.simulate.plan import Fault
 from chaos.simulate.stage import Stage
@@ -72,6 +72,8 @@ class RotFaults(MemberFaults):
         place = machine.durable_byte(fault.amount, fault.pick)
         if place is None or not self.atlas.allows(target, fault.kind):
             return False
+        if machine.fits_still(place, fault.pick % 8):
+            place += CHAIN_AT - KIND_AT
         self.atlas.damage(target, fault.kind)
         start = place - place % self._stage.profile.segment
         machine.rots(place, place + 1)
