@@ -67,7 +67,8 @@ class LinkFaults:
         return alive[fault.pick % len(alive)] if alive else None
 
     def _other(self, fault: Fault, target: str) -> str:
-        others = [name for name in self._stage.names if name != target]
+        """Another machine of the group; the same one in a group of one, as a shrunk plan may have it."""
+        others = [name for name in self._stage.names if name != target] or [target]
         return others[fault.pick // 7 % len(others)]
 
     # Partitions
@@ -135,7 +136,7 @@ class LinkFaults:
             for other in range(size)
             if one != other and (one - other) % size not in (1, size - 1)
         ]
-        return self._block(fault, pairs or [(order[0], order[1]), (order[1], order[0])])
+        return self._block(fault, pairs or [(order[0], order[1 % size]), (order[1 % size], order[0])])
 
     def _clients_cut(self, fault: Fault) -> bool:
         """Clients do not reach a node that the others reach."""

@@ -222,6 +222,13 @@ def test_shrinking_keeps_what_is_needed_only() -> None:
     assert small.duration_ms < DURATION_MS
 
 
+@pytest.mark.parametrize("profile", ["partitions", "asymmetric", "bad-links", "operators"])
+def test_a_group_that_was_shrunk_to_one_node_can_be_played(profile: str) -> None:
+    plan = draw_plan(261126653, profile)
+    alone = replace(plan, nodes=1, operations=plan.operations[::30])
+    assert run_plan(alone).violation == ""
+
+
 def test_shrinking_stops_when_its_budget_is_spent() -> None:
     tried: list[Plan] = []
 
