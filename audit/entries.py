@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from formats.checksum import crc32
-from formats.entry import APACHE_MAGICS, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE
+from formats.entry import APACHE_MAGICS, COVERED, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE
 
 BODY_DAMAGED = 1
 """The body's CRC is not the stored one."""
@@ -128,6 +128,16 @@ def structs(buffer: Bytes, starts: Array, kind: np.dtype[Any]) -> Array:
     return found
 
 
+def body_crcs(data: bytes, starts: Array, ends: Array, channels: Array) -> Array:
+    """CRC-32 of the bodies of entries, as their channels say that it begins (`formats.entry.COVERED`)."""
+    begin = np.where(channels & COVERED != 0, channels, 0)
+    if not begin.any():
+        return slice_crcs(data, starts, ends)
+    view = memoryview(data)
+    places = zip(starts.tolist(), ends.tolist(), begin.tolist(), strict=True)
+    return np.array([crc32(view[start:end], value) for start, end, value in places], np.int64)
+
+
 def slice_crcs(data: bytes, starts: Array, ends: Array) -> Array:
     """CRC-32 of each range of `data`."""
     view = memoryview(data)
@@ -187,7 +197,7 @@ def plain_run(
         fits &= (stored == 0) & (chain == 0)
         fits &= (headers["magic"] >= APACHE_MAGICS[0]) & (headers["magic"] <= APACHE_MAGICS[-1])
     count = _leading(fits)
-    crc = slice_crcs(data, offsets[:count] + HEADER_SIZE, ends[:count])
+    crc = body_crcs(data, offsets[:count] + HEADER_SIZE, ends[:count], channel[:count])
     if ours:
         count = _leading(crc == stored[:count])
     damage = np.full(count, 0 if ours else CHAIN_UNKNOWN, np.int64)

@@ -23,7 +23,7 @@ from audit.records import (
 from audit.walk import Fault
 from formats.checksum import crc32
 from formats.consume_queue import UNIT
-from formats.entry import HEADER_SIZE, Kind
+from formats.entry import HEADER_SIZE, KIND_MASK, Kind
 from formats.message_ids import tags_code
 from formats.properties import TAGS, find_property
 from formats.record import (
@@ -89,7 +89,7 @@ class RecordCheck:
 
     def _add_singly(self, data: bytes, base: int, entries: list[Entry]) -> None:
         for entry in entries:
-            kind = entry.channel >> 24
+            kind = entry.channel >> 24 & KIND_MASK
             if entry.damage & BODY_DAMAGED or kind > Kind.RAW:  # rotten, or of a newer version
                 self._queues.add_opaque(1)
                 continue

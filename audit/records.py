@@ -19,7 +19,7 @@ except ImportError:  # it comes with the extras; a broker needs none of them to 
 from audit.entries import BODY_DAMAGED, CHAIN_UNKNOWN, Array, Bytes, Columns, slice_crcs, structs, to_pick
 from audit.record_layout import lay_out
 from formats.consume_queue import UNIT_SIZE
-from formats.entry import HEADER_SIZE, Kind
+from formats.entry import HEADER_SIZE, KIND_MASK, Kind
 from formats.message_ids import java_hash
 from formats.properties import TAGS
 from formats.record import (
@@ -98,7 +98,7 @@ class Records:
 def has_record(columns: Columns) -> Array:
     """Mask of the entries whose body is a record: not the user's own, not Apache's empty ones."""
     empty = (columns.size == HEADER_SIZE) & (columns.stored_crc == 0) & (columns.chain == 0)
-    found: Array = (columns.channel >> 24 != Kind.RAW) & ~empty
+    found: Array = (columns.channel >> 24 & KIND_MASK != Kind.RAW) & ~empty
     return found
 
 
@@ -110,7 +110,7 @@ def read_records(data: bytes, base: int, columns: Columns, *, deep: bool = True)
     """
     recorded = has_record(columns)
     number, chosen = np.flatnonzero(recorded), columns[recorded]
-    kind = chosen.channel >> 24
+    kind = chosen.channel >> 24 & KIND_MASK
     size = chosen.size - HEADER_SIZE
     if (kind > Kind.RAW).any() or (chosen.damage & BODY_DAMAGED).any() or (size < MIN_SIZE).any():
         return None

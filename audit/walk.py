@@ -39,6 +39,7 @@ from formats.entry import (
     BLANK,
     BLANK_MAGIC,
     CHAIN,
+    COVERED,
     HEADER,
     HEADER_SIZE,
     MAGIC,
@@ -256,7 +257,7 @@ class SegmentWalker:
                 verdict = self._judge(data, at, last)
                 if verdict is not _Next.ACCEPT:
                     return at, verdict is _Next.MORE
-            crc = crc32(view[at + HEADER_SIZE : end])
+            crc = crc32(view[at + HEADER_SIZE : end], channel if channel & COVERED else 0)
             damage = 0
             if stored or chain or self._own_crcs:
                 self._own_crcs = True

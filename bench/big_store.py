@@ -22,6 +22,7 @@ from formats.entry import (
     BLANK,
     BLANK_MAGIC,
     CHAIN,
+    COVERED,
     HEADER,
     HEADER_SIZE,
     INDEX_UNIT,
@@ -127,7 +128,8 @@ class _Writer:
         """One entry at `pos`."""
         log = self.log
         index = len(log.headers)
-        body_crc = crc32(body)
+        channel = COVERED | kind << 24 | remaining
+        body_crc = crc32(body, channel)
         self.chain = crc32(CHAIN.pack(index, self.term, body_crc), self.chain)
         header = EntryHeader(
             MAGIC,
@@ -135,7 +137,7 @@ class _Writer:
             index,
             self.term,
             self.pos,
-            kind << 24 | remaining,
+            channel,
             self.chain,
             body_crc,
             len(body),

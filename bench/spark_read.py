@@ -133,7 +133,7 @@ def write_store(store: Path, messages: int, size: int, segment_size: int = SEGME
                     pos += room
                     record = record[:28] + (pos + HEADER_SIZE).to_bytes(8, "big") + record[36:]
                 file = (directory / "data" / segment_name(pos)).open("wb")
-            entry = encode_entry(number, 1, pos, record, chain, Kind.MESSAGE)
+            entry = encode_entry(number, 1, pos, record, chain, Kind.MESSAGE, covered=True)
             chain = unpack_header(entry).chain_crc
             file.write(entry)
             index.write(INDEX_UNIT.pack(MAGIC, pos, len(entry), number, 1))

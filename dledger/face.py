@@ -97,6 +97,10 @@ class NodeFace:
         """Whether all voters know this kind of entry."""
         return self._versions.may_write(kind, self._members.voters)
 
+    def may_cover(self) -> bool:
+        """Whether all voters know CRCs that cover an entry's channel."""
+        return self._versions.may_cover(self._members.voters)
+
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
         """What a peer told of itself in its hello (empty while it is not connected)."""
         return self.config.meta if node_id == self.config.self_id else self._peers.meta(node_id)

@@ -47,6 +47,9 @@ class LeadershipEvents(Protocol):
     def may_write(self, kind: int) -> bool:
         """Whether all voters know this kind of entry."""
 
+    def may_cover(self) -> bool:
+        """Whether all voters know CRCs that cover an entry's channel."""
+
     def perform(self, effects: list[Effect]) -> None:
         """Perform election effects."""
 
@@ -107,6 +110,7 @@ class Leadership:
             max_entry_bytes=config.max_entry_bytes,
             known_kinds=OLDEST_KINDS,
             may_write=self._events.may_write,
+            may_cover=self._events.may_cover,
         )
         self._leading = appender
         leader = LeaderReplication(

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from dledger.log.base import LogBase
 from formats.entry import (
+    COVERED,
     HEADER_SIZE,
     INDEX_UNIT,
     INDEX_UNIT_SIZE,
@@ -76,6 +77,8 @@ class Walk:
     """Indexes of configuration entries."""
     stopped_by: str = ""
     """What was found behind the last entry, when it was neither blank nor the wanted end."""
+    covered: bool = False
+    """Whether the CRC of the last entry covers its channel (`formats.entry.COVERED`)."""
 
 
 @dataclass(frozen=True)
@@ -330,6 +333,7 @@ class _Walker:
             result = self.result
             result.last_index, result.last_term = header.index, header.term
             result.last_chain, result.end_pos = header.chain_crc, header.pos + header.size
+            result.covered = bool(header.channel & COVERED)
             result.configs += self._held_configs
             self._held_configs.clear()
 

@@ -332,7 +332,7 @@ class _Forced:
             await run(Lane.FLUSH, files.sync_dir, f"{self._dir}/{DATA_DIR}")
         record = system_record(body, pos + HEADER_SIZE, self._env.wall.now_ms())
         index = log.last_index + 1
-        entry = encode_entry(index, term, pos, record, log.last_chain, Kind.CONFIG)
+        entry = encode_entry(index, term, pos, record, log.last_chain, Kind.CONFIG, covered=log.covered)
         # Nothing that could be believed stays behind it (S1).
         behind = bytes(min(HEADER_SIZE, self._size - (pos - start) - len(entry)))
         await run(Lane.FLUSH, self._write, self._segment(start), pos - start, entry + behind)

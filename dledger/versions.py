@@ -20,6 +20,9 @@ KIND_SINCE: Mapping[int, int] = MappingProxyType(
 )
 """Protocol version that each kind of entry belongs to. A kind that is not here is never written."""
 
+COVERED_SINCE = 3
+"""Protocol version whose programs check CRCs that cover an entry's channel (`formats.entry.COVERED`)."""
+
 OLDEST_KINDS = frozenset(kind for kind, since in KIND_SINCE.items() if since <= PROTOCOL_MIN)
 """Kinds that every program knows."""
 
@@ -48,3 +51,7 @@ class Versions:
         """Whether entries of this kind may be written now."""
         since = KIND_SINCE.get(kind)
         return since is not None and since <= self.group(voters)
+
+    def may_cover(self, voters: Iterable[str]) -> bool:
+        """Whether CRCs may cover the channel of entries now."""
+        return self.group(voters) >= COVERED_SINCE

@@ -39,7 +39,7 @@ from dledger.messages import (
 )
 
 PROTOCOL_MIN = 1
-PROTOCOL_MAX = 2
+PROTOCOL_MAX = 3
 
 PREFIX = struct.Struct(">IH")
 HELLO = 0

@@ -4,10 +4,11 @@ An entry is a 48-byte header and a body. Entries lie back to back in segment fil
 segment ends with a blank tail (magic -1, then the length of the tail). An index unit of 32 bytes per
 entry lies in the index files at `index * 32`.
 
-Differences from Apache's files, which leave these three fields 0: `body_crc` = CRC-32 of the body,
-`chain_crc` = CRC-32 over (index, term, body_crc) continuing the chain value of the entry before, and
-`channel` = kind in the high byte, number of entries of the same client batch that follow in the low 24
-bits (safety.md S1, S10, S11).
+Differences from Apache's files, which leave these three fields 0: `channel` = kind in the high byte, number
+of entries of the same client batch that follow in the low 24 bits; `body_crc` = CRC-32 of the body, begun
+with the whole `channel` where its highest bit is set (COVERED), with 0 elsewhere; `chain_crc` = CRC-32 over
+(index, term, body_crc) continuing the chain value of the entry before (safety.md S1, S10, S11; decision
+0014).
 """
 
 from __future__ import annotations
@@ -38,6 +39,13 @@ MAX_ENTRY_SIZE = 4 * 1024 * 1024 + 64 * 1024
 """Bytes of one entry with its header: RocketMQ's 4 MiB body limit and room for the rest of the record."""
 
 MAX_BATCH_REMAINING = 0xFFFFFF
+COVERED = 1 << 31
+"""Bit of `channel`: the body's CRC begins with `channel`, so that a flip of any of its bits is found. Clear
+in entries of programs before peer protocol 3."""
+CHANNEL_OFFSET = 32
+"""Of `channel` in the header; COVERED is the highest bit of that byte."""
+KIND_MASK = 0x7F
+"""Of the high byte of `channel`: the kind, without COVERED."""
 
 
 class Kind(IntEnum):
@@ -70,8 +78,8 @@ class EntryHeader(NamedTuple):
 
     @property
     def kind(self) -> int:
-        """High byte of `channel`, a `Kind` or a number of a newer version."""
-        return self.channel >> 24
+        """High byte of `channel` without COVERED, a `Kind` or a number of a newer version."""
+        return self.channel >> 24 & KIND_MASK
 
     @property
     def batch_remaining(self) -> int:
@@ -99,11 +107,16 @@ class CorruptEntry(Exception):
         self.pos = pos
 
 
-def pack_channel(kind: int, batch_remaining: int = 0) -> int:
+def pack_channel(kind: int, batch_remaining: int = 0, *, covered: bool = False) -> int:
     """The `channel` field."""
     if not 0 <= batch_remaining <= MAX_BATCH_REMAINING:
         raise ValueError(f"batch of {batch_remaining + 1} entries: at most {MAX_BATCH_REMAINING + 1}")
-    return kind << 24 | batch_remaining
+    return (COVERED if covered else 0) | kind << 24 | batch_remaining
+
+
+def crc_begin(channel: int) -> int:
+    """What the body's CRC begins with; loops over many entries have it in place."""
+    return channel if channel & COVERED else 0
 
 
 def chain_crc(previous: int, index: int, term: int, body_crc: int) -> int:
@@ -117,17 +130,29 @@ def unpack_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Entr
 
 
 def encode_entry(
-    index: int, term: int, pos: int, body: bytes, previous_chain: int, kind: int, batch_remaining: int = 0
+    index: int,
+    term: int,
+    pos: int,
+    body: bytes,
+    previous_chain: int,
+    kind: int,
+    batch_remaining: int = 0,
+    *,
+    covered: bool = False,
 ) -> bytes:
-    """One whole entry. The leader's hot path packs the same fields in place (dledger/log/appender.py)."""
-    body_crc = crc32(body)
+    """One whole entry, `covered` or as older programs write it.
+
+    The leader's hot path packs the same fields in place (dledger/log/appender.py).
+    """
+    channel = pack_channel(kind, batch_remaining, covered=covered)
+    body_crc = crc32(body, crc_begin(channel))
     header = HEADER.pack(
         MAGIC,
         HEADER_SIZE + len(body),
         index,
         term,
         pos,
-        pack_channel(kind, batch_remaining),
+        channel,
         chain_crc(previous_chain, index, term, body_crc),
         body_crc,
         len(body),
@@ -165,7 +190,7 @@ def check_entry(
         raise CorruptEntry("body cut off", index, pos)
     if header.body_crc == 0 and header.chain_crc == 0:
         return header
-    if crc32(memoryview(data)[offset + HEADER_SIZE : end]) != header.body_crc:
+    if crc32(memoryview(data)[offset + HEADER_SIZE : end], crc_begin(header.channel)) != header.body_crc:
         raise CorruptEntry("body CRC differs", index, pos)
     if (
         previous_chain is not None

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from audit.entries import BODY_DAMAGED
 from audit.records import has_record
 from audit.scan import Window
-from formats.entry import HEADER_SIZE, Kind
+from formats.entry import HEADER_SIZE, KIND_MASK, Kind
 from formats.properties import KEYS, TAGS
 from formats.record import COMPRESSED, SYSTEM_TOPIC
 from spark import columns
@@ -96,7 +96,7 @@ class MessageRows:
     def of_window(self, window: Window, expected: Expected | None = None) -> Iterator[pa.RecordBatch]:
         """Messages among the entries of a window; with `expected`, exactly those must be there."""
         entries = window.columns
-        is_message = (entries.channel >> 24 == Kind.MESSAGE) & has_record(entries)
+        is_message = (entries.channel >> 24 & KIND_MASK == Kind.MESSAGE) & has_record(entries)
         records = records_of(window)
         records.blame(entries.damage & BODY_DAMAGED != 0, "the entry's body does not fit its CRC")
         in_place = records.physical_offset == entries.pos + HEADER_SIZE

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from audit.entries import BODY_DAMAGED, Columns, slice_crcs, structs
+from audit.entries import BODY_DAMAGED, Columns, body_crcs, structs
 from audit.layout import SegmentTask
 from audit.scan import Window, read_entries
 from audit.unit_files import UnitFiles
@@ -206,10 +206,10 @@ def headers(data: bytes, starts: Ints) -> npt.NDArray[np.void]:
 
 def checked(data: bytes, head: npt.NDArray[np.void], starts: Ints) -> Columns:
     """Columns of entries whose structure is right; `damage` where the CRC of the body is not."""
-    size, crc, chain = (head[name].astype(np.int64) for name in ("size", "crc", "chain"))
-    computed = slice_crcs(data, starts + HEADER_SIZE, starts + size)
+    size, crc, chain, channel = (head[name].astype(np.int64) for name in ("size", "crc", "chain", "channel"))
+    computed = body_crcs(data, starts + HEADER_SIZE, starts + size, channel)
     wrong = ((crc != 0) | (chain != 0)) & (computed != crc)
-    index, term, pos, channel = (head[name].astype(np.int64) for name in ("index", "term", "pos", "channel"))
+    index, term, pos = (head[name].astype(np.int64) for name in ("index", "term", "pos"))
     return Columns(index, term, pos, size, channel, computed, crc, chain, np.where(wrong, BODY_DAMAGED, 0))
 
 

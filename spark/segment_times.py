@@ -12,7 +12,7 @@ import numpy as np
 
 from audit.layout import Replica, SegmentTask, segment_tasks
 from audit.scan import Window
-from formats.entry import HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, Kind
+from formats.entry import HEADER_SIZE, KIND_MASK, MAGIC, MAX_ENTRY_SIZE, Kind
 from runtime import Files
 from runtime.remote_files import files_for
 from spark.records import records_of
@@ -60,5 +60,5 @@ def first_store_ms(files: Files, task: SegmentTask) -> int | None:
         return None
     found = checked(data, head, np.zeros(1, np.int64))
     records = records_of(Window(data, task.start, found))
-    sound = records.good[0] and found.damage[0] == 0 and found.channel[0] >> 24 == Kind.MESSAGE
+    sound = records.good[0] and found.damage[0] == 0 and found.channel[0] >> 24 & KIND_MASK == Kind.MESSAGE
     return int(records.stored[0]) if sound else None

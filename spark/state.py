@@ -11,7 +11,7 @@ from audit.entries import BODY_DAMAGED
 from audit.layout import Replica, StoreError
 from audit.scan import Window
 from audit.state_check import load_boundary
-from formats.entry import Kind
+from formats.entry import KIND_MASK, Kind
 from formats.state import ReplicatedState
 from formats.state_codec import unpack_parts
 from formats.state_file import CorruptSnapshot, unpack_snapshot
@@ -73,7 +73,7 @@ def _snapshots(files: Files, replica: Replica) -> Iterator[tuple[int, Replicated
 
 def _apply(state: ReplicatedState, window: Window) -> None:
     """As the broker's dispatcher does, in runs of messages between system entries."""
-    kind = window.columns.channel >> 24
+    kind = window.columns.channel >> 24 & KIND_MASK
     records = records_of(window)
     message = (kind == Kind.MESSAGE) & records.good
     done = 0

@@ -18,7 +18,7 @@ from audit.findings import flatten
 from audit.layout import Replica, SegmentTask, segment_tasks
 from audit.scan import read_entries, scan_segment, scan_side
 from audit.unit_files import UnitFiles
-from formats.entry import INDEX_UNIT_SIZE
+from formats.entry import INDEX_UNIT_SIZE, KIND_MASK
 from formats.store_files import INDEX_DIR
 from runtime.remote_files import files_for
 from spark import columns
@@ -165,7 +165,7 @@ def entry_batch(replica: str, found: Columns) -> pa.RecordBatch:
     """Rows of the view `entries`."""
     values = {
         "replica": pa.repeat(pa.scalar(replica), len(found)),
-        "kind": pa.array((found.channel >> 24).astype(np.int32)),
+        "kind": pa.array((found.channel >> 24 & KIND_MASK).astype(np.int32)),
         "size": pa.array(found.size.astype(np.int32)),
         "damage": pa.array(found.damage.astype(np.int32)),
         "chain_crc": pa.array(found.chain),

@@ -13,7 +13,7 @@ from broker.store.consume_queue import ConsumeQueue, QueueTable
 from dledger.errors import InvariantBroken
 from dledger.host import Chunk
 from formats.consume_queue import UNIT
-from formats.entry import HEADER_SIZE, Kind
+from formats.entry import HEADER_SIZE, KIND_MASK, Kind
 from formats.message_ids import java_hash
 from formats.properties import TAGS, find_property
 from formats.record import (
@@ -71,7 +71,7 @@ class Dispatcher:
         pos = chunk.pos
         for _ in range(chunk.count):
             size, channel = _ENTRY.unpack_from(data, at)
-            kind = channel >> 24
+            kind = channel >> 24 & KIND_MASK
             if kind == Kind.MESSAGE:
                 queue = self._message(data, at, size, pos + at + HEADER_SIZE)
                 if queue is not None:

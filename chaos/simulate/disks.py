@@ -21,6 +21,7 @@ from formats.entry import (
     EntryHeader,
     IndexUnit,
     chain_crc,
+    crc_begin,
     unpack_header,
 )
 from formats.snapshot import MANIFEST_FILE, Manifest, check_parts, decode_manifest
@@ -164,7 +165,9 @@ class StoreOnDisk:
                     if header.magic != MAGIC or header.pos != start + offset or header.size < HEADER_SIZE:
                         break
                     body = bytes(view[offset + HEADER_SIZE : offset + header.size])
-                    if crc32(body) != header.body_crc or not _continues(before, header):
+                    if crc32(body, crc_begin(header.channel)) != header.body_crc or not _continues(
+                        before, header
+                    ):
                         return
                     before = header
                     yield header, body
@@ -231,5 +234,5 @@ class DurableMark:
             header.magic == MAGIC
             and header.index == index
             and entry_of(header) == entry
-            and crc32(memoryview(data)[HEADER_SIZE:]) == header.body_crc
+            and crc32(memoryview(data)[HEADER_SIZE:], crc_begin(header.channel)) == header.body_crc
         )

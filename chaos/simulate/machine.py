@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from chaos.invariants import Entry, InvariantViolated
 from chaos.simulate.disks import DurableMark, StoreOnDisk
 from dledger.log.base import ORIGIN, LogBase
-from formats.entry import BLANK, BLANK_MAGIC, INDEX_UNIT_SIZE, MAGIC, MAX_BATCH_REMAINING, IndexUnit
+from formats.entry import BLANK, BLANK_MAGIC, COVERED, INDEX_UNIT_SIZE, MAGIC, MAX_BATCH_REMAINING, IndexUnit
 from formats.store_files import DATA_DIR, INDEX_DIR, segment_name
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from dledger.node import Node
 
 KIND_AT = 32
-"""Where the kind lies in the header of an entry, a byte that nothing covers (docs/guarantees.md)."""
+"""Where the kind lies in the header of an entry: a byte that nothing covers where an older program wrote it,
+or before a group knew that all its voters know better (docs/guarantees.md)."""
 CHAIN_AT = 36
 """What comes behind kind and batch count."""
 
@@ -186,14 +187,14 @@ class Machine:
             return None
         entry = self.log[index]
         offset = amount % entry.size
-        return entry.pos + offset + (offset == KIND_AT)
+        return entry.pos + offset + (offset == KIND_AT and not entry.channel & COVERED)
 
     def fits_still(self, place: int, bit: int) -> bool:
         """Whether that bit of the log, flipped, leaves a batch count that fits the entries beside it: nothing
         covers it then (docs/guarantees.md)."""
         index, entry = next(item for item in self.log.items() if 0 <= place - item[1].pos < item[1].size)
         at = place - entry.pos
-        if not KIND_AT < at < CHAIN_AT:
+        if entry.channel & COVERED or not KIND_AT < at < CHAIN_AT:
             return False
         count = (entry.channel ^ 1 << 8 * (CHAIN_AT - 1 - at) + bit) & MAX_BATCH_REMAINING
         before, after = (

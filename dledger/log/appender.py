@@ -13,7 +13,7 @@ from dledger.log.store import LogStore
 from dledger.log.tail import Batch
 from dledger.messages import Code
 from formats.checksum import crc32
-from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, Kind
+from formats.entry import CHAIN, COVERED, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, Kind
 from formats.record import system_record, system_record_size
 
 
@@ -31,8 +31,11 @@ class Appender:
         max_entry_bytes: int = MAX_ENTRY_SIZE,
         known_kinds: frozenset[int] = frozenset(Kind),
         may_write: Callable[[int], bool] = lambda kind: False,
+        may_cover: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`known_kinds`: of entries, which every program knows; others wait until `may_write` says so."""
+        """`known_kinds`: of entries, which every program knows; others wait until `may_write` says so.
+        `may_cover`: whether all voters know CRCs that cover the channel, asked once a turn of the loop. Whose
+        log ends with such an entry goes on with them: nobody can do without any more (decision 0014)."""
         if log.last_chain is None:
             raise InvariantBroken(f"a leader whose last entry {log.last_index} is rotten")
         self.term = term
@@ -44,6 +47,9 @@ class Appender:
         self._max_entry = max_entry_bytes
         self._known_kinds = known_kinds
         self._may_write = may_write
+        self._may_cover = may_cover
+        self._covered = COVERED if log.covered else 0
+        self._cover()
         self._pending_bytes = pending_bytes
         self._pending_entries = pending_entries
         self._schedule = schedule_pump
@@ -109,7 +115,8 @@ class Appender:
         """
         if kind not in self._known_kinds and not self._may_write(kind):
             raise ValueError(f"entries of kind {kind} are not written before all voters know them")
-        body_crc = 0
+        channel = self._covered | kind << 24 | batch_remaining
+        body_crc = self._covered and channel
         for part in parts:
             body_crc = crc32(part, body_crc)
         index = self._next_index
@@ -123,7 +130,7 @@ class Appender:
                 index,
                 term,
                 self._next_pos,
-                kind << 24 | batch_remaining,
+                channel,
                 chain,
                 body_crc,
                 size,
@@ -151,8 +158,13 @@ class Appender:
         """What was sealed since the last call, in order; called by the pump."""
         self._scheduled = False
         self._seal()
+        self._cover()
         sealed, self._sealed = self._sealed, []
         return sealed
+
+    def _cover(self) -> None:
+        if not self._covered and self._may_cover():
+            self._covered = COVERED
 
     def committed(self, index: int, pos: int) -> None:
         """The commit index moved: the pending limits count from here."""

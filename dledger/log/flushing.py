@@ -17,7 +17,7 @@ from dledger.log.mending import MendableLog, NoRoom
 from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
 from dledger.log.tail import Batch
-from formats.entry import INDEX_UNIT, MAGIC, MIN_BLANK_SIZE
+from formats.entry import CHANNEL_OFFSET, INDEX_UNIT, MAGIC, MIN_BLANK_SIZE
 from runtime import DiskUsage, Env, File, Lane
 
 FLUSH_BYTES = 8 * 1024 * 1024
@@ -81,6 +81,7 @@ class FlushedLog(MendableLog):
         self._last_term = batch.term
         self._end_pos = batch.end_pos
         self.last_chain = batch.chain
+        self.covered |= batch.data[len(batch.data) - batch.sizes[-1] + CHANNEL_OFFSET] >= 0x80
         self._wake.set()
 
     async def run_flusher(self) -> None:

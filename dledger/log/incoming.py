@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 
 from dledger.log.tail import Batch
 from formats.checksum import crc32
-from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, CorruptEntry, Kind
+from formats.entry import (
+    CHAIN,
+    COVERED,
+    HEADER,
+    HEADER_SIZE,
+    KIND_MASK,
+    MAGIC,
+    MAX_ENTRY_SIZE,
+    CorruptEntry,
+    Kind,
+)
 
 
 @dataclass
@@ -96,11 +106,11 @@ def check_run(
             or not term_before <= term <= max_term
         ):
             raise CorruptEntry("header does not continue", index, pos + offset)
-        if crc32(view[offset + HEADER_SIZE : end]) != body_crc:
+        if crc32(view[offset + HEADER_SIZE : end], channel if channel & COVERED else 0) != body_crc:
             raise CorruptEntry("body CRC differs", index, pos + offset)
         if chain_before is not None and crc32(pack(index, term, body_crc), chain_before) != chain:
             raise CorruptEntry("chain CRC differs", index, pos + offset)
-        kind = channel >> 24
+        kind = channel >> 24 & KIND_MASK
         left = channel & 0xFFFFFF
         if kind == Kind.CONFIG:
             run.configs.append(index)

@@ -44,6 +44,8 @@ class ReadableLog:
         self._durable_pos = 0
         self.last_chain: int | None = 0
         """Chain value of the last entry; None while that one is rotten."""
+        self.covered = False
+        """Whether an entry whose CRC covers its channel was the last one, now or before in this life."""
         self.faulty = FaultyEntries()
         self.suspects = FaultyEntries()
         """Those of the faulty ones that a read could not believe: to be examined before anybody is asked."""

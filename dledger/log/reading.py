@@ -4,7 +4,7 @@ check of what was read before anybody uses it."""
 from __future__ import annotations
 
 from formats.checksum import crc32
-from formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, CorruptEntry, EntryHeader
+from formats.entry import CHAIN, COVERED, HEADER, HEADER_SIZE, MAGIC, CorruptEntry, EntryHeader
 from runtime import File
 
 _SECTORS = 4096
@@ -77,7 +77,7 @@ def check_stored(
         ):
             raise CorruptEntry("header does not continue", index, pos + offset)
         if body_crc or chain:
-            if crc32(view[offset + HEADER_SIZE : end]) != body_crc:
+            if crc32(view[offset + HEADER_SIZE : end], channel if channel & COVERED else 0) != body_crc:
                 raise CorruptEntry("body CRC differs", index, pos + offset)
             if chain_before is not None and crc32(pack(index, term, body_crc), chain_before) != chain:
                 raise CorruptEntry(CHAIN_BROKEN, index, pos + offset)

@@ -23,6 +23,7 @@ from dledger.log.segments import Segments
 from formats.checksum import crc32
 from formats.entry import (
     CHAIN,
+    COVERED,
     HEADER,
     HEADER_SIZE,
     INDEX_UNIT,
@@ -34,6 +35,7 @@ from formats.entry import (
     EntryHeader,
     IndexUnit,
     check_entry,
+    crc_begin,
     is_blank,
     unpack_header,
 )
@@ -148,19 +150,22 @@ class Walker:
                 if len(data) - offset < size:
                     break
             if body_crc or entry_chain:
-                if crc32(view[offset + HEADER_SIZE : offset + size]) != body_crc:
+                begin = channel if channel & COVERED else 0
+                if crc32(view[offset + HEADER_SIZE : offset + size], begin) != body_crc:
                     break
                 if chain is not None and crc32(pack(entry_index, entry_term, body_crc), chain) != entry_chain:
                     break
             if left and channel & 0xFFFFFF != left - 1:
-                self._split = True  # no CRC covers these counts: this entry's or that of the one before
+                # One of the two, if an older program wrote it: then no CRC covers its count.
+                self._split = True
                 return before
-            if channel:
+            special = channel & ~COVERED
+            if special:
                 before = Place(index, term, pos, chain)
             index += 1
             if self._unit_bytes(index) != unit_pack(MAGIC, pos, size, index, entry_term):
                 misfit(EntryHeader._make(fields))
-            if entry_term != term or channel or left:
+            if entry_term != term or special or left:
                 note(EntryHeader._make(fields))
                 left = channel & 0xFFFFFF
             term = entry_term
@@ -245,7 +250,7 @@ class Walker:
             return None
         wanted, end = at.index + 1, at.pos + unit.size
         behind = unpack_header(self.peek(end, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
-        body_crc = crc32(self.peek(at.pos, unit.size)[HEADER_SIZE:])
+        body_crc = crc32(self.peek(at.pos, unit.size)[HEADER_SIZE:], crc_begin(header.channel))
         for term in dict.fromkeys((header.term, unit.term, at.term, behind.term)):
             for crc in (header.body_crc, body_crc):
                 chain = crc32(CHAIN.pack(wanted, term, crc), at.chain)

@@ -16,6 +16,7 @@ from formats.consume_queue import UNIT
 from formats.entry import (
     BLANK,
     BLANK_MAGIC,
+    COVERED,
     HEADER,
     HEADER_SIZE,
     INDEX_UNIT,
@@ -65,6 +66,8 @@ class Log:
     term: int = 1
     skip: int = 0
     """Indexes that the next entry leaves out: a writer gone wrong."""
+    covered: bool = True
+    """Whether CRCs cover the channel, as programs of peer protocol 3 write them."""
     stale: bytes = b""
     """What a new segment holds before it is written: a recycled file."""
 
@@ -83,7 +86,9 @@ class Log:
         """One entry at `pos`, which `_reserve` made room for; its index."""
         index = self.entries[-1].index + 1 + self.skip if self.entries else 0
         self.skip = 0
-        data = encode_entry(index, self.term, self.pos, body, self.chain, kind, remaining)
+        data = encode_entry(
+            index, self.term, self.pos, body, self.chain, kind, remaining, covered=self.covered
+        )
         header = unpack_header(data)
         offset = self.pos % self.segment_size
         self.segments[self.pos - offset][offset : offset + len(data)] = data
@@ -276,7 +281,16 @@ def rewrite(store: Path, log: Log, index: int, *, chain: bool = True) -> None:
 
 def _sealed(entry: EntryHeader, body: bytes, before: int, *, keep_chain: bool) -> bytes:
     fresh = unpack_header(
-        encode_entry(entry.index, entry.term, entry.pos, body, before, entry.kind, entry.batch_remaining)
+        encode_entry(
+            entry.index,
+            entry.term,
+            entry.pos,
+            body,
+            before,
+            entry.kind,
+            entry.batch_remaining,
+            covered=bool(entry.channel & COVERED),
+        )
     )
     chain = entry.chain_crc if keep_chain else chain_crc(before, entry.index, entry.term, fresh.body_crc)
     return HEADER.pack(*fresh._replace(chain_crc=chain)) + body

@@ -11,7 +11,7 @@ from chaos.sim import World
 from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
 from dledger.node import Node
-from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, unpack_header
+from formats.entry import CHANNEL_OFFSET, HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, unpack_header
 from runtime.env import Env
 
 SEGMENT = 64 * 1024
@@ -119,7 +119,7 @@ class DiskGroup(node_group.Group):
         return unit[1], unit[2]
 
     def damage(self, name: str, index: int, what: str) -> None:
-        """Flip a bit: "body", "header", "chain", "unit", or both "header and unit"."""
+        """Flip a bit: "body", "header", "chain", "kind", "batch", "unit", or both "header and unit"."""
         path, offset, _ = self.entry(name, index)
         place = self.unit_place(name, index)
         if "body" in what:
@@ -128,6 +128,10 @@ class DiskGroup(node_group.Group):
             self.disk(name).flip(path, offset + 11, 5)  # the index
         if "chain" in what:
             self.disk(name).flip(path, offset + 38, 5)
+        if "kind" in what:
+            self.disk(name).flip(path, offset + CHANNEL_OFFSET, 2)
+        if "batch" in what:
+            self.disk(name).flip(path, offset + CHANNEL_OFFSET + 3, 0)  # as if the next one belonged to it
         if "unit" in what:
             self.disk(name).flip(*(place[0], place[1] + 23), 1)  # the index
 

@@ -12,7 +12,7 @@ from dledger.host import Role
 from formats.entry import HEADER_SIZE, Kind
 from runtime.env import Env
 
-KINDS = ["body", "header", "chain", "unit", "header and unit", "body and unit"]
+KINDS = ["body", "header", "chain", "kind", "batch", "unit", "header and unit", "body and unit"]
 
 
 @pytest.mark.parametrize("what", KINDS)
@@ -35,7 +35,7 @@ def test_rot_at_rest_is_repaired_from_a_peer(what: str, power: bool) -> None:
             assert group.nodes[victim].status()["repaired_entries"] == 3
 
 
-@pytest.mark.parametrize("what", ["body", "header", "chain"])
+@pytest.mark.parametrize("what", ["body", "header", "chain", "kind"])
 def test_rot_of_the_last_entries_is_never_taken_for_a_torn_tail(what: str) -> None:
     with World(2, settings=SETTINGS) as world:
         group = DiskGroup(world)

@@ -11,9 +11,10 @@ from voting_group import VotingGroup
 
 from chaos.sim import World
 from dledger.versions import KIND_SINCE
-from formats.entry import Kind
+from dledger.wire import PROTOCOL_MAX
+from formats.entry import COVERED, Kind, unpack_header
 
-UNKNOWN_KIND = 200
+UNKNOWN_KIND = 100
 
 
 def mixed(world: World, old: tuple[str, ...], size: int = 3) -> VotingGroup:
@@ -60,12 +61,14 @@ def test_a_staged_upgrade_raises_the_group_when_the_last_voter_is_new() -> None:
             upgrade(group, name)
         leader = group.await_leader()
         group.run_for(0.5)
-        assert [group.nodes[name].group_version() for name in group.names] == [2, 2, 2]
-        assert group.nodes[leader].status()["group_version"] == 2
+        assert [group.nodes[name].group_version() for name in group.names] == [PROTOCOL_MAX] * 3
+        assert group.nodes[leader].status()["group_version"] == PROTOCOL_MAX
         gone = next(name for name in group.names if name != leader)
         world.kill(gone)
         group.run_for(0.5)
-        assert group.nodes[leader].group_version() == 2, "one that is away counts as it was last heard"
+        assert group.nodes[leader].group_version() == PROTOCOL_MAX, (
+            "one that is away counts as it was last heard"
+        )
         for name in group.names:
             world.kill(name)
         rest = [name for name in group.names if name != gone]
@@ -75,7 +78,7 @@ def test_a_staged_upgrade_raises_the_group_when_the_last_voter_is_new() -> None:
         assert group.nodes[leader].group_version() == 1, "one that was never heard counts as the oldest"
         group.start(gone)
         group.run_for(1.0)
-        assert group.nodes[leader].group_version() == 2
+        assert group.nodes[leader].group_version() == PROTOCOL_MAX
         group.finish()
 
 
@@ -139,3 +142,35 @@ def test_a_new_kind_of_entry_waits_for_all_voters(monkeypatch: pytest.MonkeyPatc
 
 def kinds(group: VotingGroup, name: str) -> list[tuple[int, bytes]]:
     return [(kind, body) for _, _, kind, body in group.hosts[name].entries]
+
+
+@pytest.mark.parametrize("old", [1, 2])
+def test_crcs_cover_the_channel_when_all_voters_know_it_and_from_then_on(old: int) -> None:
+    with World(4, settings=node_group.SETTINGS) as world:
+        group = VotingGroup(world)
+        group.own["n2"] = {"protocol_max": old}
+        group.start_all()
+        leader = group.await_leader()
+        group.run_for(0.5)
+        group.commit(leader, b"n2 could not read it")
+        assert not any(node.log.covered for node in group.nodes.values())
+        upgrade(group, "n2")
+        leader = group.await_leader()
+        group.run_for(0.5)
+        group.commit(leader, b"all can read it")
+        group.run_for(0.5)
+        assert all(node.log.covered for node in group.nodes.values())
+        for name in group.names:
+            world.kill(name)
+        for name in group.names[:2]:
+            group.start(name)
+        leader = group.await_leader()
+        assert group.nodes[leader].group_version() == 1, "the third was never heard in this life"
+        group.commit(leader, b"nobody can do without any more")
+        group.run_for(0.5)
+        pos, size = group.nodes[leader].log.locate(group.nodes[leader].log.last_index)
+        view = group.nodes[leader].log.view(pos, size)
+        assert view is not None and unpack_header(bytes(view)).channel & COVERED
+        group.start(group.names[2])
+        group.run_for(1.0)
+        group.finish()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,6 +167,19 @@ def test_kind_and_batch_share_the_channel() -> None:
     assert (header.kind, header.batch_remaining) == (Kind.SYSTEM, 31)
     with pytest.raises(ValueError, match="batch"):
         pack_channel(0, 1 << 24)
+
+
+def test_a_crc_begins_with_the_channel_where_it_says_so() -> None:
+    for kind, remaining in ((Kind.MESSAGE, 0), (Kind.SYSTEM, 31)):
+        data = encode_entry(5, 2, 1000, b"0123456789", 9, kind, remaining, covered=True)
+        header = check_entry(data, 0, 5, 1000, 2, 9)
+        assert (header.kind, header.batch_remaining) == (kind, remaining)
+        assert header.body_crc == zlib.crc32(b"0123456789", header.channel)
+        for bit in range(32):
+            wrong = bytearray(data)
+            wrong[32 + bit // 8] ^= 1 << bit % 8
+            with pytest.raises(CorruptEntry, match="body CRC"):
+                check_entry(wrong, 0, 5, 1000, 2, 9)
 
 
 def test_queue_units() -> None:
