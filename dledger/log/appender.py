@@ -49,7 +49,6 @@ class Appender:
         self._may_write = may_write
         self._may_cover = may_cover
         self._covered = COVERED if log.covered else 0
-        self._cover()
         self._pending_bytes = pending_bytes
         self._pending_entries = pending_entries
         self._schedule = schedule_pump
@@ -115,6 +114,8 @@ class Appender:
         """
         if kind not in self._known_kinds and not self._may_write(kind):
             raise ValueError(f"entries of kind {kind} are not written before all voters know them")
+        if not self._scheduled:
+            self._cover()
         channel = self._covered | kind << 24 | batch_remaining
         body_crc = self._covered and channel
         for part in parts:
@@ -158,7 +159,6 @@ class Appender:
         """What was sealed since the last call, in order; called by the pump."""
         self._scheduled = False
         self._seal()
-        self._cover()
         sealed, self._sealed = self._sealed, []
         return sealed
 

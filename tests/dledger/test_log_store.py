@@ -42,10 +42,16 @@ class Session:
     def __init__(self, log: LogStore, term: int = 1) -> None:
         self.log = log
         self.term = term
+        self.covers = True
 
     def append(self, bodies: list[bytes], *, batch: bool = False) -> None:
         appender = Appender(
-            self.log, self.term, pending_bytes=1 << 30, pending_entries=1 << 30, schedule_pump=lambda: None
+            self.log,
+            self.term,
+            pending_bytes=1 << 30,
+            pending_entries=1 << 30,
+            schedule_pump=lambda: None,
+            may_cover=lambda: self.covers,
         )
         if batch:
             appender.reserve(sum(HEADER_SIZE + len(body) for body in bodies))
