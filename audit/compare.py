@@ -29,6 +29,7 @@ from audit.findings import BlockRow, Finding, Row, Severity, SnapshotRow, findin
 from audit.report import Kept, Report
 from audit.scan import EntryRow
 from audit.walk import BODY_DAMAGED, CHAIN_BROKEN, CHAIN_UNKNOWN, UNREADABLE
+from formats.entry import COVERED
 
 LAG_WARNING_ENTRIES = 100_000
 """A replica that is further behind than this is a warning, not just information."""
@@ -318,8 +319,9 @@ def _quorum_of(
 def _flawed_headers(by_content: dict[_Content, list[EntryRow]]) -> list[EntryRow]:
     """Copies whose body equals another's and whose header is provably the damaged one.
 
-    A term that does not fit the chain is damage. `channel` is in no CRC, nor is the term where there is no
-    chain (Apache's stores): there the majority tells, and without a majority all are flawed.
+    A term that does not fit the chain is damage. The `channel` of entries of older programs is in no CRC, nor
+    is the term where there is no chain (Apache's stores): there the majority tells, and without one all are
+    flawed.
     """
     flawed: list[EntryRow] = []
     bodies: dict[tuple[int, int], list[EntryRow]] = {}
@@ -360,7 +362,7 @@ def _reference(by_content: dict[_Content, list[EntryRow]], flawed: EntryRow) -> 
 
 
 def _says(copy: EntryRow) -> str:
-    channel = f" channel {copy.channel:#x}" if copy.channel else ""
+    channel = f" channel {copy.channel:#x}" if copy.channel & ~COVERED else ""
     return f"term {copy.term} size {copy.size}{channel} crc {copy.crc:08x}"
 
 
