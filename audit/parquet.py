@@ -139,7 +139,7 @@ def decode_scan(data: bytes, name: str) -> Scan:
     """Inverse of `encode_scan`; ShippedRowsError."""
     try:
         bound, *rows = (unflatten(row) for row in decode_rows(data, name))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         raise ShippedRowsError(f"{name}: no rows of a scan: {error!r}") from error
     if not isinstance(bound, BoundRow):
         raise ShippedRowsError(f"{name}: the first row does not say how far the others hold")

@@ -155,6 +155,22 @@ def test_rows_are_used_again_only_for_the_same_segment(log: Log, tmp_path: Path)
     assert not reusable(bound, replica.row(), segment_tasks(replica)[2])
 
 
+def test_rows_with_fields_that_are_missing_are_no_rows(log: Log, tmp_path: Path) -> None:
+    (store,) = write_group(log, tmp_path, 1)
+    ship(tmp_path / "shipped", store)
+    place = Place("g0", "n0", 0)
+    path = Path(place.path(str(tmp_path / "shipped")))
+    scan = read_scan(FILES, str(tmp_path / "shipped"), place)
+    assert scan is not None
+    flat = [flatten(row) for row in (scan.bound, *scan.rows)]
+    kinds = {row.kind for row in flat} - {"block"}
+    assert {"bound", "segment", "queue"} <= kinds
+    for kind in sorted(kinds):
+        path.write_bytes(encode_rows(row._replace(data="[]") if row.kind == kind else row for row in flat))
+        with pytest.raises(ShippedRowsError):
+            read_scan(FILES, str(tmp_path / "shipped"), place)
+
+
 def test_what_lacks_or_cannot_be_believed_is_4(log: Log, tmp_path: Path) -> None:
     shipped = tmp_path / "shipped"
     replicas = [ship(shipped, store) for store in write_group(log, tmp_path)]

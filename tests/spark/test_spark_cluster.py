@@ -99,7 +99,7 @@ def rotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rotten]:
         def all_shipped() -> bool | None:
             return told(local_audit(*places)[1]) == told(live) or None
 
-        wait_for(all_shipped, 30, lambda: "digests do not tell of the rot")
+        wait_for(all_shipped, 120, lambda: "digests do not tell of the rot")
         yield Rotten(group.namesrv_addr, str(digests), nodes, live)
 
 
