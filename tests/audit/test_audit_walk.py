@@ -10,7 +10,7 @@ import pytest
 from audit.layout import open_store, segment_tasks
 from audit.scan import make_walker, read_entries, scan_segment
 from audit.walk import CHAIN_UNKNOWN, Entry, Fault, SegmentWalker, Stop, collapse
-from formats.entry import chain_crc
+from formats.entry import chain_crc, crc_begin
 from runtime.files import OsFiles
 from tests.audit.store_builder import SEGMENT_SIZE, Log, flip, patch, sample_log, segment_path, write_store
 
@@ -129,7 +129,8 @@ def _chained(log: Log, number: int, body_byte: bool, chain: int | None) -> list[
     end = entry.pos + entry.size
     if body_byte:
         data[end - 1] ^= 1
-        data[entry.pos + 40 : entry.pos + 44] = crc32(data[entry.pos + 48 : end]).to_bytes(4, "big")
+        body_crc = crc32(data[entry.pos + 48 : end], crc_begin(entry.channel))
+        data[entry.pos + 40 : entry.pos + 44] = body_crc.to_bytes(4, "big")
     if chain is not None:
         data[entry.pos + 36 : entry.pos + 40] = chain.to_bytes(4, "big")
     walker, _ = walk(bytes(data), SEGMENT_SIZE, len(log.entries) - 1)
@@ -147,7 +148,7 @@ def test_a_replaced_entry_breaks_the_chain(log: Log) -> None:
     end = old.pos + old.size
     body = bytearray(log.segments[0][old.pos + 48 : end])
     body[-1] ^= 1
-    made = chain_crc(before.chain_crc, 50, old.term, crc32(body))
+    made = chain_crc(before.chain_crc, 50, old.term, crc32(body, crc_begin(old.channel)))
     assert _chained(log, 50, True, made) == [("CHAIN_BREAK", 51, 51)]
     assert _chained(log, 50, True, None) == [("CHAIN_BREAK", 50, 50)]
     assert _chained(log, 50, True, made ^ 4) == [("CHAIN_BREAK", 50, 51)]

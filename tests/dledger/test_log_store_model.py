@@ -24,7 +24,7 @@ from dledger.log.appender import Appender
 from dledger.log.incoming import check_run
 from dledger.log.recovery import Recovered, StoreDamaged
 from dledger.log.store import LogStore
-from formats.entry import HEADER_SIZE, Kind, chain_crc, unpack_header
+from formats.entry import HEADER_SIZE, Kind, chain_crc, crc_begin, unpack_header
 from runtime.env import Env
 
 SEGMENT = 16 * 1024
@@ -272,7 +272,9 @@ class Model:
             assert at == pos or (at % SEGMENT == 0 and pos < at <= pos + SEGMENT), f"entry {index} at {at}"
             assert (header.index, header.term, header.pos) == (index, item.term, at)
             assert header.batch_remaining == item.remaining
-            assert data[HEADER_SIZE:] == item.body and header.body_crc == crc32(item.body)
+            assert data[HEADER_SIZE:] == item.body and header.body_crc == crc32(
+                item.body, crc_begin(header.channel)
+            )
             chain = chain_crc(chain, index, item.term, header.body_crc)
             assert header.chain_crc == chain
             assert log.term_of(index) == item.term
@@ -416,8 +418,9 @@ def test_a_flipped_bit_below_the_durable_mark_is_never_served_and_never_cut(
         assert model.log is not None and model.log.last_index == len(model.items) - 1
         at, length = model.log.locate(index)
         data = model.log._segments.pread(at, length)
-        body_crc = unpack_header(data).body_crc
-        assert data[HEADER_SIZE:] == model.items[index].body or crc32(data[HEADER_SIZE:]) != body_crc
+        header = unpack_header(data)
+        computed = crc32(data[HEADER_SIZE:], crc_begin(header.channel))
+        assert data[HEADER_SIZE:] == model.items[index].body or computed != header.body_crc
 
 
 def _positions(model: Model) -> list[int]:
