@@ -20,6 +20,7 @@ from formats.entry import (
     EntryHeader,
     Kind,
     chain_crc,
+    crc_begin,
     encode_entry,
     unpack_header,
 )
@@ -193,7 +194,7 @@ class BigGroup:
         size = int.from_bytes(record[FIXED_SIZE - 4 : FIXED_SIZE], "big")
         record[FIXED_SIZE] ^= 0xFF
         record[8:12] = (crc32(record[FIXED_SIZE : FIXED_SIZE + size]) & CRC_MASK).to_bytes(4, "big")
-        body_crc = crc32(record)
+        body_crc = crc32(record, crc_begin(entry.channel))
         before = self.log.headers[entry.index - 1].chain_crc
         chain = chain_crc(before, entry.index, entry.term, body_crc)
         header = HEADER.pack(*entry._replace(chain_crc=chain, body_crc=body_crc))
