@@ -211,12 +211,10 @@ def scan_segment(
                 keys.whole = not queues.opaque
                 texts = (found.records, found.texts) if found else None
                 beside.look("IndexFile", partial(keys.add, window.data, window.base, columns, texts), None)
-            if state is None:
-                pass
-            elif found is None or queues.opaque:
-                state.give_up()
-            else:
+            if state is not None and found is not None and not queues.opaque:
                 state.add(window.data, columns, records.names, found.records, found.queued, found.which)
+            elif state is not None:
+                state.give_up()
             first = first or columns.entry(0)
             last = columns.entry(-1)
             count += len(columns)

@@ -16,6 +16,7 @@ from typing import TypeVar
 from client.core import ClientCore
 from client.errors import BrokerRefused, ClientError, NoBroker, refused_text
 from client.options import ClientOptions
+from client.ranges import CONCURRENT_ASKS
 from remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupTable, decode_body
 from remoting.codes import RequestCode, ResponseCode
 from remoting.commands import Response
@@ -33,8 +34,6 @@ from runtime.loops import LoopThread
 
 T = TypeVar("T")
 
-CONCURRENT_ASKS = 64
-"""Requests under way at once."""
 _NODE = "dLegerSelfId="
 """The property of a broker that names it."""
 

@@ -22,6 +22,7 @@ from formats.entry import INDEX_UNIT_SIZE, KIND_MASK
 from formats.store_files import INDEX_DIR
 from runtime.remote_files import files_for
 from spark import columns
+from spark.audit_source import pack
 from spark.messages import MessageRows, message_columns
 from spark.offsets import batch_bounds
 from spark.options import Options
@@ -296,16 +297,8 @@ class ScanView:
     def plan(self) -> list[InputPartition]:
         replicas = open_replicas(self.options.paths, self.options.groups)
         limit = target_bytes(replicas, self.options.min_partitions)
-        packs: list[InputPartition] = [ScanPack(tuple(replicas))]
-        pending: list[SegmentTask | Replica] = []
-        size = 0
-        for task in (task for replica in replicas for task in segment_tasks(replica)):
-            if pending and size + task.size > limit:
-                packs.append(ScanPack(tuple(pending)))
-                pending, size = [], 0
-            pending.append(task)
-            size += task.size
-        return [*packs, *([ScanPack(tuple(pending))] if pending else [])]
+        tasks = (task for replica in replicas for task in segment_tasks(replica))
+        return [ScanPack(tuple(replicas)), *map(ScanPack, pack(tasks, limit))]
 
     def read(self, part: InputPartition) -> Batches:
         assert isinstance(part, ScanPack)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 from chaos.invariants import Entry, InvariantViolated
 from chaos.simulate.disks import DurableMark, StoreOnDisk
 from dledger.log.base import ORIGIN, LogBase
-from formats.entry import BLANK, BLANK_MAGIC, COVERED, INDEX_UNIT_SIZE, MAGIC, MAX_BATCH_REMAINING, IndexUnit
+from formats.entry import (
+    BLANK,
+    BLANK_MAGIC,
+    CHANNEL_OFFSET,
+    COVERED,
+    INDEX_UNIT_SIZE,
+    MAGIC,
+    MAX_BATCH_REMAINING,
+    IndexUnit,
+)
 from formats.store_files import DATA_DIR, INDEX_DIR, segment_name
 
 if TYPE_CHECKING:
@@ -15,10 +24,10 @@ if TYPE_CHECKING:
     from chaos.simulate.stage import Stage
     from dledger.node import Node
 
-KIND_AT = 32
+KIND_AT = CHANNEL_OFFSET
 """Where the kind lies in the header of an entry: a byte that nothing covers where an older program wrote it,
 or before a group knew that all its voters know better (docs/guarantees.md)."""
-CHAIN_AT = 36
+CHAIN_AT = CHANNEL_OFFSET + 4
 """What comes behind kind and batch count."""
 
 

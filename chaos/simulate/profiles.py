@@ -41,7 +41,7 @@ class Profile:
     """Reads may be answered by a lease (S17): clocks then drift within the margin only, and every second
     operation that would append a value asks for a read point."""
     versions: bool = False
-    """Each life of a node speaks up to peer protocol 1 or 2: upgrades and downgrades while it all happens."""
+    """Each life of a node speaks up to one of the peer protocols: upgrades and downgrades meanwhile."""
     brokers: bool = False
     """Whole brokers with a NameServer, producers and consumers, instead of bare nodes."""
     spread_chance: float = 0.0

@@ -117,7 +117,7 @@ class Appender:
         if not self._scheduled:
             self._cover()
         channel = self._covered | kind << 24 | batch_remaining
-        body_crc = self._covered and channel
+        body_crc = channel if self._covered else 0
         for part in parts:
             body_crc = crc32(part, body_crc)
         index = self._next_index

@@ -81,7 +81,8 @@ class FlushedLog(MendableLog):
         self._last_term = batch.term
         self._end_pos = batch.end_pos
         self.last_chain = batch.chain
-        self.covered |= batch.data[len(batch.data) - batch.sizes[-1] + CHANNEL_OFFSET] >= 0x80
+        if not self.covered:
+            self.covered = batch.data[len(batch.data) - batch.sizes[-1] + CHANNEL_OFFSET] >= 0x80
         self._wake.set()
 
     async def run_flusher(self) -> None:

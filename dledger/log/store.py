@@ -21,7 +21,7 @@ from dledger.log.reading import Rotten
 from dledger.log.recovery import REFILL_ADVICE, Recovered, choose_base, missing_segments, recover
 from dledger.log.tail import first_part
 from dledger.log.terms import TermTable
-from formats.entry import COVERED, HEADER_SIZE, INDEX_UNIT, unpack_header
+from formats.entry import COVERED, HEADER_SIZE, INDEX_UNIT, EntryHeader, unpack_header
 from formats.store_files import DATA_DIR, INDEX_DIR
 from runtime import File, Lane
 
@@ -120,7 +120,8 @@ class LogStore(FlushedLog):
             await self._retire(start)
         self._durable_index = self._synced_index = self._last_index
         self._durable_pos = self._end_pos
-        self.covered = await self._covers_at_end()
+        header = await self._header_at_end()
+        self.covered = header is not None and bool(header.channel & COVERED)
         if not base.known and self._last_index < self._first_index:
             if on_doubt is not None:
                 await on_doubt("the log holds no entry, and the snapshot that it begins behind is gone")
@@ -245,27 +246,21 @@ class LogStore(FlushedLog):
                 EXIT_STORE,
             )
 
-    async def _covers_at_end(self) -> bool:
-        """Whether the CRC of the last entry covers its channel; not when it is rotten."""
-        if self._last_index < self._first_index or self._last_index in self.faulty:
-            return False
-        try:
-            pos, _ = self.locate(self._last_index)
-            return bool(unpack_header(await self.read(pos, HEADER_SIZE)).channel & COVERED)
-        except (KeyError, Rotten):
-            self.note_damage(self._last_index, self._last_index)
-            return False
-
     async def _chain_at_end(self) -> int | None:
         if self._last_index < self._first_index:
             return self._base.chain
         if self._unwritten:
             return self._unwritten[-1].chain
-        if self._last_index in self.faulty:
+        header = await self._header_at_end()
+        return None if header is None else header.chain_crc
+
+    async def _header_at_end(self) -> EntryHeader | None:
+        """Of the last entry, which is in a file; None for an empty log, or when that entry is rotten."""
+        if self._last_index < self._first_index or self._last_index in self.faulty:
             return None
         try:
             pos, _ = self.locate(self._last_index)
-            return unpack_header(await self.read(pos, HEADER_SIZE)).chain_crc
+            return unpack_header(await self.read(pos, HEADER_SIZE))
         except (KeyError, Rotten):
             self.note_damage(self._last_index, self._last_index)
             return None
