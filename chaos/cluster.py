@@ -18,13 +18,11 @@ clients, the next one for its peers and the one after for HTTP. A group of three
 
 from __future__ import annotations
 
-import errno
 import http.client
 import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from chaos import wire
+from chaos.ports import CLAIM, HOST, claim, port_taken
 from chaos.processes import ManagedProcess, ProcessError
 
 T = TypeVar("T")
@@ -43,7 +42,6 @@ DEFAULT_SEGMENT_SIZE = 64 * MIB
 DEFAULT_POOL_SEGMENTS = 2
 STATE_BYTES = 32 * MIB
 """Disk for index, queues, small files and logs of one node, to begin with."""
-HOST = "127.0.0.1"
 PORTS_PER_NODE = 10
 MAX_NODES = 9
 START_LIMIT_S = 30.0
@@ -111,24 +109,11 @@ class ClusterSpec:
         return self.nodes * (self.segment_size * (1 + self.pool_segments) + STATE_BYTES)
 
 
-def port_taken(port: int) -> bool:
-    """Whether somebody listens on this port of the loopback address (a closing connection does not count)."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-            probe.listen(1)
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return True
-            raise
-    return False
-
-
-def find_base_port(nodes: int = 3, start: int = DEFAULT_BASE_PORT, step: int = 100) -> int:
-    """The first base port from `start` on with all ports of a group free."""
+def find_base_port(nodes: int = 3, start: int = DEFAULT_BASE_PORT, step: int = CLAIM) -> int:
+    """The first base port from `start` on with all ports of a group free, which now are this process's."""
     for base in range(start, 30000, step):
-        if not any(port_taken(port) for port in ClusterSpec(nodes=nodes, base_port=base).ports()):
+        ports = ClusterSpec(nodes=nodes, base_port=base).ports()
+        if not any(port_taken(port) for port in ports) and claim(ports):
             return base
     raise ClusterError(f"no free range of ports for {nodes} nodes between {start} and 30000")
 
@@ -557,7 +542,6 @@ __all__ = [
     "LocalCluster",
     "ProcessError",
     "find_base_port",
-    "port_taken",
     "properties_text",
     "wait_for",
 ]

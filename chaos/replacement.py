@@ -26,8 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from chaos.cluster import HOST, MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
+from chaos.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
 from chaos.failover import LOAD_TOPIC, TOPIC, Helper
+from chaos.ports import HOST
 from dledger.client import DLedgerClient, RequestFailed
 from runtime.env import production_env
 

@@ -72,6 +72,7 @@ OUTSIDE: dict[str, str] = {
     "*/shell.py": "outer shell",
     "audit/crash.py": "outer shell: how a process ends whose libraries may be missing",
     "chaos/cluster.py": "drives real processes",
+    "chaos/ports.py": "looks at the ports of this machine",
     "chaos/processes.py": "drives real processes",
     "chaos/wire.py": "speaks to real processes",
     "chaos/stores.py": "reads the files of real processes",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from chaos import wire
-from chaos.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port, port_taken
+from chaos.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port
+from chaos.ports import port_taken
 
 
 def test_ports_of_a_group_are_distinct_and_follow_from_the_base_port() -> None:
@@ -74,6 +77,14 @@ def test_a_port_in_use_is_named_with_what_it_is_for(tmp_path: Path) -> None:
         assert find_base_port(start=base) != base
         with pytest.raises(ClusterError, match=rf"{base + 21} \(peers of n1\)"):
             cluster.start()
+
+
+def test_ports_are_not_given_to_two_programs_at_once() -> None:
+    base = find_base_port(start=21000)
+    look = f"from chaos.cluster import find_base_port; print(find_base_port(start={base}))"
+    other = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert int(other.stdout) > base
+    assert find_base_port(start=21000) == base, "ours stay ours"
 
 
 def test_too_little_disk_says_how_much_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

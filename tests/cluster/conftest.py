@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,18 +18,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-def free_base_port() -> int:
-    """Runs of different people on one machine look in different places."""
-    return find_base_port(start=24000 + os.getpid() % 50 * 100)
-
-
 @pytest.fixture
 def new_group(tmp_path: Path) -> Iterator[Callable[..., LocalCluster]]:
     """Make and start groups that end with the test; keyword arguments are those of `ClusterSpec`."""
     groups: list[LocalCluster] = []
 
     def make(**settings: object) -> LocalCluster:
-        defaults: dict[str, object] = {"base_port": free_base_port(), "segment_size": 16 * MIB}
+        defaults: dict[str, object] = {"base_port": find_base_port(start=24000), "segment_size": 16 * MIB}
         spec = ClusterSpec(**{**defaults, **settings})  # type: ignore[arg-type]
         group = LocalCluster.create(tmp_path / f"group{len(groups)}", spec)
         groups.append(group)
@@ -45,7 +39,7 @@ def new_group(tmp_path: Path) -> Iterator[Callable[..., LocalCluster]]:
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One group for tests that leave it healthy."""
-    spec = ClusterSpec(base_port=free_base_port(), segment_size=16 * MIB)
+    spec = ClusterSpec(base_port=find_base_port(start=24000), segment_size=16 * MIB)
     cluster = LocalCluster.create(tmp_path_factory.mktemp("cluster") / "group", spec)
     cluster.start()
     yield cluster

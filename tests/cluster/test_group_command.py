@@ -47,13 +47,9 @@ def directories(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
         cluster("stop", directory)
 
 
-def base_port(start: int) -> str:
-    return str(find_base_port(start=start + os.getpid() % 20 * 100))
-
-
 def test_the_life_of_a_group(directories: tuple[Path, Path]) -> None:
     directory, _ = directories
-    port = base_port(11000)
+    port = str(find_base_port(start=11000))
     started = succeed("start", directory, "--base-port", port, "--segment-mb", "16")
     assert started["namesrv"][0]["addr"] == f"127.0.0.1:{port}"
     assert isinstance(started["namesrv"][0]["pid"], int)
@@ -93,12 +89,13 @@ def test_the_life_of_a_group(directories: tuple[Path, Path]) -> None:
 def test_groups_side_by_side(directories: tuple[Path, Path]) -> None:
     """Another directory and other ports: no touch. The same ports: said, and nothing started."""
     one, two = directories
-    port = base_port(13000)
+    port = str(find_base_port(start=13000))
     succeed("start", one, "--base-port", port, "--nodes", "1", "--segment-mb", "16")
     code, _, error = cluster("start", two, "--base-port", port, "--nodes", "1", "--segment-mb", "16")
     assert code == 1
     assert port in error
-    other = succeed("start", two, "--base-port", base_port(15000), "--nodes", "1", "--segment-mb", "16")
+    free = str(find_base_port(start=15000))
+    other = succeed("start", two, "--base-port", free, "--nodes", "1", "--segment-mb", "16")
     succeed("stop", two)
     assert other["groups"][0]["leader"] == "n0"
     assert succeed("status", one)["groups"][0]["leader"] == "n0"

@@ -170,6 +170,20 @@ class Driver:
         """Events of one kind."""
         return [item for item in self.events if item["event"] == event]
 
+    def next_ack_ms(self, after_ms: float, limit_s: float) -> float:
+        """Wall clock of the first acknowledgement of a send that began after `after_ms` (wall clock).
+
+        A driver sends one message after the other, so such a send follows an event of that time. A failure
+        need not be among them: clients retry by themselves.
+        """
+
+        def acks(events: list[dict[str, Any]]) -> list[float]:
+            later = [item for item in events if item["ms"] > after_ms]
+            return [float(item["ms"]) for item in later[1:] if item["event"] == "acked"]
+
+        self.wait(lambda events: bool(acks(events)), limit_s)
+        return acks(self.events)[0]
+
     def summary(self) -> str:
         counts: dict[str, int] = {}
         for item in self.events:

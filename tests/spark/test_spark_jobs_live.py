@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ class Sent:
 
 @pytest.fixture(scope="module")
 def sent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sent]:
-    spec = ClusterSpec(base_port=find_base_port(start=26000 + os.getpid() % 30 * 100), segment_size=16 * MIB)
+    spec = ClusterSpec(base_port=find_base_port(start=26000), segment_size=16 * MIB)
     directory = tmp_path_factory.mktemp("jobs")
     cluster = LocalCluster.create(directory / "group", spec)
     cluster.start()

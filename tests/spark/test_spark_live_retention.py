@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -28,7 +27,7 @@ BODY_BYTES = 64 * 1024
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    spec = ClusterSpec(base_port=find_base_port(start=26000 + os.getpid() % 30 * 100), segment_size=9 * MIB)
+    spec = ClusterSpec(base_port=find_base_port(start=26000), segment_size=9 * MIB)
     cluster = LocalCluster.create(tmp_path_factory.mktemp("kept") / "group", spec)
     cluster.start()
     cluster.create_topic(TOPIC, QUEUES)

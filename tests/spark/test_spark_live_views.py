@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import urllib.request
@@ -31,7 +30,7 @@ TAGS = ("Aa", "BB", None)
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    spec = ClusterSpec(base_port=find_base_port(start=26000 + os.getpid() % 30 * 100), segment_size=16 * MIB)
+    spec = ClusterSpec(base_port=find_base_port(start=26000), segment_size=16 * MIB)
     cluster = LocalCluster.create(tmp_path_factory.mktemp("live") / "group", spec)
     cluster.start()
     try:

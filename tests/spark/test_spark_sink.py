@@ -278,7 +278,7 @@ QUEUES = 4
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    spec = ClusterSpec(base_port=find_base_port(start=26000 + os.getpid() % 30 * 100), segment_size=16 * MIB)
+    spec = ClusterSpec(base_port=find_base_port(start=26000), segment_size=16 * MIB)
     cluster = LocalCluster.create(tmp_path_factory.mktemp("sink") / "group", spec)
     cluster.start()
     yield cluster

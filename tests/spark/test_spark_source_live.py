@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ MESSAGES = 600
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    spec = ClusterSpec(base_port=find_base_port(start=26000 + os.getpid() % 30 * 100), segment_size=16 * MIB)
+    spec = ClusterSpec(base_port=find_base_port(start=26000), segment_size=16 * MIB)
     cluster = LocalCluster.create(tmp_path_factory.mktemp("live") / "group", spec)
     cluster.start()
     yield cluster
