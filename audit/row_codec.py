@@ -49,6 +49,14 @@ class EntriesRow(NamedTuple):
     data: bytes
 
 
+class UnitsRow(NamedTuple):
+    """Units of the index files from number `first` on, as they lie there."""
+
+    replica: str
+    first: int
+    data: bytes
+
+
 class MemberRow(NamedTuple):
     """A member of the group that a replica knows of. `address`: host:port for clients, or empty."""
 
@@ -56,12 +64,13 @@ class MemberRow(NamedTuple):
     address: str
 
 
-AnyRow = Row | EntryRow | EntriesRow | TaskRow | MemberRow | SegmentStamp
+AnyRow = Row | EntryRow | EntriesRow | UnitsRow | TaskRow | MemberRow | SegmentStamp
 
 KINDS: dict[str, type[Any]] = {
     **ROW_KINDS,
     "entry": EntryRow,
     "entries": EntriesRow,
+    "units": UnitsRow,
     "task": TaskRow,
     "member": MemberRow,
     "stamp": SegmentStamp,

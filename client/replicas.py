@@ -27,6 +27,7 @@ from remoting.audit_headers import (
     AuditSegmentHeader,
     AuditSideHeader,
     AuditStampHeader,
+    AuditUnitsHeader,
 )
 from remoting.bodies import BrokerData
 from remoting.client import RemotingClient
@@ -151,6 +152,10 @@ class ReplicaClient:
         """The same with whole headers, as columns."""
         header = AuditDrillHeader(description, start)
         return self._pages(self._first(RequestCode.AUDIT_ENTRIES, header, msgspec.json.encode(ranges)))
+
+    def units(self, description: str, first: int, count: int) -> Iterator[bytes]:
+        """Units [first, first + count) of the index files."""
+        return self._pages(self._first(RequestCode.AUDIT_UNITS, AuditUnitsHeader(description, first, count)))
 
     def stamp(
         self, description: str, start: int, queues: Sequence[tuple[str, int, int, int]] | None

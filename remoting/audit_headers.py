@@ -1,4 +1,4 @@
-"""Headers of the audit requests (28001 to 28007), which RocketMQ does not have.
+"""Headers of the audit requests (28001 to 28008), which RocketMQ does not have.
 
 An auditor first asks a broker to describe its replica, then for rows of its segments and of its other files,
 and, where replicas differ, for single entries. All of these are scans of files: a request starts a *job*, and
@@ -64,6 +64,17 @@ class AuditStampHeader(Header):
 
     description: str
     start: I64
+
+
+class AuditUnitsHeader(Header):
+    """28008: units [first, first + count) of the index files, those that were written.
+
+    Brokers of older releases do not know it.
+    """
+
+    description: str
+    first: I64
+    count: I32
 
 
 class AuditAnswerHeader(Header):

@@ -13,7 +13,7 @@ from audit.digests import BLOCK_ENTRIES, DIGEST_VERSION
 from audit.findings import Finding, QueueRow, ReplicaRow, Row, finding, unread_segment
 from audit.layout import SegmentTask, StoreError
 from audit.replicas import Look
-from audit.row_codec import AnyRow, EntriesRow, MemberRow, TaskRow, UnknownRow, as_task, decode_page
+from audit.row_codec import AnyRow, EntriesRow, MemberRow, TaskRow, UnitsRow, UnknownRow, as_task, decode_page
 from audit.scan import EntryRow
 from audit.segment_stamp import SegmentStamp
 from audit.walk import UNREADABLE
@@ -179,6 +179,6 @@ def _rows(pages: Iterable[bytes]) -> Iterator[AnyRow]:
 
 def _mine(row: AnyRow, replica: str) -> Row:
     """The row under the name that the replica has in this audit. UnknownRow for what no scan yields."""
-    if isinstance(row, EntryRow | EntriesRow | TaskRow | MemberRow | SegmentStamp):
+    if isinstance(row, EntryRow | EntriesRow | UnitsRow | TaskRow | MemberRow | SegmentStamp):
         raise UnknownRow(f"a {type(row).__name__} among the rows of a scan")
     return row._replace(replica=replica)

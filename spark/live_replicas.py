@@ -1,4 +1,4 @@
-"""Views `scan` and `entries` of live brokers: each replica reads its own disk, and sends rows (`live`).
+"""Views `scan`, `entries`, `index` of live brokers: each replica reads its own disk and sends rows (`live`).
 
 The columns are those of the same view over directories. A broker reads for one of us after another, at a
 bounded rate (`auditBytesPerSecond`), so more tasks than brokers do not make it faster.
@@ -7,8 +7,9 @@ bounded rate (`auditBytesPerSecond`), so more tasks than brokers do not make it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -17,9 +18,9 @@ from audit.entries import Columns
 from audit.findings import Finding
 from audit.layout import SegmentTask, StoreError
 from audit.replicas import Look, look_at
-from audit.row_codec import EntriesRow, UnknownRow, as_columns, decode_page
+from audit.row_codec import EntriesRow, UnitsRow, UnknownRow, as_columns, decode_page
 from client.replicas import ReplicaClient, find_groups
-from formats.entry import HEADER_SIZE
+from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
 from spark import columns
 from spark.audit_source import FoundPart, ScanPack, ScanPart, SegmentPart, SidePart, pack, shares
 from spark.live import FAILURES, BrokerReader, GroupSource, RemoteReplica
@@ -28,11 +29,15 @@ from spark.options import Options
 from spark.pushdown import NOTHING, Pushed
 from spark.runs import NO_END
 from spark.stores import share_bytes
-from spark.views import entry_batch, unreadable_batch
+from spark.views import entry_batch, unit_batches, unreadable_batch
+
+T = TypeVar("T")
 
 ENTRIES_ASKED = 64 * 1024
 """Indexes of one request: 4.5 MiB of rows, which brokers keep in memory until others need the room. A request
 reads up to 4 MiB of log (`audit.scan.WINDOW`) more than it asks for."""
+UNITS_ASKED = 128 * 1024
+"""Units of the index files of one request: 4 MiB."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -115,16 +120,23 @@ class EntriesPart:
         with ReplicaClient(self.reader.address, self.reader.options) as client:
             for share in shares(self.ranges, ENTRIES_ASKED):
                 empty = True
-                for page in client.entries(self.reader.description, self.task.start, share):
-                    for row in decode_page(page):
-                        if isinstance(row, Finding):
-                            raise CorruptMessage(f"{self.task.replica}: {row.detail}")
-                        if not isinstance(row, EntriesRow):
-                            raise UnknownRow(f"a {type(row).__name__} among entries")
-                        empty = False
-                        yield as_columns(row)
+                pages = client.entries(self.reader.description, self.task.start, share)
+                for row in _rows(EntriesRow, pages, self.task.replica):
+                    empty = False
+                    yield as_columns(row)
                 if empty and share[-1][1] > self.known:
                     return
+
+
+def _rows(kind: type[T], pages: Iterable[bytes], replica: str) -> Iterator[T]:
+    """Rows of this kind. CorruptMessage with what the broker says that it cannot read; UnknownRow."""
+    for page in pages:
+        for row in decode_page(page):
+            if isinstance(row, Finding):
+                raise CorruptMessage(f"{replica}: {row.detail}")
+            if not isinstance(row, kind):
+                raise UnknownRow(f"a {type(row).__name__} where a {kind.__name__} belongs")
+            yield row
 
 
 @dataclass(frozen=True)
@@ -193,3 +205,47 @@ def _spans(tasks: Sequence[SegmentTask]) -> Iterator[tuple[SegmentTask, int, int
             most = max(task.size, task.segment_size) // HEADER_SIZE
             first = max(before + 1, 0 if last == NO_END else last + 1 - most)
         yield task, first, last
+
+
+@dataclass(frozen=True)
+class UnitsPart(InputPartition):
+    """Ranges of units, inclusive, of one replica: one task, as a broker reads for one after another."""
+
+    replica: str
+    reader: BrokerReader
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class LiveIndexView:
+    """Units of the index files of every replica, as they are: also wrong ones."""
+
+    options: Options
+    columns: columns.Columns = columns.INDEX
+
+    def plan(self) -> list[InputPartition]:
+        look = look_at_groups(self.options)
+        if look.findings:
+            (found, *_) = look.findings
+            raise StoreError(f"{found.replica}: {found.detail}")
+        return [*self._parts(look)]
+
+    def read(self, part: InputPartition) -> Batches:
+        assert isinstance(part, UnitsPart)
+        with ReplicaClient(part.reader.address, part.reader.options) as client:
+            for share in shares(part.ranges, UNITS_ASKED):
+                for first, last in share:
+                    pages = client.units(part.reader.description, first, last + 1 - first)
+                    for row in _rows(UnitsRow, pages, part.replica):
+                        if len(row.data) % INDEX_UNIT_SIZE:
+                            raise UnknownRow(f"{part.replica}: {len(row.data)} bytes are no index units")
+                        yield from unit_batches(part.replica, row.first, row.data)
+
+    def _parts(self, look: Look) -> Iterator[UnitsPart]:
+        for replica in look.replicas:
+            assert isinstance(replica, RemoteReplica)
+            last = replica.row().index_end - 1
+            asked = [(low, min(high, last)) for low, high in self.options.index_ranges or ((0, NO_END),)]
+            ranges = tuple((low, high) for low, high in asked if low <= high)
+            if ranges:
+                yield UnitsPart(replica.name, replica.reader, ranges)

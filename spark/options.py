@@ -14,8 +14,6 @@ from spark import option_values as values
 from spark.option_values import LATEST, BadOption, Queue, did_you_mean
 
 VIEWS = ("messages", "entries", "queues", "index", "scan", "state")
-LIVE_VIEWS = ("messages", "entries", "queues", "scan", "state")
-"""Views that broker groups can be asked for: nothing asks them for their index files."""
 ISOLATION = ("committed", "all")
 CORRUPT = {"messages": ("fail", "skip", "include"), "entries": ("fail", "include")}
 """View -> values of corruptRecords; `scan` reports damage as rows whatever is set."""
@@ -65,7 +63,7 @@ OPTIONS = {
     "startingTimestamp": Option("stored at or after: ms since the epoch", _MESSAGES),
     "endingTimestamp": Option("stored before: ms since the epoch", _MESSAGES, mode=_BATCH),
     "indexRanges": Option(
-        'log indexes, inclusive: "0-99,200" or [[0,99]]', _LOG, mode=_BATCH, live=("entries",)
+        'log indexes, inclusive: "0-99,200" or [[0,99]]', _LOG, mode=_BATCH, live=("entries", "index")
     ),
     "offsetType": Option("queue (default), or log: one offset, the log index", _MESSAGES, _FILES, _STREAM),
     "maxOffsetsPerTrigger": Option("messages of one batch at most", _MESSAGES, mode=_STREAM),
@@ -152,11 +150,6 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
     given = canonical(options)
     source = _source(given)
     view = values.choice("view", given.get("view", "messages"), VIEWS)
-    if source == "servers" and view not in LIVE_VIEWS:
-        raise BadOption(
-            f"view {view} reads files, brokers hand out none: give path (store directories) instead of "
-            f"servers; of live brokers there are {', '.join(LIVE_VIEWS)}"
-        )
     if mode == "stream" and view != "messages":
         raise BadOption(f"view {view} cannot be streamed: only messages can")
     _check_use(given, view, source, mode)

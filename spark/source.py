@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from spark import columns, sink_options
 from spark.live_queues import LiveMessagesView, LiveQueues, LiveQueuesView
-from spark.live_replicas import LiveEntriesView, LiveScanView
+from spark.live_replicas import LiveEntriesView, LiveIndexView, LiveScanView
 from spark.live_state import LiveStateView
 from spark.log_streams import DirectoryLog, DirectoryQueues
 from spark.option_values import BadOption
@@ -107,6 +107,7 @@ def view_of(options: Options) -> View:
     views: dict[str, Callable[[Options], View]] = {
         "messages": LiveMessagesView,
         "entries": LiveEntriesView,
+        "index": LiveIndexView,
         "queues": LiveQueuesView,
         "scan": LiveScanView,
         "state": LiveStateView,

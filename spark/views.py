@@ -215,22 +215,27 @@ class IndexView:
             data = files.read(part.first, part.count)
         finally:
             files.close()
-        units = np.frombuffer(data, _INDEX_DTYPE)
-        number = np.arange(part.first, part.first + part.count)
-        written = np.frombuffer(data, np.uint8).reshape(-1, INDEX_UNIT_SIZE).any(axis=1)
-        units, number = units[written], number[written]
-        schema = columns.arrow_schema(self.columns)
-        values = {
-            "replica": pa.repeat(pa.scalar(part.replica), len(number)),
-            "number": pa.array(number, pa.int64()),
-        }
-        arrays = [
-            values[field.name]
-            if field.name in values
-            else pa.array(units[field.name].astype(field.type.to_pandas_dtype()))
-            for field in schema
-        ]
-        yield from pa.Table.from_arrays(arrays, schema=schema).to_batches(columns.BATCH_ROWS)
+        yield from unit_batches(part.replica, part.first, data)
+
+
+def unit_batches(replica: str, first: int, data: bytes) -> Batches:
+    """Rows of the view `index`: the written ones of the units from number `first` on."""
+    units = np.frombuffer(data, _INDEX_DTYPE)
+    number = np.arange(first, first + len(units))
+    written = np.frombuffer(data, np.uint8).reshape(-1, INDEX_UNIT_SIZE).any(axis=1)
+    units, number = units[written], number[written]
+    schema = columns.arrow_schema(columns.INDEX)
+    values = {
+        "replica": pa.repeat(pa.scalar(replica), len(number)),
+        "number": pa.array(number, pa.int64()),
+    }
+    arrays = [
+        values[field.name]
+        if field.name in values
+        else pa.array(units[field.name].astype(field.type.to_pandas_dtype()))
+        for field in schema
+    ]
+    yield from pa.Table.from_arrays(arrays, schema=schema).to_batches(columns.BATCH_ROWS)
 
 
 @dataclass(frozen=True)

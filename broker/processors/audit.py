@@ -1,4 +1,4 @@
-"""Audit of this broker's replica over the network: 28001 to 28007 (`remoting.audit_headers`).
+"""Audit of this broker's replica over the network: 28001 to 28008 (`remoting.audit_headers`).
 
 Any node answers, whatever its role: the auditor compares them. Answers say what lies on the disk, by the same
 code that audits a directory, bounded by the checkpoint as it was when the replica described itself.
@@ -15,7 +15,8 @@ import msgspec
 
 from broker.auditing import AuditJobs, Job
 from broker.config import BrokerConfig
-from formats.entry import HEADER_SIZE
+from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
+from formats.store_files import INDEX_DIR
 from remoting.audit_headers import (
     AuditDescribeHeader,
     AuditDrillHeader,
@@ -23,6 +24,7 @@ from remoting.audit_headers import (
     AuditSegmentHeader,
     AuditSideHeader,
     AuditStampHeader,
+    AuditUnitsHeader,
 )
 from remoting.codes import RequestCode, ResponseCode
 from remoting.commands import Request
@@ -39,7 +41,9 @@ MAX_DESCRIPTIONS = 16
 """Of the replica, each as it was once; the one not used for longest makes room for another."""
 MAX_DRILLED_ENTRIES = 1 << 20
 """Entries of one drill request."""
-
+MAX_UNITS = 1 << 18
+"""Units of the index files that one request gets: 8 MiB."""
+_ROW_UNITS = 1 << 14
 
 Read = Callable[["SegmentTask", list[tuple[int, int]], Files], Iterator["AnyRow"]]
 """Reads index ranges of a segment."""
@@ -75,6 +79,7 @@ class AuditProcessor:
             RequestCode.AUDIT_PAGE: self.page,
             RequestCode.AUDIT_STAMP: self.stamp,
             RequestCode.AUDIT_ENTRIES: self.entries,
+            RequestCode.AUDIT_UNITS: self.units,
         }
 
     def describe(self, connection: Connection, request: Request) -> None:
@@ -100,9 +105,7 @@ class AuditProcessor:
 
     def side(self, connection: Connection, request: Request) -> None:
         """28003."""
-        replica = self._known(request.header(AuditSideHeader).description).replica
-        if replica is None:
-            raise RemotingError(ResponseCode.SYSTEM_BUSY, "the replica is still being described")
+        replica = self._replica(request.header(AuditSideHeader).description)
         self._answer(connection, request, self._jobs.start(None, partial(_side, replica)))
 
     def drill(self, connection: Connection, request: Request) -> None:
@@ -132,6 +135,15 @@ class AuditProcessor:
         work = partial(_stamp, task, queues, self._jobs.now_ms())
         self._answer(connection, request, self._jobs.start(None, work))
 
+    def units(self, connection: Connection, request: Request) -> None:
+        """28008."""
+        header = request.header(AuditUnitsHeader)
+        if header.first < 0 or not 1 <= header.count <= MAX_UNITS:
+            text = f"{header.count} units from {header.first}: 1 to {MAX_UNITS} from 0 or above"
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, text)
+        work = partial(_units, self._replica(header.description), header.first, header.count)
+        self._answer(connection, request, self._jobs.start(None, work))
+
     def _answer(self, connection: Connection, request: Request, job: Job, page: int = 0) -> None:
         self._jobs.wait(job, partial(respond, connection, request, job, page))
 
@@ -142,6 +154,12 @@ class AuditProcessor:
             raise RemotingError(ResponseCode.QUERY_NOT_FOUND, text)
         self._described[description] = described  # now the most recently used
         return described
+
+    def _replica(self, description: str) -> Replica:
+        replica = self._known(description).replica
+        if replica is None:
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, "the replica is still being described")
+        return replica
 
     def _task(self, description: str, start: int) -> SegmentTask:
         task = self._known(description).tasks.get(start)
@@ -272,3 +290,23 @@ def _entries(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> 
             yield from as_entries_rows(task.replica, window.columns)
     except OSError as error:
         yield finding("UNREADABLE", task.replica, f"{task.path}: {error}", segment=task.start)
+
+
+def _units(replica: Replica, first: int, count: int, files: Files) -> Iterator[AnyRow]:
+    """As `_entries`."""
+    from audit.findings import finding
+    from audit.row_codec import UnitsRow
+    from audit.unit_files import UnitFiles
+
+    directory = f"{replica.directory}/{INDEX_DIR}"
+    try:
+        units = UnitFiles(files, directory, INDEX_UNIT_SIZE)
+        try:
+            for at in range(first, first + count, _ROW_UNITS):
+                data = units.read(at, min(_ROW_UNITS, first + count - at))
+                if data.strip(b"\0"):
+                    yield UnitsRow(replica.name, at, data)
+        finally:
+            units.close()
+    except OSError as error:
+        yield finding("UNREADABLE", replica.name, f"{directory}: {error}")

@@ -1,4 +1,4 @@
-"""Views `scan` and `entries` of live brokers against those of their directories. No Spark session."""
+"""Views `scan`, `entries`, `index` of live brokers against those of their directories. No Spark session."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+from audit.digests import DIGEST_VERSION
 from audit.layout import StoreError
-from client.errors import BrokerRefused, ClientError
-from client.replicas import AuditOptions
+from client.errors import BrokerRefused, ClientError, NoBroker
+from client.replicas import AuditOptions, ReplicaClient
+from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
 from formats.store_files import segment_name
 from remoting.codes import RequestCode
 from spark.messages import CorruptMessage
@@ -298,3 +300,66 @@ def test_no_answer_is_larger_than_a_job_may_be(group: LiveGroup, monkeypatch: py
         rows_of(live(group, view="entries"))
     monkeypatch.setattr("spark.live_replicas.ENTRIES_ASKED", 60)
     assert rows_of(live(group, view="entries"))
+
+
+# --- index ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"indexRanges": "3-5,90,890-100000"}, {"indexRanges": "1000000"}])
+@pytest.mark.parametrize("asked", [128 * 1024, 50])
+def test_index_units_are_those_of_the_directories(
+    group: LiveGroup,
+    stores: list[Path],
+    options: dict[str, str],
+    asked: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark.live_replicas.UNITS_ASKED", asked)
+    found = rows_of(live(group, view="index", **options))
+    assert found == of_directories(stores, view="index", **options)
+    assert bool(found) == ("1000000" not in options.values())
+
+
+def test_wrong_and_missing_units_are_shown_as_they_are(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of the broker begin anew every few units: holes between and within them."""
+    monkeypatch.setattr("broker.processors.audit._ROW_UNITS", 8)
+    store = write_store(log, tmp_path / "n0")
+    with (store / "dledger-n0" / "index" / f"{0:020}").open("r+b") as file:
+        file.seek(10 * INDEX_UNIT_SIZE)
+        file.write(INDEX_UNIT.pack(7, 123, 45, 6, 7))
+        file.seek(30 * INDEX_UNIT_SIZE)
+        file.write(bytes(20 * INDEX_UNIT_SIZE))
+    with live_group([store]) as group:
+        found = rows_of(live(group, view="index"))
+    assert found == rows_of(view(store, view="index"))
+    assert [row["number"] for row in found] == [*range(30), *range(50, len(log.entries))]
+    assert tuple(found[10].values()) == ("n0", 10, 6, 7, 123, 45, 7)
+
+
+def test_index_files_that_cannot_be_read_and_brokers_that_are_down_fail(log: Log, tmp_path: Path) -> None:
+    stores = write_group(log, tmp_path)
+    with live_group(stores) as group:
+        planned = live(group, view="index")
+        parts = planned.plan()
+        file = stores[1] / "dledger-n1" / "index" / f"{0:020}"
+        file.unlink()
+        file.mkdir()  # reading it fails, also for root
+        assert [*planned.read(parts[0])] and [*planned.read(parts[2])]
+        with pytest.raises(CorruptMessage, match=r"n1: .*/index: "):
+            [*planned.read(parts[1])]
+        group.stop(2)
+        with pytest.raises(StoreError, match=r"n2: .* does not answer"):
+            live(group, view="index").plan()
+        with pytest.raises(NoBroker):
+            [*planned.read(parts[2])]
+
+
+@pytest.mark.parametrize(("first", "count"), [(-1, 5), (0, 0), (0, (1 << 18) + 1), (3, -1)])
+def test_how_many_units_may_be_asked_for(group: LiveGroup, first: int, count: int) -> None:
+    with ReplicaClient(group.brokers[0].address) as client:
+        description, _ = client.describe(DIGEST_VERSION)
+        assert list(client.units(description, 0, 1 << 18))
+        with pytest.raises(BrokerRefused, match=f"{count} units from {first}: 1 to 262144"):
+            list(client.units(description, first, count))

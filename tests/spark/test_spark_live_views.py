@@ -175,11 +175,14 @@ def test_scan_and_entries_of_damaged_replicas(spark: Any, tmp_path: Path) -> Non
     assert len(down) == 1 and "'n1'" in down[0]
 
 
-def test_index_files_are_of_directories_only(spark: Any, group: LocalCluster) -> None:
-    from pyspark.errors import PySparkException
-
-    with pytest.raises(PySparkException, match="view index reads files, brokers hand out none"):
-        read(spark, group, view="index").collect()
+def test_index_units_are_those_of_the_directories(spark: Any, group: LocalCluster) -> None:
+    group.wait_caught_up()
+    for where in ("true", "number between 100 and 140"):
+        found = read(spark, group, view="index").where(where).collect()
+        assert {row.replica for row in found} == set(group.spec.node_ids)
+        for node in group.spec.node_ids:
+            stored = directories(spark, group, node, view="index").where(where).collect()
+            assert sorted(row for row in found if row.replica == node) == sorted(stored) != []
 
 
 def test_state_is_that_of_the_leaders_store(spark: Any, group: LocalCluster) -> None:
