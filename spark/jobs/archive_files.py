@@ -84,6 +84,11 @@ class ArchiveFiles:
 
     def open(self) -> None:
         """Make the directories, take the lock, complete what an earlier run left. JobError."""
+        if not self.files.is_dir(self._records) and self.files.is_dir(self.root):
+            others = sorted(self.files.listdir(self.root))
+            if others:  # readers of the archive would read them, too
+                text = f"{self.root} is no archive and holds {others[0]}"
+                raise JobError(f"{text}: give a new or an empty directory")
         self.files.mkdir(self._staging)
         try:
             self._lock = self.files.lock(f"{self._records}/lock")

@@ -138,6 +138,13 @@ def test_it_may_die_again_while_it_recovers(tmp_path: Path) -> None:
             assert visible(root) == EXPECTED, (at, second)
 
 
+def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.parquet").write_bytes(b"")
+    with pytest.raises(JobError, match=r"is no archive and holds thesis.parquet: give a new or an empty"):
+        ArchiveFiles(OsFiles(), str(tmp_path)).open()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.parquet"]
+
+
 def test_two_jobs_do_not_write_at_once(tmp_path: Path) -> None:
     first = ArchiveFiles(OsFiles(), str(tmp_path))
     first.open()
