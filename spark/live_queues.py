@@ -35,7 +35,16 @@ from spark.options import Options
 from spark.pushdown import NOTHING, Pushed
 from spark.records import decode
 from spark.runs import Ints
-from spark.selection import ANY, Bounds, Selection, is_system_topic, qualified, wants_queue, wants_topic
+from spark.selection import (
+    ANY,
+    Bounds,
+    Selection,
+    is_system_topic,
+    qualified,
+    topic_and_group,
+    wants_queue,
+    wants_topic,
+)
 
 _DECODED_BYTES = 4 * 1024 * 1024
 """Bytes of answers that are decoded at once: small answers are not worth a batch each."""
@@ -202,7 +211,7 @@ class LiveQueues:
 
 def _group_in(queue: Queue) -> str:
     """The group that a queue's name tells, empty where there is only one."""
-    return queue[0].partition("@")[2]
+    return topic_and_group(queue[0])[1]
 
 
 def _expression(tags: frozenset[str] | None, topics: Sequence[str]) -> str:
@@ -271,7 +280,7 @@ class LiveMessagesView:
             wanted = {
                 queue: bounds.meet(pushed.offset)
                 for queue, bounds in there.items()
-                if pushed.wants_queue(queue[0].partition("@")[0], queue[1])
+                if pushed.wants_queue(topic_and_group(queue[0])[0], queue[1])
             }
             if pushed.time_ms != ANY:
                 wanted = queues.within(pushed.time_ms, wanted)
@@ -328,6 +337,6 @@ class LiveQueuesView:
         rows = [
             (group, None, topic, queue_id, bounds.low, bounds.high, None, None)
             for (name, queue_id), bounds in sorted(found.items())
-            for topic, _, group in [name.partition("@")]
+            for topic, group in [topic_and_group(name)]
         ]
         return columns.batches(self.columns, rows)

@@ -26,7 +26,7 @@ from spark.option_values import Queue
 from spark.options import Options
 from spark.queues import QueueFiles, read_units, unit_files
 from spark.runs import Ints, checked, headers
-from spark.selection import Bounds, Selection, qualified, wants_queue
+from spark.selection import Bounds, Selection, qualified, topic_and_group, wants_queue
 from spark.stores import best_of_each_group, open_replicas, packed, pieces
 from spark.views import PiecePack
 
@@ -71,7 +71,7 @@ class DirectoryQueues:
     def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
         found = {}
         for name, queue_id in queues:
-            topic, _, group = name.partition("@")
+            topic, group = topic_and_group(name)
             for replica in self._of(group):
                 found[name, queue_id] = QueueFiles(replica).at_time(topic, queue_id, timestamp_ms)
         return found
@@ -242,7 +242,7 @@ class DirectoryLog:
     def plan(self, ranges: Sequence[QueueRange]) -> list[InputPartition]:
         parts: list[InputPartition] = []
         for item in ranges:
-            group = item.topic.partition("@")[2]
+            _, group = topic_and_group(item.topic)
             for replica in self._replicas():
                 if group in ("", replica.group):
                     found = pieces(replica, replica.committed, [(item.low, item.high - 1)])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from spark.option_values import EARLIEST, LATEST, BadOption, Queue
 from spark.options import Options
-from spark.selection import ANY, Bounds
+from spark.selection import ANY, Bounds, topic_and_group
 
 Offsets = dict[Queue, int]
 """(topic or topic@group, queue id) -> offset."""
@@ -131,7 +131,7 @@ def by_group(ranges: Iterable[QueueRange]) -> dict[str, list[QueueRange]]:
     """Ranges of each group, with plain topics; "" where names are not qualified."""
     found: dict[str, list[QueueRange]] = {}
     for item in ranges:
-        topic, _, group = item.topic.partition("@")
+        topic, group = topic_and_group(item.topic)
         found.setdefault(group, []).append(replace(item, topic=topic))
     return found
 

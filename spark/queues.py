@@ -22,7 +22,7 @@ from runtime.remote_files import files_for
 from spark.offsets import DataLost, out_of_range
 from spark.option_values import Queue
 from spark.runs import read_windows
-from spark.selection import ANY, Bounds
+from spark.selection import ANY, Bounds, topic_and_group
 from spark.stores import IndexUnits, known_committed, pieces
 
 UNIT = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -135,7 +135,7 @@ def check_bounds(wanted: Mapping[Queue, Bounds], replicas: Iterable[Replica]) ->
         files = QueueFiles(replica)
         known = files.queues()
         for (name, queue_id), asked in wanted.items():
-            topic, _, group = name.partition("@")
+            topic, group = topic_and_group(name)
             if (topic, queue_id) not in known or group not in ("", replica.group):
                 continue
             there = files.bounds(topic, queue_id)

@@ -43,6 +43,12 @@ def qualified(topic: str, group: str) -> str:
     return f"{topic}@{group}" if group else topic
 
 
+def topic_and_group(name: str) -> tuple[str, str]:
+    """Inverse of `qualified`: no topic has an @ in its name."""
+    topic, _, group = name.partition("@")
+    return topic, group
+
+
 def wants_topic(choice: TopicChoice, topic: str) -> bool:
     """Whether a topic is chosen."""
     if choice.named is not None:

@@ -33,7 +33,7 @@ from spark.offsets import (
 )
 from spark.option_values import BadOption, Queue
 from spark.options import Options
-from spark.selection import Bounds
+from spark.selection import Bounds, topic_and_group
 
 
 class Queues(Protocol):
@@ -120,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _there(self, known: Mapping[Queue, int]) -> dict[Queue, Bounds]:
         """What is there, with queues named as in the offsets known so far."""
-        if any("@" in topic for topic, _ in known):
+        if any(topic_and_group(name)[1] for name, _ in known):
             return self._queues.bounds(qualify=True)
         groups = self._queues.groups()
         if known and len(groups) > 1:
