@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import pytest
 from chaos.cluster import LocalCluster, wait_for
 from chaos.workload import Load
 from runtime.files import OsFiles
+from tests.audit.report_kit import report_of
 from tests.uninstalled import run_module_without
 
 ROOT = Path(__file__).parents[2]
@@ -29,20 +29,7 @@ MOMENTARY = {"LAGGING", "RETENTION", "RETIRED", "INDEX_LAG", "QUEUE_LAG", "DIVER
 
 def spark_audit(*arguments: str) -> tuple[int, dict[str, Any]]:
     """`python -m spark audit`, without Spark."""
-    command = [sys.executable, "-m", "spark", "audit", "--engine", "local", "--json", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return done.returncode, result
-
-
-def audit_compare(*arguments: str) -> tuple[int, dict[str, Any]]:
-    """`python -m audit compare`."""
-    command = [sys.executable, "-m", "audit", "compare", "--json", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return done.returncode, result
+    return report_of("spark", "audit", "--engine", "local", *arguments)
 
 
 @contextmanager
@@ -128,7 +115,7 @@ def test_directories_are_audited_under_writes_and_retention(
 
     def audited(number: int) -> tuple[int, dict[str, Any]]:
         if session is None:
-            return audit_compare("--jobs", str(1 + number % 2), *stores)
+            return report_of("audit", "compare", "--jobs", str(1 + number % 2), *stores)
         from spark.audit_job import audit_stores
 
         report = audit_stores(session, OsFiles(), stores)

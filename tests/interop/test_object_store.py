@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from chaos.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
+from tests.audit.report_kit import report_of
 from tests.audit.store_builder import rewrite, sample_log, write_group
 from tests.cluster.test_group_audit import SEGMENT, TOPIC, codes, load_while, spark_audit
 from tests.interop.conftest import cache, install
@@ -84,10 +85,9 @@ def test_replicas_in_s3_are_audited_like_directories(s3: tuple[dict[str, str], P
     found = []
     for base in ("s3://replicas", str(tmp_path / "stores")):
         names = [f"{base}/{store.name}" for store in stores]
-        command = [sys.executable, "-m", "audit", "compare", "--json", *names]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 3, done.stderr
-        found.append({**json.loads(done.stdout.replace(base, "BASE")), "seconds": 0})
+        code, report = report_of("audit", "compare", *names, environment=environment)
+        assert code == 3
+        found.append({**json.loads(json.dumps(report).replace(base, "BASE")), "seconds": 0})
     assert found[0] == found[1]
     asked = requests.read_text().splitlines()[before:]
     assert 0 < sum("list-type" in line for line in asked) <= MOST_LISTINGS
@@ -165,10 +165,8 @@ def test_brokers_ship_digests_to_s3_and_try_again_until_there_is_a_bucket(
     assert any("PUT /digests/" in line for line in asked)
     assert not any("HEAD /digests/" in line for line in asked)
     assert not any("uploads" in line for line in asked), "one PUT an object"
-    command = [sys.executable, "-m", "spark", "audit", "--json", "--digests", place]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    on_spark = json.loads(done.stdout)
+    code, on_spark = report_of("spark", "audit", "--digests", place, environment=environment)
+    assert code == 0, on_spark["findings"]
     # The brokers went on to ship until they ended.
     assert on_spark["compared_up_to"] >= reports[-1][1]["compared_up_to"]
     assert len(on_spark["replicas"]) == spec.nodes

@@ -17,6 +17,7 @@ import pytest
 from chaos.cluster import wait_for
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
+from tests.audit.report_kit import report_of
 from tests.audit.store_builder import sample_log, write_group
 from tests.spark.groups_kit import plant_rot, running_group, send
 
@@ -104,9 +105,7 @@ def rotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rotten]:
 
 
 def local_audit(*arguments: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "spark", "audit", "--engine", "local", "--json", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    return done.returncode, json.loads(done.stdout)
+    return report_of("spark", "audit", "--engine", "local", *arguments)
 
 
 def told(report: dict[str, Any]) -> list[tuple[str, str]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,9 @@ import pytest
 
 from chaos.cluster import LocalCluster, wait_for
 from client.sync import PullConsumer
+from tests.audit.report_kit import report_of
 from tests.spark.groups_kit import QUEUES, plant_rot, running_group, send
 
-ROOT = Path(__file__).parents[2]
 TOPIC = "Orders"
 MESSAGES = 40
 A, B = "broker-a", "broker-b"
@@ -68,7 +66,7 @@ def test_one_audit_tells_which_group_is_damaged(
     both: tuple[LocalCluster, LocalCluster], rotten: str, engine: str
 ) -> None:
     namesrv = both[0].namesrv_addr
-    code, report = audited("--engine", engine, "--namesrv", namesrv)
+    code, report = report_of("spark", "audit", "--engine", engine, "--namesrv", namesrv)
     assert code == 2, report
     assert [(found["code"], found["replica"]) for found in report["findings"]] == [
         ("BIT_ROT", f"{B}/{rotten}")
@@ -77,19 +75,10 @@ def test_one_audit_tells_which_group_is_damaged(
     assert [replica["replica"] for replica in report["replicas"]] == names
     assert report["members"] == 6
     if engine == "local":
-        code, report = audited("--engine", engine, "--namesrv", namesrv, "--group", A)
+        code, report = report_of("spark", "audit", "--engine", engine, "--namesrv", namesrv, "--group", A)
         assert (code, report["findings"], len(report["replicas"])) == (0, [], 3)
-        code, report = audited("--engine", engine, "--namesrv", namesrv, "--group", B)
+        code, report = report_of("spark", "audit", "--engine", engine, "--namesrv", namesrv, "--group", B)
         assert (code, [found["replica"] for found in report["findings"]]) == (2, [rotten])
-
-
-def audited(*arguments: str) -> tuple[int, dict[str, Any]]:
-    """`python -m spark audit`."""
-    command = [sys.executable, "-m", "spark", "audit", "--json", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.stdout, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
-    return done.returncode, report
 
 
 def read(spark: Any, both: tuple[LocalCluster, LocalCluster], **options: str) -> Any:
