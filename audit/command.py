@@ -15,8 +15,9 @@ from audit.report_files import write_report
 from audit.shell import (
     KeepError,
     add_audit_arguments,
+    add_fail_on,
     add_json,
-    add_report_arguments,
+    add_report,
     keep_of,
     process_code,
 )
@@ -49,7 +50,8 @@ def parser() -> argparse.ArgumentParser:
             "stores", metavar="STORE", nargs=count, type=absolute, help="storePathRootDir of a node"
         )
         add_json(command)
-        add_report_arguments(command)
+        add_report(command)
+        add_fail_on(command)
         add_audit_arguments(command)
         command.add_argument(
             "--jobs",

@@ -27,8 +27,8 @@ FAIL_ON = {"warning": 1, "error": 2, "critical": 3}
 """Exit codes below that of the severity chosen become 0; 4 (could not look) stays."""
 
 
-def add_report_arguments(command: argparse.ArgumentParser) -> None:
-    """`--report` and `--fail-on`, of every command with findings."""
+def add_report(command: argparse.ArgumentParser) -> None:
+    """`--report`, of every command with a result that is worth a file."""
     command.add_argument(
         "--report",
         metavar="FILE",
@@ -37,6 +37,10 @@ def add_report_arguments(command: argparse.ArgumentParser) -> None:
         default=[],
         help="also write the result there: .html, .json, .parquet or .txt; may be given several times",
     )
+
+
+def add_fail_on(command: argparse.ArgumentParser) -> None:
+    """`--fail-on`, of every command with a verdict."""
     command.add_argument(
         "--fail-on",
         choices=FAIL_ON,

@@ -24,6 +24,10 @@ class BadPlace(Exception):
     """Arguments that name nothing to audit, or do not fit together. The text says what to do."""
 
 
+class NoAnswer(BadPlace):
+    """What they name cannot be looked at."""
+
+
 @dataclass(frozen=True)
 class Group:
     """Replicas to compare with each other. `name`: empty where they have to say it themselves.
@@ -72,7 +76,7 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def groups_to_audit(arguments: argparse.Namespace, now_ms: int) -> list[Group]:
-    """What the arguments name. Blocking: asks the NameServers. `now_ms`: wall clock. BadPlace."""
+    """What the arguments name. Blocking: asks the NameServers. `now_ms`: wall clock. BadPlace, NoAnswer."""
     try:
         stores = tuple(StoreSource.at(path) for path in arguments.stores)
         if arguments.digests is not None:
@@ -80,10 +84,14 @@ def groups_to_audit(arguments: argparse.Namespace, now_ms: int) -> list[Group]:
         if arguments.namesrv is not None:
             return _live(arguments, stores)
     except (ClientError, StoreError, OSError) as error:
-        raise BadPlace(str(error)) from error
-    for option in ("cluster", "group", "max_age"):
-        if getattr(arguments, option) is not None:
-            raise BadPlace(f"--{option.replace('_', '-')} goes with --namesrv or --digests: give one of them")
+        raise NoAnswer(str(error)) from error
+    for option, others in (
+        ("cluster", "--namesrv: give it"),
+        ("group", "--namesrv or --digests: give one of them"),
+        ("max-age", "--namesrv or --digests: give one of them"),
+    ):
+        if getattr(arguments, option.replace("-", "_")) is not None:
+            raise BadPlace(f"--{option} goes with {others}")
     if not stores:
         raise BadPlace("nothing to audit: give store directories, --namesrv host:port, or --digests PATH")
     return [Group("", stores)]

@@ -87,4 +87,5 @@ COMMAND = Command(
     add_arguments=add_arguments,
     run=run,
     reports=True,
+    judges=True,
 )

@@ -14,7 +14,7 @@ from audit.report import Report, failed
 from audit.shell import KeepError, add_audit_arguments, keep_of
 from runtime import Env, Lane
 from spark.commands.command import EXIT_CODES, CannotRun, Command, Context, add_master
-from spark.places import BadPlace, Group, add_place_arguments, groups_to_audit, joined
+from spark.places import BadPlace, Group, NoAnswer, add_place_arguments, groups_to_audit, joined
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,15 +49,15 @@ async def run(context: Context, arguments: argparse.Namespace) -> Report:
         groups = await context.env.workers.run(Lane.DISK, _groups, context.env, arguments)
         audit = audit_locally if arguments.engine == "local" else audit_on_spark
         report = joined(groups, await audit(context, groups, arguments))
-    except BadPlace as error:
+    except NoAnswer as error:
         report = failed(str(error))
-    except (CannotRun, KeepError) as error:
+    except (BadPlace, CannotRun, KeepError) as error:
         report = failed(str(error), "CANNOT_RUN")
     return report.timed(loop.time() - began)
 
 
 def _groups(env: Env, arguments: argparse.Namespace) -> list[Group]:
-    """Blocking. BadPlace, KeepError."""
+    """Blocking. BadPlace, NoAnswer, KeepError."""
     now_ms = env.wall.now_ms()
     if arguments.keep is not None and arguments.digests is not None:
         raise KeepError("--keep does not go with --digests: these are what brokers keep of their scans")
@@ -122,4 +122,5 @@ COMMAND = Command(
     add_arguments=add_arguments,
     run=run,
     reports=True,
+    judges=True,
 )

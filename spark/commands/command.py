@@ -100,7 +100,9 @@ class Command:
     """What it does; the summary when empty."""
     epilog: str = EXIT_CODES
     reports: bool = False
-    """Whether it has `--report` and `--fail-on`: its outcome is a `Reportable`."""
+    """Whether it has `--report`: its outcome is a `Reportable`."""
+    judges: bool = False
+    """Whether it has `--fail-on`: its exit code is that of a severity."""
 
 
 def add_master(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from audit.arguments import Parser
 from audit.crash import COULD_NOT_RUN
 from audit.report_files import Reportable, write_report
-from audit.shell import add_json, add_report_arguments, process_code
+from audit.shell import add_fail_on, add_json, add_report, process_code
 from runtime.env import production_env
 from spark.commands.command import CannotRun, Command, Context, Outcome
 from spark.jobs.errors import JobError
@@ -34,7 +34,9 @@ def parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
         )
         add_json(one)
         if command.reports:
-            add_report_arguments(one)
+            add_report(one)
+        if command.judges:
+            add_fail_on(one)
         command.add_arguments(one)
         one.set_defaults(chosen=command)
     return top
@@ -66,7 +68,7 @@ def run(commands: Sequence[Command], argv: Sequence[str] | None = None) -> int:
         return COULD_NOT_RUN
     finally:
         env.workers.close()
-    return process_code(outcome.exit_code, arguments.fail_on) if command.reports else outcome.exit_code
+    return process_code(outcome.exit_code, arguments.fail_on) if command.judges else outcome.exit_code
 
 
 def _could_not_run(command: Command, arguments: argparse.Namespace, why: str) -> int:

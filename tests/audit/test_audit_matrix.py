@@ -251,7 +251,7 @@ def test_swapped_replicas(
 
 
 def test_unreadable_segments_are_not_lost(group: BigGroup) -> None:
-    """Two copies of three cannot be read: unknown. With the third one gone, too few are left in any case."""
+    """Two copies of three cannot be read: unknown."""
     middle = group.segments // 2
     for replica in (0, 1):
         group.unreadable(group.segment(replica, middle))

@@ -22,6 +22,7 @@ def figures(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, ob
 def test_failovers_are_measured(load: bool, capsys: pytest.CaptureFixture[str]) -> None:
     report = figures(capsys, "failover", "--kills", "3", *(["--load"] if load else []))
     assert report["rounds"] == 3 and report["lost"] == report["load_lost"] == 0
+    assert float(str(report["p50_ms"])) < (500 if load else 200), "wanted: 100; CI's machines are busy"
     assert float(str(report["max_ms"])) < 1000
     assert bool(report["load_acknowledged"]) is load
     slowest = report["slowest"]
@@ -54,4 +55,7 @@ def test_delays_of_event_loops_under_load_are_measured(capsys: pytest.CaptureFix
     assert all(node["gc_pauses_full"] == 0 for node in nodes)
     worst = max(node["loop_lag_ms_max"] for node in nodes)
     assert 0 < worst == report["loop_lag_ms_max"] < 3 * LAG_LIMIT_MS, "as long as an election time-out"
+    for node in nodes:
+        own = node["loop_lag_ms_max"] - node["loop_lag_ms_max_waited"]
+        assert node["loop_lag_ms_max"] < LAG_LIMIT_MS or own < LAG_LIMIT_MS / 2, "not for want of a core"
     assert code == (0 if worst < LAG_LIMIT_MS else 1)
