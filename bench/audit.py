@@ -14,7 +14,7 @@ from pathlib import Path
 from audit.findings import Finding, SegmentRow
 from audit.layout import open_stores, segment_tasks
 from audit.scan import scan_segment
-from bench.big_store import MIB, add_key_file, write_big_group
+from bench.big_store import FORMAT, MIB, add_key_file, made_before, write_big_group
 from bench.memory import MIB_KIB, measure
 from runtime.env import production_env
 from runtime.processes import cores
@@ -47,11 +47,11 @@ def large_stores(directory: Path, megabytes: int) -> list[Path]:
     """Three replicas in a directory; made there when they are not."""
     done = directory / "made"
     stores = [directory / f"n{number}" for number in range(3)]
-    if not done.exists():
+    if not made_before(done):
         size = megabytes * 1_000_000
         _, log = write_big_group(directory, size, segment_size=max(megabytes // 40, 1) * MIB)
         add_key_file(stores[-1], log)
-        done.touch()
+        done.write_text(FORMAT)
     return stores
 
 

@@ -56,6 +56,20 @@ TAGS = ("", "A", "B", "created")
 INDEX_FILE_UNITS = 5_000_000 // 32
 
 
+FORMAT = "entries of decision 14"
+"""What a store that is kept for later measurements says of itself: change it with the format."""
+
+
+def made_before(mark: Path) -> bool:
+    """Whether a store is there already. SystemExit for one of another release: its figures would be, too."""
+    place = mark.parent
+    if not place.is_dir() or not any(place.iterdir()):
+        return False
+    if not mark.exists() or mark.read_text() != FORMAT:
+        raise SystemExit(f"bench: {place} is not of this release: delete it, or give another place")
+    return True
+
+
 @dataclass
 class BigLog:
     """What was written: headers of a sample of the entries, and the whole of the derived data."""

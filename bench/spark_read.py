@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from bench.big_store import FORMAT, made_before
 from bench.memory import PROC, kind, tree
 from formats.entry import (
     BLANK,
@@ -49,8 +50,9 @@ def spark_read(directory: str | None, messages: int, size: int, runs: int) -> di
     temporary one without) unless it is there. ImportError without pyspark."""
     if directory is not None:
         store = Path(directory)
-        if not store.exists():
+        if not made_before(store / "made"):
             write_store(store, messages, size)
+            (store / "made").write_text(FORMAT)
         return _measure(store, runs)
     with tempfile.TemporaryDirectory(prefix="spark-") as temporary:
         store = Path(temporary) / "n0"

@@ -25,6 +25,13 @@ def test_the_audit_is_measured(
         assert figures["audit with --jobs 1, MiB of its largest process"] > 20
 
 
+def test_stores_of_another_release_are_not_measured(tmp_path: Path) -> None:
+    (tmp_path / "made").touch()
+    for arguments in (["audit", "--directory"], ["spark", "--store"]):
+        with pytest.raises(SystemExit, match="is not of this release: delete it"):
+            main([*arguments, str(tmp_path)])
+
+
 def test_a_directory_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["audit"])
