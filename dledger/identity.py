@@ -230,7 +230,7 @@ class StoreFiles:
         try:
             identity = decode_identity(data)
         except CorruptFile as error:
-            raise NodeFailed(f"{self._dir}/{IDENTITY_FILE}: {error}", EXIT_STORE) from error
+            raise NodeFailed(damaged(f"{self._dir}/{IDENTITY_FILE}", error), EXIT_STORE) from error
         for name, stored, wanted in (
             ("dLegerGroup", identity.group, config.group),
             ("dLegerSelfId", identity.node, config.self_id),
@@ -272,7 +272,7 @@ class StoreFiles:
             copies = value.get("copies", [])
             return noted | {int(i): (int(term), bytes.fromhex(copy)) for i, term, copy in copies}  # type: ignore[attr-defined]
         except (CorruptFile, TypeError, ValueError) as error:
-            raise NodeFailed(f"{self._dir}/{MEMBERS_FILE}: {error}", EXIT_STORE) from error
+            raise NodeFailed(damaged(f"{self._dir}/{MEMBERS_FILE}", error), EXIT_STORE) from error
 
     async def _read_config(self, log: LogStore, index: int) -> Configuration | None:
         """A configuration entry, from the log; None when it is none."""
@@ -358,3 +358,8 @@ class StoreFiles:
             if error.errno in DISK_IS_FULL:
                 raise
             raise NodeFailed(f"cannot write {self._dir}/{name}: {error}", EXIT_STORE) from error
+
+
+def damaged(path: str, error: Exception) -> str:
+    """What to do about a file that cannot be read as it must be. It may also be of a newer program."""
+    return f"{path}: {error}. If it is damaged: {REFILL_ADVICE}"

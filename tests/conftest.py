@@ -19,7 +19,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.importorskip("pyspark")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def unused_tcp_ports() -> Callable[[int], list[int]]:
     """Ports of 127.0.0.1 that nobody listened on a moment ago."""
 
