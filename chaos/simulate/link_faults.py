@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from chaos.sim.settings import MS
 from chaos.simulate.plan import Fault
 from chaos.simulate.stage import PORT, Stage
 
-Undo = Callable[[], None]
+Undo = Callable[[], object]
 
 
 class LinkFaults:
@@ -30,6 +32,8 @@ class LinkFaults:
             "deaf": self._deaf,
             "mute": self._mute,
             "ring": self._ring,
+            "bridge": self._bridge,
+            "churn": self._churn,
             "clients-cut": self._clients_cut,
             "delay": self._delay,
             "loss": self._loss,
@@ -126,10 +130,8 @@ class LinkFaults:
 
     def _ring(self, fault: Fault) -> bool:
         """Everybody reaches only the next and the one before: with three nodes, one link is missing."""
-        names = self._stage.names
-        size = len(names)
-        shift = fault.pick % size
-        order = names[shift:] + names[:shift]
+        order = self._order(fault.pick)
+        size = len(order)
         pairs = [
             (order[one], order[other])
             for one in range(size)
@@ -137,6 +139,31 @@ class LinkFaults:
             if one != other and (one - other) % size not in (1, size - 1)
         ]
         return self._block(fault, pairs or [(order[0], order[1 % size]), (order[1 % size], order[0])])
+
+    def _bridge(self, fault: Fault) -> bool:
+        """Two sides that reach each other through one node only, which hears all."""
+        return self._apart(fault, self._order(fault.pick)[1:])
+
+    def _churn(self, fault: Fault) -> bool:
+        """Every `amount` ms another majority reaches each other, and nobody else."""
+        part = replace(fault, lasting_ms=fault.amount)
+        step = 1 + fault.pick // 7 % max(1, len(self._stage.names) - 1)
+        for turn in range(max(1, fault.lasting_ms // max(1, fault.amount))):
+            order = self._order(fault.pick + turn * step)
+            self._later(turn * fault.amount, partial(self._apart, part, order))
+        return True
+
+    def _order(self, pick: int) -> tuple[str, ...]:
+        """All machines of the group, from one of them on."""
+        names = self._stage.names
+        shift = pick % len(names)
+        return names[shift:] + names[:shift]
+
+    def _apart(self, fault: Fault, names: tuple[str, ...]) -> bool:
+        """The first half of them, not the larger one, and the others do not reach each other."""
+        half = len(names) // 2
+        pairs = [(one, other) for one in names[:half] for other in names[half:]]
+        return self._block(fault, pairs + [(other, one) for one, other in pairs])
 
     def _clients_cut(self, fault: Fault) -> bool:
         """Clients do not reach a node that the others reach."""

@@ -106,7 +106,8 @@ def draw_plan(seed: int, profile: str | None = None) -> Plan:
     faults = _draw_faults(rng, chosen)
     draw_operations = _draw_broker_operations if chosen.brokers else _draw_operations
     operations = draw_operations(rng, chosen, faults)
-    return Plan(seed, name, chosen.nodes, chosen.spares, DURATION_MS, operations, faults)
+    nodes = random.Random(f"{seed}/nodes/{name}").choice(chosen.nodes)
+    return Plan(seed, name, nodes, chosen.spares, DURATION_MS, operations, faults)
 
 
 def draw_protocol(plan: Plan, name: str, life: int) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 ANY = ("any", "leader", "follower")
 LEADERS = ("leader", "leader", "any")
+EITHER = (3, 5)
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Profile:
     """A mix, and what a run over many of its seeds must have reached (`marks`)."""
 
     faults: tuple[Draw, ...]
-    nodes: int = 3
+    nodes: tuple[int, ...] = (3,)
+    """Of how many a group is: a seed draws one of these."""
     spares: int = 0
     """Further machines, for members that are added while the group runs."""
     operations: int = 330
@@ -89,6 +91,8 @@ ORPHAN = Draw("orphan", 3, LEADERS, (300, 4_000))
 DEAF = Draw("deaf", targets=LEADERS, lasting_ms=(100, 8_000))
 MUTE = Draw("mute", targets=LEADERS, lasting_ms=(100, 8_000))
 RING = Draw("ring", lasting_ms=(500, 8_000))
+BRIDGE = Draw("bridge", lasting_ms=(500, 8_000))
+CHURN = Draw("churn", lasting_ms=(2_000, 10_000), amount=(200, 1_500))
 DELAY = Draw("delay", targets=ANY, lasting_ms=(500, 8_000), amount=(2, 200))
 LOSS = Draw("loss", targets=ANY, lasting_ms=(500, 8_000), amount=(5, 60))
 NARROW = Draw("narrow", targets=ANY, lasting_ms=(500, 8_000), amount=(2_000, 100_000))
@@ -167,10 +171,14 @@ PROFILES: dict[str, Profile] = {
         marks=(TAIL, NOT_DURABLE, ALL_DARK, RECOVERED, NOWHERE, TORN, NO_BATCH, UNTOLD),
     ),
     "partitions": Profile(
-        (CUT, ISOLATE, RING, CLIENTS_CUT, KILL), marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED)
+        (CUT, ISOLATE, RING, BRIDGE, CHURN, CLIENTS_CUT, KILL),
+        nodes=EITHER,
+        marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED),
     ),
     "asymmetric": Profile(
-        (ONE_WAY, DEAF, MUTE, KILL, CUT_CRASH), marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED, IN_CUT)
+        (ONE_WAY, DEAF, MUTE, KILL, CUT_CRASH),
+        nodes=EITHER,
+        marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED, IN_CUT)
     ),
     "bad-links": Profile((DELAY, LOSS, NARROW, SILENCE, RESET, HALF_OPEN, STRAND, KILL), marks=(STICKY,)),
     "strangers": Profile((GARBAGE, CROWD, RESET, KILL, CUT), marks=(ROLLED,)),
@@ -184,12 +192,14 @@ PROFILES: dict[str, Profile] = {
     "clocks": Profile((CLOCK_JUMP, CLOCK_DRIFT, KILL, POWER, ISOLATE), marks=(OLD_LEADS, STICKY, ROLLED)),
     "leases": Profile(
         (DRIFT_IN_MARGIN, CLOCK_JUMP, STOP, STALL, KILL, POWER, ISOLATE, ORPHAN, CUT, TRANSFER),
+        nodes=EITHER,
         lease_reads=True,
         marks=(BY_LEASE, OLD_LEADS, STICKY),
     ),
     # Without wipes and rot: what repairs and installs ask for is of version 2.
     "versions": Profile(
         (KILL, CRASH, POWER_CRASH, POWER_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, CUT, ISOLATE),
+        nodes=EITHER,
         versions=True,
         marks=(OLD_OVER_NEW, NEW_OVER_OLD, TAIL, OLDER_TERM),
     ),
@@ -198,13 +208,15 @@ PROFILES: dict[str, Profile] = {
     ),
     "disk-errors": Profile(
         (EIO_WRITE, EIO_FSYNC, KILL, POWER_CRASH, CUT),
+        nodes=EITHER,
         marks=(BY_ITS_DISK, REFILLED, TORN, TAIL, RECOVERED, IN_RECOVERY),
     ),
     "wipes": Profile(
         (Draw("wipe", 2, ANY, (50, 4_000)), KILL, POWER, CUT, ISOLATE), marks=(ADMITTED, ROLLED)
     ),
     "membership": Profile(
-        (GROW, SHRINK, PREFER, WIPE, KILL, CUT, ISOLATE, POWER_CRASH),
+        (GROW, SHRINK, PREFER, WIPE, KILL, CUT, ISOLATE, CHURN, POWER_CRASH),
+        nodes=EITHER,
         spares=2,
         marks=(ADDED, REMOVED, REPLACED),
     ),
@@ -213,37 +225,41 @@ PROFILES: dict[str, Profile] = {
         (
             KILL, CRASH, KILL_ALL, POWER, POWER_CRASH, POWER_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, STALL,
             SLOW, CLOCK_JUMP, CLOCK_DRIFT, DISK_SLOW, DISK_HANG, EIO_WRITE, EIO_FSYNC, WIPE, CUT, ONE_WAY,
-            ISOLATE, DEAF, MUTE, RING, CLIENTS_CUT, DELAY, LOSS, NARROW, SILENCE, RESET, HALF_OPEN, STRAND,
-            GARBAGE, CROWD,
+            ISOLATE, DEAF, MUTE, RING, BRIDGE, CHURN, CLIENTS_CUT, DELAY, LOSS, NARROW, SILENCE,
+            RESET, HALF_OPEN, STRAND, GARBAGE, CROWD,
         ),
+        nodes=EITHER,
         marks=(TAIL, OLDER_TERM, STICKY, ADMITTED, REFILLED, TRUNCATED),
     ),
     "five-nodes": Profile(
-        (KILL, POWER, POWER_ALL, CRASH, STOP, EIO_FSYNC, WIPE, CUT, ISOLATE, RING, ONE_WAY),
-        nodes=5,
+        (KILL, POWER, POWER_ALL, CRASH, STOP, EIO_FSYNC, WIPE, CUT, ISOLATE, RING, BRIDGE, CHURN, ONE_WAY),
+        nodes=(5,),
         marks=(TAIL, OLD_LEADS, NO_CONTACT, ADMITTED, REFILLED, OLDER_TERM, UNTOLD),
     ),
     "async-flush": Profile(
         (KILL, CRASH, KILL_ALL, POWER, Draw("power-crash", 3, ANY, (50, 3_000), (1, 40)), CUT, ISOLATE),
+        nodes=EITHER,
         sync_flush=False,
         marks=(TAIL, OLDER_TERM, REFILLED, RECOVERED),
     ),
     "disk-stall": Profile((DISK_STALL, DISK_SLOW, KILL, CUT), marks=(STALLED, OLDER_TERM)),
-    "disk-full": Profile((DISK_ROOM, KILL, POWER, CUT), marks=(FULL, REFUSED)),
+    "disk-full": Profile((DISK_ROOM, KILL, POWER, CUT), nodes=EITHER, marks=(FULL, REFUSED)),
     "retention": Profile(
         (
             RETIRE, OUTAGE, INSTALL_CRASH, CRASH, POWER_CRASH, POWER_ALL, Draw("wipe", 2, ANY, (50, 4_000)),
             CUT, CLOCK_JUMP,
         ),
+        nodes=EITHER,
         segment=32 * 1024,
         reserved_s=15.0,
         ballast=40_000,
         marks=(RETIRED, INSTALLED, END_OF_INSTALL, ADMITTED),
     ),
-    "rot": Profile((ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT), marks=(FAULTY, REPAIRED)),
+    "rot": Profile((ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT), nodes=EITHER, marks=(FAULTY, REPAIRED)),
     "rot-elsewhere": Profile(
         # Two cuts: the others often have to pass, while a node is not whole yet.
         (ROT, ROT_INDEX, ROT_VOTES, LOSE_SEGMENT, GROW, SHRINK, KILL, POWER_CRASH, CUT, CUT, ISOLATE),
+        nodes=EITHER,
         spares=2,
         marks=(FAULTY, REPAIRED, VOTES_LOST, ADDED),
     ),

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         for name in sorted(PROFILES):
             what = "brokers" if PROFILES[name].brokers else "nodes"
-            print(f"{name:<18} {PROFILES[name].nodes} {what}")
+            print(f"{name:<18} {' or '.join(map(str, PROFILES[name].nodes))} {what}")
         return 0
     if args.replay:
         return _play(decode_plan(Path(args.replay).read_text()), args)
