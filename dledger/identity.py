@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dledger.config import NodeConfig
@@ -15,6 +16,7 @@ from dledger.log.recovery import REFILL_ADVICE, StoreDamaged
 from dledger.log.segments import SegmentError
 from dledger.log.store import CLOSE_LIMIT_S, LogStore
 from dledger.members import decode_config, unreadable_config
+from dledger.offline import StoreUnreadable, walk
 from dledger.snapshots.service import Snapshots
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 from formats.store_files import (
@@ -82,7 +84,7 @@ class StoreFiles:
         self._checkpoint: File | None = None
         self._hard_state: HardStateFile | None = None
         self._saved_checkpoint = Checkpoint()
-        self._saved_configs: list[tuple[int, int, Configuration]] = []
+        self._saved_configs: list[tuple[int, int, Configuration]] | None = None
         self._saving_configs = asyncio.Lock()
         self._poisoned = False
         self._refill = ""
@@ -150,7 +152,7 @@ class StoreFiles:
             self._env.log.warning("log ends with a torn tail, cut", end=found.last_index, why=found.cut)
         for first, last in found.faulty:
             self._env.log.error("entries are rotten: to be repaired from peers", first=first, last=last)
-        configs = await self._read_configs(log, found.configs)
+        configs = await self._read_configs(log, found.configs, new)
         reason = self._refill
         if poison is not None:
             reason = f"an earlier run ended with a failed write: {poison.decode(errors='replace')}"
@@ -244,11 +246,22 @@ class StoreFiles:
                 )
         return identity, False
 
-    async def _read_configs(self, log: LogStore, scanned: list[int]) -> list[tuple[int, Configuration]]:
+    async def _read_configs(
+        self, log: LogStore, scanned: list[int], new: bool
+    ) -> list[tuple[int, Configuration]]:
         noted = await self._noted_configs()
+        if noted is None:
+            found = scanned if new else await self._all_configs(log)
+            entries = await self._believed_configs(log, dict.fromkeys(found, (-1, b"")))
+            await self._save_now([(index, log.term_of(index) or 0, config) for index, config in entries])
+            return entries
+        return await self._believed_configs(log, dict.fromkeys(scanned, (-1, b"")) | noted)
+
+    async def _believed_configs(
+        self, log: LogStore, noted: Mapping[int, tuple[int, bytes]]
+    ) -> list[tuple[int, Configuration]]:
         entries: list[tuple[int, Configuration]] = []
-        for index in sorted(dict.fromkeys([*scanned, *noted])):
-            term, copy = noted.get(index, (-1, b""))
+        for index, (term, copy) in sorted(noted.items()):
             if index < log.first_index and not log.base.known:
                 # The snapshot at the log's beginning, which should tell, is lost: the last one before counts.
                 before = decode_configuration(copy)
@@ -261,11 +274,36 @@ class StoreFiles:
                 entries.append((index, configuration))
         return entries
 
-    async def _noted_configs(self) -> dict[int, tuple[int, bytes]]:
-        """Index -> (term, copy) of the configuration entries; (-1, b"") in files of older versions."""
+    async def _all_configs(self, log: LogStore) -> list[int]:
+        """Indexes of the configuration entries of the whole log: nothing says where they are.
+
+        The file that does is lost, or the last program was one that made it only with the first such entry.
+        Founders that were replaced long ago must not count as voters again.
+        """
+        if log.last_index < log.first_index:
+            return []
+        self._env.log.warning("looking for configurations in the whole log", why=f"no file {MEMBERS_FILE}")
+        run, size = self._env.workers.run, self._config.segment_size
+        try:
+            seen = await run(Lane.DISK, walk, self._env.files, self._dir, size, log.last_index)
+        except StoreUnreadable as error:
+            raise NodeFailed(lost_members(self._dir, str(error)), EXIT_STORE) from error
+        if seen.last_index < log.last_index:
+            raise NodeFailed(lost_members(self._dir, seen.stopped_by), EXIT_STORE)
+        return seen.configs
+
+    async def _save_now(self, entries: list[tuple[int, int, Configuration]]) -> None:
+        try:
+            await self.save_configs(entries)
+        except OSError as error:  # by `publish`, when the disk is full; the node tries again later
+            self._env.log.warning("disk full: members not saved", error=error)
+
+    async def _noted_configs(self) -> dict[int, tuple[int, bytes]] | None:
+        """Index -> (term, copy) of the configuration entries; (-1, b"") in files of older versions. None
+        without a file."""
         data = await self._env.workers.run(Lane.DISK, self._read, MEMBERS_FILE)
         if data is None:
-            return {}
+            return None
         try:
             value = decode_json(data)
             noted = {int(index): (-1, b"") for index in value.get("indexes", [])}  # type: ignore[attr-defined]
@@ -358,6 +396,11 @@ class StoreFiles:
             if error.errno in DISK_IS_FULL:
                 raise
             raise NodeFailed(f"cannot write {self._dir}/{name}: {error}", EXIT_STORE) from error
+
+
+def lost_members(directory: str, why: str) -> str:
+    """What to do when nothing tells who the members are."""
+    return f"{directory}/{MEMBERS_FILE} is lost, and the log cannot stand in for it ({why}): {REFILL_ADVICE}"
 
 
 def damaged(path: str, error: Exception) -> str:

@@ -76,6 +76,7 @@ ROT = Draw("rot", targets=ANY, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
 ROT_INDEX = Draw("rot-index", 2, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
 ROT_VOTES = Draw("rot-votes", 2, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
 MISDIRECT = Draw("misdirect", 6, lasting_ms=(2_000, 6_000))
+LOSE_MEMBERS = Draw("lose-members", 2, lasting_ms=(50, 3_000))
 LOSE_SEGMENT = Draw("lose-segment", targets=ANY, lasting_ms=(50, 3_000))
 INSTALL_CRASH = Draw("install-crash", 2, lasting_ms=(100, 3_000), amount=(1, 40))
 CUT_CRASH = Draw("cut-crash", 2, lasting_ms=(50, 3_000), amount=(1, 6))
@@ -258,7 +259,8 @@ PROFILES: dict[str, Profile] = {
     "rot": Profile((ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT), nodes=EITHER, marks=(FAULTY, REPAIRED)),
     "rot-elsewhere": Profile(
         # Two cuts: the others often have to pass, while a node is not whole yet.
-        (ROT, ROT_INDEX, ROT_VOTES, LOSE_SEGMENT, GROW, SHRINK, KILL, POWER_CRASH, CUT, CUT, ISOLATE),
+        (ROT, ROT_INDEX, ROT_VOTES, LOSE_MEMBERS, LOSE_SEGMENT, GROW, SHRINK, KILL, POWER_CRASH, CUT,
+         CUT, ISOLATE),
         nodes=EITHER,
         spares=2,
         marks=(FAULTY, REPAIRED, VOTES_LOST, ADDED),

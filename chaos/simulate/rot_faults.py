@@ -20,6 +20,7 @@ from formats.store_files import (
     HARD_STATE_FILE,
     HARD_STATE_SIZE,
     INDEX_DIR,
+    MEMBERS_FILE,
     MIRROR_OFFSET,
     parse_segment_name,
 )
@@ -47,6 +48,7 @@ class RotFaults(MemberFaults):
             "rot-index": self._rot_index,
             "rot-votes": self._rot_votes,
             "misdirect": self._misdirect,
+            "lose-members": self._lose_members,
             "lose-segment": self._lose_segment,
         }
 
@@ -120,6 +122,19 @@ class RotFaults(MemberFaults):
             disk.zero(file, begin, end - begin)
         else:
             disk.flip(file, begin + fault.amount % SLOTS, fault.pick % 8)
+        self._later(fault.lasting_ms, partial(self._stage.start, target))
+        return True
+
+    def _lose_members(self, fault: Fault) -> bool:
+        """The file that says where configurations are is gone; the node is restarted."""
+        target = self._target(fault)
+        if target is None:
+            return False
+        machine = self._stage.machines[target]
+        if machine.disk_store.find(MEMBERS_FILE, durable=True) is None or self._damages(fault) != target:
+            return False
+        self._world.kill(target)
+        self._world.nodes[target].disk.lose(f"{machine.node_dir}/{MEMBERS_FILE}")
         self._later(fault.lasting_ms, partial(self._stage.start, target))
         return True
 

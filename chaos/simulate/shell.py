@@ -164,6 +164,8 @@ def _run_many(args: argparse.Namespace) -> int:
         _shown(outcome, args, place < SHRINK_AT_MOST) for place, outcome in enumerate(totals.violations)
     ]
     print("\n".join(totals.lines(wall_s)))
+    if totals.seeds < args.seeds and not args.first:
+        print(f"only {totals.seeds} of {args.seeds} seeds: the minutes were over")
     if args.json:
         print(json.dumps({**totals.as_json(wall_s), "start": args.start, "violations": violations}))
     return 1 if totals.failed else 0

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_node import Group, ListHost
 
 from dledger.client import DLedgerClient
 from dledger.config import NodeConfig
+from dledger.election.configuration import Configuration
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.log.base import LogBase
 from dledger.node import Node
@@ -35,8 +37,8 @@ class Story:
 
     identity: Identity
     hard_state: object
-    configs: object
-    log: tuple[object, ...]
+    configs: list[tuple[int, Configuration]]
+    log: tuple[Any, ...]
     reason: str
 
 
@@ -89,14 +91,14 @@ def store(tmp_path_factory: pytest.TempPathFactory, unused_tcp_ports: Callable[[
     async def fill() -> None:
         for name in group.peers:
             group.start(name, config(name))
-        await group.append([b"x" * 1000] * 200)
+        await group.append([b"x" * 1000] * 100)
         async with DLedgerClient(production_env("operator"), group.peers) as client:
             await client.prefer(["n1"])
-        await group.append([b"y" * 100] * 50)
+        await group.append([b"y" * 1000] * 200)
         node = group.nodes["n1"]
 
         def shortened() -> bool:
-            node.snapshots.retainer.delete_before(node.log.last_index - 70)
+            node.snapshots.retainer.delete_before(node.log.last_index - 230)
             return node.log.first_index > 0
 
         await group.until(shortened)
@@ -144,6 +146,23 @@ def test_a_node_without_term_and_vote_or_name_is_another_one(
             continue
         assert story.identity.incarnation != whole.identity.incarnation
         assert story.log == whole.log and story.configs == whole.configs
+
+
+def test_members_that_are_lost_are_looked_for_in_the_whole_log(store: Store) -> None:
+    """Not only in the last segment, and only once: founders who were replaced must not vote again."""
+    whole = store.opened(nothing)
+    ((index, _),) = whole.configs
+    assert whole.log[1] < index < whole.log[2] - 2 * SEGMENT // 1000, "in the middle"
+    assert store.opened(lambda root: (root / "members").unlink()) == whole
+    assert (store.copy / store.node_dir / "members").exists()
+
+    def also_rot(root: Path) -> None:
+        (root / "members").unlink()
+        first = sorted((root / "data").iterdir())[0]
+        flip(f"data/{first.name}", 500, root)
+
+    with pytest.raises(NodeFailed, match=r"members is lost, and the log cannot stand in for it"):
+        store.opened(also_rot)
 
 
 def nothing(_: Path) -> None:
