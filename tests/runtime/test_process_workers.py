@@ -50,7 +50,7 @@ def test_cores() -> None:
 
 
 SCRIPT = """
-import asyncio, multiprocessing, sys, time
+import asyncio, multiprocessing, signal, sys, time
 from runtime.processes import ProcessWorkers
 
 async def main(workers):
@@ -60,6 +60,7 @@ async def main(workers):
     await sleeper
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     workers = ProcessWorkers(2)
     try:
         asyncio.run(main(workers))
