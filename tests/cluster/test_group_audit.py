@@ -61,7 +61,7 @@ def load_while(group: LocalCluster, work: Callable[[], None], messages: int = ME
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(load.run(), name="load")
             try:
-                await load.wait_acked(messages)
+                await load.wait_acked(messages, 30 + messages / 5_000)
                 await asyncio.to_thread(work)
             finally:
                 load.stop()
