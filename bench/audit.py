@@ -14,7 +14,7 @@ from pathlib import Path
 from audit.findings import Finding, SegmentRow
 from audit.layout import open_stores, segment_tasks
 from audit.scan import scan_segment
-from bench.big_store import FORMAT, MIB, add_key_file, made_before, write_big_group
+from bench.big_store import MIB, add_key_file, made_once, write_big_group
 from bench.memory import MIB_KIB, measure
 from runtime.env import production_env
 from runtime.processes import cores
@@ -45,13 +45,14 @@ def audit(directory: str, megabytes: int) -> dict[str, float]:
 
 def large_stores(directory: Path, megabytes: int) -> list[Path]:
     """Three replicas in a directory; made there when they are not."""
-    done = directory / "made"
     stores = [directory / f"n{number}" for number in range(3)]
-    if not made_before(done):
+
+    def make() -> None:
         size = megabytes * 1_000_000
         _, log = write_big_group(directory, size, segment_size=max(megabytes // 40, 1) * MIB)
         add_key_file(stores[-1], log)
-        done.write_text(FORMAT)
+
+    made_once(directory, make)
     return stores
 
 

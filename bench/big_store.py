@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -60,14 +61,17 @@ FORMAT = "entries of decision 14"
 """What a store that is kept for later measurements says of itself: change it with the format."""
 
 
-def made_before(mark: Path) -> bool:
-    """Whether a store is there already. SystemExit for one of another release: its figures would be, too."""
-    place = mark.parent
+def made_once(place: Path, make: Callable[[], object]) -> None:
+    """Have `make` fill a directory, unless it was filled before.
+
+    SystemExit for one that was made by another release: its figures would be of that, too.
+    """
+    mark = place / "made"
     if not place.is_dir() or not any(place.iterdir()):
-        return False
-    if not mark.exists() or mark.read_text() != FORMAT:
+        make()
+        mark.write_text(FORMAT)
+    elif not mark.exists() or mark.read_text() != FORMAT:
         raise SystemExit(f"bench: {place} is not of this release: delete it, or give another place")
-    return True
 
 
 @dataclass

@@ -12,10 +12,11 @@ import os
 import random
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import IO
 
-from bench.big_store import FORMAT, made_before
+from bench.big_store import made_once
 from bench.memory import PROC, kind, tree
 from formats.entry import (
     BLANK,
@@ -50,9 +51,7 @@ def spark_read(directory: str | None, messages: int, size: int, runs: int) -> di
     temporary one without) unless it is there. ImportError without pyspark."""
     if directory is not None:
         store = Path(directory)
-        if not made_before(store / "made"):
-            write_store(store, messages, size)
-            (store / "made").write_text(FORMAT)
+        made_once(store, partial(write_store, store, messages, size))
         return _measure(store, runs)
     with tempfile.TemporaryDirectory(prefix="spark-") as temporary:
         store = Path(temporary) / "n0"

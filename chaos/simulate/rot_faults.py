@@ -131,11 +131,12 @@ class RotFaults(MemberFaults):
         if target is None:
             return False
         machine = self._stage.machines[target]
-        if machine.disk_store.find(MEMBERS_FILE, durable=True) is None or self._damages(fault) != target:
+        there = machine.disk_store.find(MEMBERS_FILE, durable=True) is not None
+        if not there or not self.atlas.allows(target, fault.kind):
             return False
-        self._world.kill(target)
+        self.atlas.damage(target, fault.kind)
+        self._restarted(fault, target)
         self._world.nodes[target].disk.lose(f"{machine.node_dir}/{MEMBERS_FILE}")
-        self._later(fault.lasting_ms, partial(self._stage.start, target))
         return True
 
     def _misdirect(self, fault: Fault) -> bool:
