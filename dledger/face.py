@@ -153,7 +153,7 @@ class NodeFace:
             "used_ratio": round(self._fitness.used_ratio, 4),
             "short_of_space": self.log.short_of_space,
             "health": int(self._fitness.flags),
-            "reasons": [*self.reasons, *self._fitness.reasons()],
+            "reasons": [*self.reasons, *self._fitness.reasons(), *self._members.doubts(self.log.last_index)],
             "statements": list(self.statements),
             **self._repairer.status(),
             **self._scrubber.status(),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dledger.config import NodeConfig
+from dledger.config_search import read_config, search
 from dledger.election.configuration import Configuration, decode_configuration, encode_configuration
 from dledger.errors import DISK_IS_FULL, EXIT_CONFIG, EXIT_STORE, NodeFailed
 from dledger.log.hard_state import HardStateFile
@@ -15,10 +15,7 @@ from dledger.log.reading import Rotten
 from dledger.log.recovery import REFILL_ADVICE, StoreDamaged
 from dledger.log.segments import SegmentError
 from dledger.log.store import CLOSE_LIMIT_S, LogStore
-from dledger.members import decode_config, unreadable_config
-from dledger.offline import StoreUnreadable, walk
 from dledger.snapshots.service import Snapshots
-from formats.entry import HEADER_SIZE, Kind, unpack_header
 from formats.store_files import (
     CHECKPOINT_FILE,
     IDENTITY_FILE,
@@ -41,6 +38,7 @@ from runtime.publish import publish, read_file
 
 _BOOT_SIZE = 64
 _CLEAN = b"clean"
+_NO_COPY = (-1, b"")
 _MODES = {True: b"SYNC_FLUSH", False: b"ASYNC_FLUSH"}
 LOST_POWER = "power was lost"
 """How the reason of a node begins that waits because of safety.md S9."""
@@ -54,6 +52,8 @@ class Opened:
     hard_state: HardStateFile
     checkpoint: Checkpoint
     configs: list[tuple[int, Configuration]]
+    unsure: list[tuple[int, int]]
+    """Entries that cannot be read, and may be configurations."""
     may_vote: bool
     reason: str
     """Why it may not vote."""
@@ -152,12 +152,12 @@ class StoreFiles:
             self._env.log.warning("log ends with a torn tail, cut", end=found.last_index, why=found.cut)
         for first, last in found.faulty:
             self._env.log.error("entries are rotten: to be repaired from peers", first=first, last=last)
-        configs = await self._read_configs(log, found.configs, new)
+        configs, unsure = await self._read_configs(log, snapshots, found.configs, new)
         reason = self._refill
         if poison is not None:
             reason = f"an earlier run ended with a failed write: {poison.decode(errors='replace')}"
         lost_power = poison is None and self._refill.startswith(LOST_POWER)
-        return Opened(identity, hard_state, checkpoint, configs, not reason, reason, lost_power)
+        return Opened(identity, hard_state, checkpoint, configs, unsure, not reason, reason, lost_power)
 
     async def _forgot_votes(self, identity: Identity) -> Identity:
         """No copy of term and vote can be read: this store comes back as somebody else (S7, S18)."""
@@ -247,21 +247,19 @@ class StoreFiles:
         return identity, False
 
     async def _read_configs(
-        self, log: LogStore, scanned: list[int], new: bool
-    ) -> list[tuple[int, Configuration]]:
+        self, log: LogStore, snapshots: Snapshots, scanned: list[int], new: bool
+    ) -> tuple[list[tuple[int, Configuration]], list[tuple[int, int]]]:
+        """(index, configuration) ascending; entries that cannot be read, and may be configurations."""
         noted = await self._noted_configs()
-        if noted is None:
-            found = scanned if new else await self._all_configs(log)
-            entries = await self._believed_configs(log, dict.fromkeys(found, (-1, b"")))
-            await self._save_now([(index, log.term_of(index) or 0, config) for index, config in entries])
-            return entries
-        return await self._believed_configs(log, dict.fromkeys(scanned, (-1, b"")) | noted)
-
-    async def _believed_configs(
-        self, log: LogStore, noted: Mapping[int, tuple[int, bytes]]
-    ) -> list[tuple[int, Configuration]]:
+        unsure: list[tuple[int, int]] = []
+        if noted is None and not new:
+            # Nothing says where they are. Founders that were replaced long ago must not count again.
+            self._env.log.warning("looking for configurations in the whole log", without=MEMBERS_FILE)
+            scanned, unsure = await search(log, log.first_index, log.last_index)
+            if log.begin_pos > 0 and snapshots.base_config() is None:
+                unsure.append((log.first_index - 1, log.first_index - 1))
         entries: list[tuple[int, Configuration]] = []
-        for index, (term, copy) in sorted(noted.items()):
+        for index, (term, copy) in sorted((dict.fromkeys(scanned, _NO_COPY) | (noted or {})).items()):
             if index < log.first_index and not log.base.known:
                 # The snapshot at the log's beginning, which should tell, is lost: the last one before counts.
                 before = decode_configuration(copy)
@@ -269,28 +267,15 @@ class StoreFiles:
             if not log.first_index <= index <= log.last_index:
                 continue
             configuration = decode_configuration(copy) if term == log.term_of(index) else None
-            configuration = configuration or await self._read_config(log, index)
+            try:
+                configuration = configuration or await read_config(log, index)
+            except Rotten:
+                unsure.append((index, index))
             if configuration is not None:
                 entries.append((index, configuration))
-        return entries
-
-    async def _all_configs(self, log: LogStore) -> list[int]:
-        """Indexes of the configuration entries of the whole log: nothing says where they are.
-
-        The file that does is lost, or the last program was one that made it only with the first such entry.
-        Founders that were replaced long ago must not count as voters again.
-        """
-        if log.last_index < log.first_index:
-            return []
-        self._env.log.warning("looking for configurations in the whole log", why=f"no file {MEMBERS_FILE}")
-        run, size = self._env.workers.run, self._config.segment_size
-        try:
-            seen = await run(Lane.DISK, walk, self._env.files, self._dir, size, log.last_index)
-        except StoreUnreadable as error:
-            raise NodeFailed(lost_members(self._dir, str(error)), EXIT_STORE) from error
-        if seen.last_index < log.last_index:
-            raise NodeFailed(lost_members(self._dir, seen.stopped_by), EXIT_STORE)
-        return seen.configs
+        if noted is None and not unsure:
+            await self._save_now([(index, log.term_of(index) or 0, config) for index, config in entries])
+        return entries, unsure
 
     async def _save_now(self, entries: list[tuple[int, int, Configuration]]) -> None:
         try:
@@ -299,33 +284,22 @@ class StoreFiles:
             self._env.log.warning("disk full: members not saved", error=error)
 
     async def _noted_configs(self) -> dict[int, tuple[int, bytes]] | None:
-        """Index -> (term, copy) of the configuration entries; (-1, b"") in files of older versions. None
-        without a file."""
+        """Index -> (term, copy) of the configuration entries; `_NO_COPY` in files of older versions. None
+        without a file that can be read."""
         data = await self._env.workers.run(Lane.DISK, self._read, MEMBERS_FILE)
         if data is None:
             return None
         try:
             value = decode_json(data)
-            noted = {int(index): (-1, b"") for index in value.get("indexes", [])}  # type: ignore[attr-defined]
+        except CorruptFile as error:
+            self._env.log.error("who the members are cannot be read", file=MEMBERS_FILE, error=error)
+            return None
+        try:
+            noted = {int(index): _NO_COPY for index in value.get("indexes", [])}  # type: ignore[attr-defined]
             copies = value.get("copies", [])
             return noted | {int(i): (int(term), bytes.fromhex(copy)) for i, term, copy in copies}  # type: ignore[attr-defined]
-        except (CorruptFile, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise NodeFailed(damaged(f"{self._dir}/{MEMBERS_FILE}", error), EXIT_STORE) from error
-
-    async def _read_config(self, log: LogStore, index: int) -> Configuration | None:
-        """A configuration entry, from the log; None when it is none."""
-        try:
-            entry, _ = await log.read_range(index, index)
-        except Rotten as error:
-            raise NodeFailed(
-                f"{error}, and {MEMBERS_FILE} has no copy: {REFILL_ADVICE}", EXIT_STORE
-            ) from error
-        if unpack_header(entry).kind != Kind.CONFIG:
-            return None
-        configuration = decode_config(memoryview(entry)[HEADER_SIZE:])
-        if configuration is None:
-            raise NodeFailed(unreadable_config(index), EXIT_STORE)
-        return configuration
 
     async def save_identity(self, identity: Identity) -> None:
         """Replace the identity file."""
@@ -396,11 +370,6 @@ class StoreFiles:
             if error.errno in DISK_IS_FULL:
                 raise
             raise NodeFailed(f"cannot write {self._dir}/{name}: {error}", EXIT_STORE) from error
-
-
-def lost_members(directory: str, why: str) -> str:
-    """What to do when nothing tells who the members are."""
-    return f"{directory}/{MEMBERS_FILE} is lost, and the log cannot stand in for it ({why}): {REFILL_ADVICE}"
 
 
 def damaged(path: str, error: Exception) -> str:

@@ -26,7 +26,7 @@ shows a newer configuration that names it. dLegerPeers counts until the first co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgpack
 
@@ -38,6 +38,7 @@ from dledger.election.configuration import (
     founding,
 )
 from dledger.election.membership import Hello
+from dledger.log.faulty import FaultyEntries
 from formats.record import CorruptRecord, decode_record
 from formats.store_files import Identity
 
@@ -50,18 +51,23 @@ class Members:
         self._founders = Configuration()
         self._base: tuple[int, Configuration] | None = None
         self._entries: list[tuple[int, Configuration]] = []
+        self.unsure = FaultyEntries()
+        """Entries that cannot be read, and may be configurations (`dledger.config_search`)."""
 
     def open(
         self,
         identity: Identity,
         entries: list[tuple[int, Configuration]],
         base: tuple[int, bytes] | None = None,
+        unsure: list[tuple[int, int]] | None = None,
     ) -> None:
         """`entries`: (index, configuration) of the log, ascending. `base`: what `state_at` gave for the index
         of the snapshot that the log starts at."""
         self._founders = founding(identity.members)
         self._base = None
         self._entries = list(entries)
+        for item in unsure or ():
+            self.unsure.add(*item)
         if base is not None:
             self.restore(*base)
 
@@ -72,14 +78,27 @@ class Members:
             raise ValueError("the snapshot's configuration cannot be read")
         self._base = (index, configuration)
         self._entries = [entry for entry in self._entries if entry[0] > index]
+        self.unsure.remove(0, index)
+
+    def recall(self, index: int, configuration: Configuration) -> None:
+        """Entry `index`, which could not be read, is a configuration."""
+        if index not in self.indexes:
+            self._entries = sorted([*self._entries, (index, configuration)], key=lambda entry: entry[0])
 
     def state_at(self, index: int) -> bytes | None:
-        """The configuration after entry `index`, for a snapshot: equal on all nodes. None before the group
-        formed."""
+        """The configuration after entry `index`, for a snapshot: equal on all nodes; empty before the group
+        formed. None when it is not known."""
         for place, configuration in reversed(self._known()):
             if place <= index:
-                return encode_configuration(configuration) if configuration.members else None
+                if self.unsure.within(place + 1, index) is not None:
+                    return None
+                return encode_configuration(configuration) if configuration.members else b""
         return None
+
+    def doubtful(self, last_index: int) -> bool:
+        """Whether the configuration in force is in doubt, given where the log ends: an unreadable entry may
+        be a newer one than what is known."""
+        return self.unsure.within(self.index + 1, last_index) is not None
 
     def found(self, identity: Identity) -> None:
         """The group was formed or joined."""
@@ -134,7 +153,14 @@ class Members:
         """Entries above `last_index` are gone; True when the configuration changed by that."""
         before = len(self._entries)
         self._entries = [entry for entry in self._entries if entry[0] <= last_index]
+        self.unsure.truncate(last_index + 1)
         return len(self._entries) != before
+
+    def doubts(self, last_index: int) -> Iterator[str]:
+        """What is in doubt, for /health."""
+        if self.doubtful(last_index):
+            ranges = ", ".join(f"{first}..{last}" for first, last in self.unsure)
+            yield f"does not stand: entries {ranges[:200]}, which cannot be read, may say who the members are"
 
     def _known(self) -> list[tuple[int, Configuration]]:
         return [self._base or (-1, self._founders), *self._entries]
@@ -172,7 +198,8 @@ class Members:
 
     def removed(self, commit_index: int) -> bool:
         """Whether a committed configuration entry leaves this node out."""
-        return 0 <= self.index <= commit_index and self._config.self_id not in self.current.members
+        named = self._config.self_id in self.current.members or self.doubtful(commit_index)
+        return 0 <= self.index <= commit_index and not named
 
     def welcome(self, hello: Hello, commit_index: int) -> Mapping[str, str]:
         """Who may connect, given who asks (see the module)."""

@@ -16,6 +16,7 @@ from dataclasses import replace
 from dledger.applier import Applier
 from dledger.changes import Changes
 from dledger.config import NodeConfig
+from dledger.config_search import ConfigSearch
 from dledger.conversation import Conversation
 from dledger.election import elector as election
 from dledger.election.elector import ElectionSettings, Elector
@@ -136,8 +137,9 @@ class Node(Conversation):
             self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s
         )
         self._fitness = Fitness(
-            env, config, self.log, self._watch, self._leadership, self._replicator, self, self._reconsider
+            env, config, self.log, self._watch, self._leadership, self._replicator, self, self._not_yet
         )
+        self._search = ConfigSearch(self.log, self._members, self.snapshots.base_config, self)
         self._lost_power = False
         self._yield_until = 0.0
         self._closed = False
@@ -176,6 +178,7 @@ class Node(Conversation):
             ("dials", self.membership.dials.run()),
             ("changes", self.changes.run()),
             ("repair", self._repairer.run()),
+            ("config-search", self._search.run()),
             ("repair-answers", self._repairer.run_answers()),
             ("scrub", self._scrubber.run()),
             ("fitness", self._fitness.run()),
@@ -188,7 +191,7 @@ class Node(Conversation):
         self.identity = opened.identity
         self._hard_state = opened.hard_state
         self.commit_index = min(opened.checkpoint.committed_index, self.log.last_index)
-        self._members.open(opened.identity, opened.configs, self.snapshots.base_config())
+        self._members.open(opened.identity, opened.configs, self.snapshots.base_config(), opened.unsure)
         self.log.on_durable = self._on_durable
         self.log.on_flush = self._on_flush
         self.log.before_roll = self._save_configs
@@ -212,6 +215,7 @@ class Node(Conversation):
         self.log.on_damage = self._on_damage
         self._fitness.look()
         self._repairer.damage()
+        self._search.wake()
         self.applier.commit_to(self.commit_index)
         await self._peers.listen()
         self._host.on_role(self.elector.role, self.elector.term, None)
@@ -383,6 +387,11 @@ class Node(Conversation):
         self.reasons.clear()
         self._identity_wake.set()
 
+    def _not_yet(self, now: float) -> bool:
+        """Whether this node must leave standing to others: it does not know whose votes count (S19), or power
+        was lost (S9)."""
+        return self._reconsider(now) or self._members.doubtful(self.log.last_index)
+
     def _reconsider(self, now: float) -> bool:
         """After a loss of power under ASYNC_FLUSH (S9): must this node leave standing to others?"""
         if self._lost_power:
@@ -409,6 +418,7 @@ class Node(Conversation):
         self.applier.durable_moved()
         self._check_refilled()
         self._replicator.resume_paused()
+        self._search.wake()
 
     def _on_applied(self) -> None:
         self._leadership.applied()
@@ -432,6 +442,16 @@ class Node(Conversation):
     def log_cut(self, last_index: int) -> None:
         """Entries above `last_index` are gone."""
         self.membership.cut(last_index)
+        self._fitness.look()  # what may be a configuration may count again
+        self._search.wake()
+
+    def configs_found(self) -> None:
+        """Some of what may be configurations could be looked at."""
+        self._say.info(
+            "configurations are found", at=self._members.indexes, unsure=list(self._members.unsure)
+        )
+        self.membership.changed()
+        self._fitness.look()
 
     def install_begins(self) -> None:
         """A snapshot is about to replace the log: no vote until it was refilled (S20)."""
@@ -486,6 +506,8 @@ class Node(Conversation):
                 self._identity_wake.set()
 
     async def _save_configs(self) -> None:
+        if self._members.unsure:
+            return  # without the file the next start looks through the whole log again
         await self._store.save_configs(
             [(index, self.log.term_of(index) or 0, config) for index, config in self._members.noted]
         )

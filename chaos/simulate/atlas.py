@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROT = ("rot", "rot-index", "misdirect", "lose-segment")
 """Damage that is repaired while the node runs."""
-ALONE = ("rot-index", "rot-votes", "misdirect", "lose-members")
+ALONE = ("rot-index", "rot-votes", "misdirect")
 """Damage that does not come to a store that is damaged already, nor other damage to it: two in one entry may
 be more than it can tell apart (docs/guarantees.md)."""
 

@@ -16,6 +16,7 @@ LINES: tuple[tuple[str, str], ...] = (
     ("health now=DISK_FULL", "a disk is full"),
     ("health now=FAULTY", "entries are faulty"),
     ("entries repaired peer=", "entries repaired by a peer"),
+    ("configurations are found at=", "members in doubt until a repair"),
 )
 """(part of a log line, mark)."""
 

@@ -133,6 +133,7 @@ TOLD_TO_STAND = "stood because the leader said so"
 REFILLED = "store refilled"
 TORN = "torn tail recovered"
 VOTES_LOST = "term and vote lost"
+IN_DOUBT = "members in doubt until a repair"
 MISDIRECTED = ("misdirected write in data", "misdirected write in index", "misdirected write in hardstate")
 RETIRED, INSTALLED, END_OF_INSTALL = "a log begins later", "a snapshot installed", "end during an install"
 STORED, LOST = "a send of unknown outcome is stored", "a send of unknown outcome is nowhere"
@@ -263,7 +264,7 @@ PROFILES: dict[str, Profile] = {
          CUT, ISOLATE),
         nodes=EITHER,
         spares=2,
-        marks=(FAULTY, REPAIRED, VOTES_LOST, ADDED),
+        marks=(FAULTY, REPAIRED, VOTES_LOST, ADDED, IN_DOUBT),
     ),
     # Without power loss: a durable entry whose write went astray, and whose index unit is not yet durable,
     # is taken for a torn tail then (docs/guarantees.md).

@@ -74,15 +74,19 @@ class RotFaults(MemberFaults):
         place = machine.durable_byte(fault.amount, fault.pick)
         if place is None or not self.atlas.allows(target, fault.kind):
             return False
-        if machine.fits_still(place, fault.pick % 8):
-            place += CHAIN_AT - KIND_AT
         self.atlas.damage(target, fault.kind)
-        start = place - place % self._stage.profile.segment
-        machine.rots(place, place + 1)
-        self._world.nodes[target].disk.flip(machine.segment_path(start), place - start, fault.pick % 8)
+        self._flip(machine, place, fault.pick % 8)
         if fault.pick % 3:
             self._restarted(fault, target)
         return True
+
+    def _flip(self, machine: Machine, place: int, bit: int) -> None:
+        """A bit of the byte at this offset of the log."""
+        if machine.fits_still(place, bit):
+            place += CHAIN_AT - KIND_AT
+        start = place - place % self._stage.profile.segment
+        machine.rots(place, place + 1)
+        self._world.nodes[machine.name].disk.flip(machine.segment_path(start), place - start, bit)
 
     def _rot_index(self, fault: Fault) -> bool:
         """A bit of an index unit is another; every second time the node is restarted."""
@@ -126,7 +130,8 @@ class RotFaults(MemberFaults):
         return True
 
     def _lose_members(self, fault: Fault) -> bool:
-        """The file that says where configurations are is gone; the node is restarted."""
+        """The file that says where configurations are is gone; every second time an entry is rotten, too, and
+        may be one. The node is restarted."""
         target = self._target(fault)
         if target is None:
             return False
@@ -135,8 +140,11 @@ class RotFaults(MemberFaults):
         if not there or not self.atlas.allows(target, fault.kind):
             return False
         self.atlas.damage(target, fault.kind)
+        place = machine.durable_byte(fault.amount, fault.pick)
         self._restarted(fault, target)
         self._world.nodes[target].disk.lose(f"{machine.node_dir}/{MEMBERS_FILE}")
+        if fault.pick % 2 and place is not None:
+            self._flip(machine, place, fault.pick % 8)
         return True
 
     def _misdirect(self, fault: Fault) -> bool:

@@ -28,6 +28,7 @@ from formats.entry import (
     MIN_BLANK_SIZE,
     CorruptEntry,
     EntryHeader,
+    Kind,
     chain_crc,
     unpack_header,
 )
@@ -47,10 +48,12 @@ class Unfitting(Exception):
 
 @dataclass
 class Examined:
-    """What is rotten in a range, and index units to be written (first index, bytes)."""
+    """What is rotten in a range, index units to be written (first index, bytes), and where configurations
+    are."""
 
     rotten: list[tuple[int, int]] = field(default_factory=list)
     units: list[tuple[int, bytes]] = field(default_factory=list)
+    configs: list[int] = field(default_factory=list)
 
 
 def examine_range(
@@ -63,10 +66,14 @@ def examine_range(
         unit = INDEX_UNIT.pack(MAGIC, header.pos, header.size, header.index, header.term)
         result.units.append((header.index, unit))
 
+    def note(header: EntryHeader) -> None:
+        if header.kind == Kind.CONFIG and first <= header.index:
+            result.configs.append(header.index)
+
     walker = Walker(segments, index, mark, power_lost=False)
     at = place_before(segments, index, first, origin)
     while at.index < last:
-        at = walker.run(at, last, _EVERYTHING, _ignore, misfit)
+        at = walker.run(at, last, _EVERYTHING, note, misfit)
         if at.index >= last:
             break
         met = walker.obstacle(at)
@@ -77,10 +84,6 @@ def examine_range(
             result.rotten.append((at.index + 1, min(met.place.index, last)))
         at = met.place
     return result
-
-
-def _ignore(header: EntryHeader) -> None:
-    """Kinds and batches do not matter here."""
 
 
 class MendableLog(ReadableLog):
@@ -152,6 +155,23 @@ class MendableLog(ReadableLog):
                 self.faulty.add(begin, end)
             if self.last_chain is None and self._last_index <= last and self._last_index not in self.faulty:
                 self.last_chain = await self._chain_of(self._last_index)
+
+    async def configs_among(self, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
+        """Which of these entries, all of them durable, are configurations, and which are rotten (noted)."""
+        async with self._io:
+            found: Examined = await self._env.workers.run(
+                Lane.DISK,
+                examine_range,
+                self._segments,
+                self._index,
+                self.first_place(),
+                self._durable_index,
+                first,
+                last,
+            )
+            for begin, end in found.rotten:
+                self.note_damage(begin, end, certain=True)
+            return found.configs, found.rotten
 
     async def _chain_of(self, index: int) -> int | None:
         """Chain value of a written entry, None unless the one before vouches for it."""

@@ -68,11 +68,12 @@ class BoundarySnapshots:
         """Entry `index` is applied, and the next one begins a segment at `pos`."""
         if self._catalog.has(pos) or index < self._log.first_index:
             return
-        if len(self._waiting) >= MAX_WAITING:
+        config = self._config_at(index)
+        if config is None or len(self._waiting) >= MAX_WAITING:
             self.skipped += 1
             return
         pieces = iter(self._host.snapshot())
-        self._waiting.append(_Taken(index, pos, self._config_at(index) or b"", pieces))
+        self._waiting.append(_Taken(index, pos, config, pieces))
         self._wake.set()
 
     async def run(self) -> None:

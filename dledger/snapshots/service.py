@@ -42,7 +42,7 @@ class Snapshots:
         config_at: Callable[[int], bytes | None],
         events: SnapshotEvents,
     ) -> None:
-        """`config_at`: the configuration in force at an index (S19)."""
+        """`config_at`: the configuration in force at an index (S19); None while that is in doubt."""
         node_dir = config.node_dir
         self._env = env
         self._log = log

@@ -202,4 +202,34 @@ def test_a_snapshot_carries_the_configuration_and_a_log_goes_on_from_it() -> Non
 
 def test_nothing_is_known_before_the_group_is_formed() -> None:
     found = Members(NodeConfig("g", "n0", {"n0": "h:1"}, "/store"))
-    assert found.state_at(5) is None and found.voters == ()
+    assert found.state_at(5) == b"" and found.voters == ()
+
+
+def test_what_cannot_be_read_may_be_a_newer_configuration() -> None:
+    found = group("n1")
+    four = THREE.addressed(ADDRESSES).with_learner("n3", "h:1", stays=False)
+    found.open(Identity("g", "n1", "b", 4096, "cluster", {"n0": "a", "n1": "b", "n2": "c"}), [(10, four)])
+    assert not found.doubtful(50)
+    found.unsure.add(5, 6)
+    assert not found.doubtful(50), "the one at 10 came later"
+    assert found.state_at(4) is not None and found.state_at(7) is None and found.state_at(10) is not None
+    found.cut(9)
+    assert found.doubtful(9) and found.state_at(9) is None
+    (told,) = found.doubts(9)
+    assert "5..6" in told
+    found.recall(6, four)
+    found.unsure.remove(5, 6)
+    assert found.current == four and found.index == 6 and not found.doubtful(9)
+    found.unsure.add(8, 9)
+    found.cut(8)
+    assert list(found.unsure) == [(8, 8)]
+    found.restore(8, found.state_at(7) or b"")
+    assert not found.unsure and found.current == four
+
+
+def test_a_node_does_not_take_itself_for_removed_while_it_is_in_doubt() -> None:
+    found = group("n2")
+    found.add(3, THREE.addressed(ADDRESSES).without("n2"))
+    assert found.removed(10)
+    found.unsure.add(5, 5)
+    assert not found.removed(10) and found.removed(4)

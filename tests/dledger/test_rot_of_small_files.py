@@ -22,6 +22,7 @@ from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.log.base import LogBase
+from dledger.members import Members
 from dledger.node import Node
 from formats.store_files import Identity, segment_name
 from runtime.env import production_env
@@ -40,6 +41,8 @@ class Story:
     configs: list[tuple[int, Configuration]]
     log: tuple[Any, ...]
     reason: str
+    unsure: list[tuple[int, int]]
+    """Entries that may be configurations."""
 
 
 class Store:
@@ -71,7 +74,9 @@ class Store:
             found = await node._store.open(node.log, node.snapshots)
             log = node.log
             where = (log.base, log.first_index, log.last_index, log.last_term, log.last_chain)
-            story = Story(found.identity, found.hard_state.loaded, found.configs, where, found.reason)
+            story = Story(
+                found.identity, found.hard_state.loaded, found.configs, where, found.reason, found.unsure
+            )
             await node._store.close(found.checkpoint, clean=False)
             await log.close()
             return story
@@ -109,7 +114,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, unused_tcp_ports: Callable[[
     return Store(config("n1"), tmp_path_factory.mktemp("copies"))
 
 
-REFUSED = ("begins", "identity", "members")
+REFUSED = ("begins", "identity")
 """A node that cannot read these does not guess."""
 
 
@@ -125,7 +130,7 @@ def test_a_flipped_bit_changes_nothing_or_is_told(store: Store, kind: str) -> No
         for place in range(0, size, max(1, size // FLIPS)):
             damage = partial(flip, name, place)
             if kind in REFUSED:
-                with pytest.raises(NodeFailed, match=r"begins cannot|identity|members") as told:
+                with pytest.raises(NodeFailed, match=r"begins cannot|identity") as told:
                     store.opened(damage)
                 assert told.value.exit_code == EXIT_STORE and "delete this node's store" in str(told.value)
             else:
@@ -161,8 +166,80 @@ def test_members_that_are_lost_are_looked_for_in_the_whole_log(store: Store) -> 
         first = sorted((root / "data").iterdir())[0]
         flip(f"data/{first.name}", 500, root)
 
-    with pytest.raises(NodeFailed, match=r"members is lost, and the log cannot stand in for it"):
-        store.opened(also_rot)
+    found = store.opened(also_rot)
+    assert found.unsure == [(whole.log[1], whole.log[1])] and found.configs == whole.configs
+    assert not (store.copy / store.node_dir / "members").exists(), "written when the rot is repaired"
+
+
+def test_what_the_founders_became_may_be_lost(store: Store) -> None:
+    """Without members and without the snapshot that its log begins at, what the founders became is lost."""
+
+    def damage(root: Path) -> None:
+        (root / "members").unlink()
+        for manifest in (root / "snapshots").glob("*/manifest"):
+            manifest.unlink()
+
+    found = store.opened(damage)
+    before = found.log[1] - 1
+    assert found.unsure == [(before, before)]
+    members = Members(store.config)
+    members.open(found.identity, [], None, found.unsure)
+    assert members.doubtful(found.log[2])
+    members.open(found.identity, found.configs, None, found.unsure)
+    assert not members.doubtful(found.log[2]), "the configuration behind it is newer"
+
+
+def test_a_group_whose_stores_all_lost_members_and_have_rot_heals_by_itself(
+    tmp_path: Path, unused_tcp_ports: Callable[[int], list[int]]
+) -> None:
+    """Repair needs no leader. What one of them cannot read is the configuration itself."""
+    group = Group(tmp_path, unused_tcp_ports(3))
+    founders = list(group.peers)
+
+    async def stop() -> None:
+        for name in list(group.tasks):
+            await group.stop(name)
+
+    async def scenario() -> None:
+        for name in founders:
+            group.start(name)
+        await group.append([b"x" * 100] * 50)
+        async with DLedgerClient(production_env("operator"), group.peers) as client:
+            await client.prefer(["n1"])
+        await group.append([b"y" * 100] * 50)
+        await group.agree(100)
+        node = group.nodes["n1"]
+        (config,) = node._members.indexes
+        wanted = node._members.current
+        places = {
+            name: group.nodes[name].log.locate(at)
+            for name, at in zip(founders, (config, 20, 90), strict=True)
+        }
+        await stop()
+        for name, (pos, size) in places.items():
+            root = Path(group.config(name).node_dir)
+            (root / "members").unlink()
+            flip(f"data/{segment_name(0)}", pos + size - 1, root)
+        for name in founders:
+            group.start(name)
+        await group.append([b"z"])
+        for name in founders:
+            node = group.nodes[name]
+            await group.until(lambda node=node: not node._members.unsure and not node.log.faulty)
+            assert node._members.current == wanted and node._members.indexes == [config]
+            assert node.status()["reasons"] == []
+            members = Path(group.config(name).node_dir) / "members"
+            await group.until(members.exists)
+        follower = next(node for node in group.nodes.values() if not node.serving)
+        follower._members.unsure.add(config + 1, config + 3)
+        follower._fitness.look()
+        assert not follower.elector.may_stand and "does not stand" in str(follower.status()["reasons"])
+        follower.repaired()
+        await group.until(lambda: not follower._members.unsure)
+        assert follower.elector.may_stand and follower._members.indexes == [config]
+        await stop()
+
+    asyncio.run(scenario())
 
 
 def nothing(_: Path) -> None:

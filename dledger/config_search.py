@@ -1,0 +1,123 @@
+"""Looks for configurations in the log where nothing says where they are, or a copy of one is missing.
+
+The file `members` says which entries of a log are configurations (safety.md S19). Where it is lost, damaged,
+or was never written, the log is read from end to end when the node starts. What is rotten then may be a
+configuration, so the node does not know for sure whose votes count: it follows, votes (whose vote counts is
+for the candidate to say) and repairs, but does not stand, until peers have repaired what is rotten. No leader
+is needed for that, so a group in which every node is in this state recovers, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from dledger.election.configuration import Configuration
+from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.log.faulty import FaultyEntries
+from dledger.log.reading import Rotten
+from dledger.log.store import LogStore
+from dledger.members import Members, decode_config, unreadable_config
+from formats.entry import HEADER_SIZE, Kind, unpack_header
+
+ENTRIES = 65536
+"""Looked at by one job."""
+
+
+class SearchEvents(Protocol):
+    """What the node does with the outcome."""
+
+    def configs_found(self) -> None:
+        """Some of `members.unsure` could be looked at."""
+
+
+async def search(log: LogStore, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """Indexes of the configurations among these entries, which are durable, and which entries are rotten."""
+    configs: list[int] = []
+    rotten: list[tuple[int, int]] = []
+    for begin in range(first, last + 1, ENTRIES):
+        found, bad = await log.configs_among(begin, min(last, begin + ENTRIES - 1))
+        configs += found
+        rotten += bad
+    return configs, rotten
+
+
+async def read_config(log: LogStore, index: int) -> Configuration | None:
+    """A configuration entry; None when it is none. Rotten; NodeFailed when it is of a newer program."""
+    entry, _ = await log.read_range(index, index)
+    if unpack_header(entry).kind != Kind.CONFIG:
+        return None
+    configuration = decode_config(memoryview(entry)[HEADER_SIZE:])
+    if configuration is None:
+        raise NodeFailed(unreadable_config(index), EXIT_STORE)
+    return configuration
+
+
+class ConfigSearch:
+    """One per node: looks at `members.unsure` again whenever entries were repaired."""
+
+    def __init__(
+        self,
+        log: LogStore,
+        members: Members,
+        base_config: Callable[[], tuple[int, bytes] | None],
+        events: SearchEvents,
+    ) -> None:
+        """`base_config`: the configuration where the log begins, and at which index, if a snapshot tells."""
+        self._log = log
+        self._members = members
+        self._base_config = base_config
+        self._events = events
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Entries were repaired, cut or retired, or the log was replaced."""
+        if self._members.unsure:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            found = False
+            while self._members.unsure and await self._look():
+                found = True
+            if found:
+                self._events.configs_found()
+
+    async def _look(self) -> bool:
+        """Look at what can be read; whether there may be more to look at now."""
+        log, unsure = self._log, self._members.unsure
+        settled = False
+        base = self._base_config()
+        if base is not None and unsure.within(0, base[0]) is not None:
+            self._members.restore(*base)  # retired, or the snapshot at the log's beginning is a new one
+            settled = True
+        for first, last in self._readable():
+            cuts = log.cuts
+            indexes, rotten = await search(log, first, last)
+            try:
+                found = [(index, await read_config(log, index)) for index in indexes]
+            except Rotten:
+                continue  # noted: repaired first
+            if log.cuts != cuts:
+                return True
+            for index, configuration in found:
+                if configuration is not None:
+                    self._members.recall(index, configuration)
+            unsure.remove(first, last)
+            for item in rotten:
+                unsure.add(*item)
+            settled = True
+        return settled
+
+    def _readable(self) -> FaultyEntries:
+        """What is to be looked at, and is neither rotten nor retired."""
+        readable = FaultyEntries()
+        for first, last in self._members.unsure:
+            readable.add(max(first, self._log.first_index), last)
+        for first, last in self._log.faulty:
+            readable.remove(first, last)
+        return readable
