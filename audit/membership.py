@@ -28,8 +28,8 @@ FOUNDERS_UNKNOWN = Members()
 
 
 def read_members(files: Files, directory: str, identity: Identity | None, committed: int) -> Members:
-    """As of index `committed`. OSError; CorruptFile when the file cannot be believed, on which a node does
-    not start either."""
+    """As of index `committed`; the founders where the file is missing (a node then looks for configurations
+    in its whole log). OSError; CorruptFile when the file cannot be believed."""
     if identity is None:
         return FOUNDERS_UNKNOWN
     newest = Members(-1, tuple(sorted(identity.members)))

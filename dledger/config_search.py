@@ -72,7 +72,7 @@ class ConfigSearch:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Entries were repaired, cut or retired, or the log was replaced."""
+        """Look again: entries were repaired, or may have been retired."""
         if self._members.unsure:
             self._wake.set()
 
@@ -88,36 +88,34 @@ class ConfigSearch:
                 self._events.configs_found()
 
     async def _look(self) -> bool:
-        """Look at what can be read; whether there may be more to look at now."""
+        """Look at what can be read; whether something is known now that was not, so that more may be."""
         log, unsure = self._log, self._members.unsure
-        settled = False
+        before = list(unsure)
         base = self._base_config()
         if base is not None and unsure.within(0, base[0]) is not None:
             self._members.restore(*base)  # retired, or the snapshot at the log's beginning is a new one
-            settled = True
         for first, last in self._readable():
-            cuts = log.cuts
+            seen = log.cuts, log.first_index
             indexes, rotten = await search(log, first, last)
             try:
                 found = [(index, await read_config(log, index)) for index in indexes]
             except Rotten:
                 continue  # noted: repaired first
-            if log.cuts != cuts:
-                return True
+            if seen != (log.cuts, log.first_index):
+                return True  # entries are gone: to be judged anew
             for index, configuration in found:
                 if configuration is not None:
                     self._members.recall(index, configuration)
             unsure.remove(first, last)
-            for item in rotten:
-                unsure.add(*item)
-            settled = True
-        return settled
+            for begin, end in rotten:
+                unsure.add(max(begin, first), min(end, last))
+        return list(unsure) != before
 
     def _readable(self) -> FaultyEntries:
         """What is to be looked at, and is neither rotten nor retired."""
         readable = FaultyEntries()
         for first, last in self._members.unsure:
-            readable.add(max(first, self._log.first_index), last)
+            readable.add(max(first, self._log.first_index), min(last, self._log.durable_mark))
         for first, last in self._log.faulty:
             readable.remove(first, last)
         return readable

@@ -1,11 +1,11 @@
 """Whether this node is fit to lead: rot, a full disk, a disk that does not answer (feature R11).
 
-A sick node votes, but does not stand. A sick leader hands over to a voter that is healthy and up to date,
-if there is one; it does not try again at once, so that leadership does not bounce. A leader that can
-acknowledge nothing steps down when that does not work: its disk has stalled, or an entry that is not
-committed is rotten here and nobody can repair it, so that nothing behind it can be sent. If all are full
-somebody must lead all the same, so that what is stored can be read: a node that has seen no leader for long
-stands although it is full.
+A sick node, or one that may not know the members (S19), votes, but does not stand. A sick leader hands over
+to a voter that is healthy and up to date, if there is one; it does not try again at once, so that leadership
+does not bounce. A leader that can acknowledge nothing steps down when that does not work: its disk has
+stalled, or an entry that is not committed is rotten here and nobody can repair it, so that nothing behind it
+can be sent. If all are full somebody must lead all the same, so that what is stored can be read: a node that
+has seen no leader for long stands although it is full.
 
 Everything gets better by itself: when entries are repaired, when room returns, when the disk answers.
 """
@@ -60,6 +60,7 @@ class Fitness:
         replicator: Replicator,
         events: FitnessEvents,
         not_yet: Callable[[float], bool],
+        in_doubt: Callable[[], bool],
     ) -> None:
         self.flags = Health.GOOD
         self.used_ratio = 0.0
@@ -71,6 +72,7 @@ class Fitness:
         self._replicator = replicator
         self._events = events
         self._not_yet = not_yet
+        self._in_doubt = in_doubt
         self._above_limit = False
         self._faulty_since = 0.0
         self._leaderless_since = 0.0
@@ -115,7 +117,7 @@ class Fitness:
         now = asyncio.get_running_loop().time()
         log, elector = self._log, self._events.elector
         flags = Health.GOOD
-        if log.faulty:
+        if log.faulty or self._in_doubt():
             flags |= Health.FAULTY
         if self._above_limit or (log.short_of_space and log.pool.ready == 0):
             flags |= Health.DISK_FULL
@@ -183,7 +185,7 @@ class Fitness:
 
     def reasons(self) -> Iterator[str]:
         """What is wrong, for /health."""
-        if self.flags & Health.FAULTY:
+        if self._log.faulty:
             ranges = ", ".join(f"{first}..{last}" for first, last in self._log.faulty)
             yield f"entries {ranges[:200]} are rotten and wait for repair from a peer"
         if self.flags & Health.DISK_FULL:

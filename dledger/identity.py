@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from dledger.config import NodeConfig
@@ -84,7 +85,9 @@ class StoreFiles:
         self._checkpoint: File | None = None
         self._hard_state: HardStateFile | None = None
         self._saved_checkpoint = Checkpoint()
-        self._saved_configs: list[tuple[int, int, Configuration]] | None = None
+        self._saved_configs: dict[str, object] = {}
+        self._members_told = False
+        """The file `members` is there, or was not needed yet."""
         self._saving_configs = asyncio.Lock()
         self._poisoned = False
         self._refill = ""
@@ -251,15 +254,27 @@ class StoreFiles:
     ) -> tuple[list[tuple[int, Configuration]], list[tuple[int, int]]]:
         """(index, configuration) ascending; entries that cannot be read, and may be configurations."""
         noted = await self._noted_configs()
-        unsure: list[tuple[int, int]] = []
-        if noted is None and not new:
-            # Nothing says where they are. Founders that were replaced long ago must not count again.
+        self._members_told = noted is not None or new
+        rotten: list[tuple[int, int]] = []
+        if not self._members_told:
+            # Founders that were replaced long ago must not count again.
             self._env.log.warning("looking for configurations in the whole log", without=MEMBERS_FILE)
-            scanned, unsure = await search(log, log.first_index, log.last_index)
+            scanned, rotten = await search(log, log.first_index, log.last_index)
             if log.begin_pos > 0 and snapshots.base_config() is None:
-                unsure.append((log.first_index - 1, log.first_index - 1))
+                rotten.append((log.first_index - 1, log.first_index - 1))
+        entries, unsure = await self._believed_configs(log, scanned, noted or {})
+        unsure += rotten
+        if noted is None:
+            await self._save_now([(i, log.term_of(i) or 0, config) for i, config in entries], unsure)
+        return entries, unsure
+
+    async def _believed_configs(
+        self, log: LogStore, places: list[int], noted: Mapping[int, tuple[int, bytes]]
+    ) -> tuple[list[tuple[int, Configuration]], list[tuple[int, int]]]:
+        """Those at `places` and `noted` as index -> (term, copy); and which of them cannot be read."""
         entries: list[tuple[int, Configuration]] = []
-        for index, (term, copy) in sorted((dict.fromkeys(scanned, _NO_COPY) | (noted or {})).items()):
+        unsure: list[tuple[int, int]] = []
+        for index, (term, copy) in sorted((dict.fromkeys(places, _NO_COPY) | dict(noted)).items()):
             if index < log.first_index and not log.base.known:
                 # The snapshot at the log's beginning, which should tell, is lost: the last one before counts.
                 before = decode_configuration(copy)
@@ -273,13 +288,13 @@ class StoreFiles:
                 unsure.append((index, index))
             if configuration is not None:
                 entries.append((index, configuration))
-        if noted is None and not unsure:
-            await self._save_now([(index, log.term_of(index) or 0, config) for index, config in entries])
         return entries, unsure
 
-    async def _save_now(self, entries: list[tuple[int, int, Configuration]]) -> None:
+    async def _save_now(
+        self, entries: list[tuple[int, int, Configuration]], unsure: list[tuple[int, int]]
+    ) -> None:
         try:
-            await self.save_configs(entries)
+            await self.save_configs(entries, unsure)
         except OSError as error:  # by `publish`, when the disk is full; the node tries again later
             self._env.log.warning("disk full: members not saved", error=error)
 
@@ -305,19 +320,26 @@ class StoreFiles:
         """Replace the identity file."""
         await self._publish(IDENTITY_FILE, encode_json(identity))
 
-    async def save_configs(self, entries: list[tuple[int, int, Configuration]]) -> None:
+    async def save_configs(
+        self, entries: list[tuple[int, int, Configuration]], unsure: Iterable[tuple[int, int]]
+    ) -> None:
         """Remember where the configuration entries are, of which term, and a copy of each: a rotten one, or a
         rotten snapshot, must not keep a node from knowing whose votes count.
 
+        `unsure`: entries that cannot be read, and may be configurations. They are remembered where the file
+        named them; where there was none, none is written, and the next start looks through the log again.
         OSError (ENOSPC) when the disk is full: to be tried again.
         """
+        ranges = list(unsure)
+        if ranges and not self._members_told:
+            return
+        lost = [index for first, last in ranges for index in range(first, last + 1)]
         async with self._saving_configs:
-            if entries == self._saved_configs:
-                return
             copies = [(index, term, encode_configuration(config).hex()) for index, term, config in entries]
-            value = {"copies": copies, "indexes": [index for index, _, _ in entries]}
-            await self._publish(MEMBERS_FILE, encode_json(value))
-            self._saved_configs = entries
+            value = {"copies": copies, "indexes": sorted([*lost, *(index for index, _, _ in entries)])}
+            if value != self._saved_configs:
+                await self._publish(MEMBERS_FILE, encode_json(value))
+                self._saved_configs, self._members_told = value, True
 
     async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Overwrite the checkpoint if it changed: a hint, not fsynced; a full disk only delays it."""

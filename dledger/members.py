@@ -71,8 +71,16 @@ class Members:
         if base is not None:
             self.restore(*base)
 
+    def replaced(self, index: int, state: bytes) -> None:
+        """A snapshot that is true at `index` took the place of the log: nothing that the log held counts."""
+        self._base = None
+        self._entries = []
+        self.unsure = FaultyEntries()
+        if state:
+            self.restore(index, state)
+
     def restore(self, index: int, state: bytes) -> None:
-        """A snapshot that is true at `index` was installed: `state` is what `state_at(index)` gave there."""
+        """The log begins at a snapshot that is true at `index`; `state`: what `state_at(index)` gave."""
         configuration = decode_configuration(state)
         if configuration is None:
             raise ValueError("the snapshot's configuration cannot be read")
@@ -160,7 +168,10 @@ class Members:
         """What is in doubt, for /health."""
         if self.doubtful(last_index):
             ranges = ", ".join(f"{first}..{last}" for first, last in self.unsure)
-            yield f"does not stand: entries {ranges[:200]}, which cannot be read, may say who the members are"
+            yield (
+                f"does not stand: entries {ranges[:200]}, which cannot be read, may say who the members are; "
+                "those in dLegerPeers are asked for them"
+            )
 
     def _known(self) -> list[tuple[int, Configuration]]:
         return [self._base or (-1, self._founders), *self._entries]
@@ -176,8 +187,8 @@ class Members:
         for place, (index, configuration) in enumerate(known):
             if place + 1 < len(known) and known[place + 1][0] <= commit_index:
                 continue
-            if index < 0:
-                named.update(static)
+            if index < 0 or self.unsure:
+                named.update(static)  # in doubt whoever may help to read what is rotten
             for node, member in sorted(configuration.members.items()):
                 address = member.address or static.get(node, "")
                 if address:

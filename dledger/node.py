@@ -137,7 +137,15 @@ class Node(Conversation):
             self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s
         )
         self._fitness = Fitness(
-            env, config, self.log, self._watch, self._leadership, self._replicator, self, self._not_yet
+            env,
+            config,
+            self.log,
+            self._watch,
+            self._leadership,
+            self._replicator,
+            self,
+            self._reconsider,
+            self._in_doubt,
         )
         self._search = ConfigSearch(self.log, self._members, self.snapshots.base_config, self)
         self._lost_power = False
@@ -277,6 +285,7 @@ class Node(Conversation):
         while True:
             await asyncio.sleep(self.config.checkpoint_interval_s)
             await self.log.keep_index()
+            self._search.wake()
             await self._store.save_checkpoint(
                 Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
             )
@@ -387,14 +396,13 @@ class Node(Conversation):
         self.reasons.clear()
         self._identity_wake.set()
 
-    def _not_yet(self, now: float) -> bool:
-        """Whether this node must leave standing to others: it does not know whose votes count (S19), or power
-        was lost (S9)."""
-        return self._reconsider(now) or self._members.doubtful(self.log.last_index)
+    def _in_doubt(self) -> bool:
+        """Whether this node may not know who the members are (S19)."""
+        return self._members.doubtful(self.log.last_index)
 
     def _reconsider(self, now: float) -> bool:
         """After a loss of power under ASYNC_FLUSH (S9): must this node leave standing to others?"""
-        if self._lost_power:
+        if self._lost_power and not self._in_doubt():
             own = (self.log.last_term, self.log.last_index)
             verdict = judge(self.config.self_id, own, self.membership.voters, self._peers.hellos)
             if verdict is not Verdict.WAIT:
@@ -443,7 +451,6 @@ class Node(Conversation):
         """Entries above `last_index` are gone."""
         self.membership.cut(last_index)
         self._fitness.look()  # what may be a configuration may count again
-        self._search.wake()
 
     def configs_found(self) -> None:
         """Some of what may be configurations could be looked at."""
@@ -463,9 +470,9 @@ class Node(Conversation):
         self.commit_index = max(self.commit_index, manifest.index)  # first: never less than what is applied
         self.applier.restored(manifest.index)
         self._replicator.installed(leader, manifest.index)
-        if manifest.config:
-            self._members.restore(manifest.index, manifest.config)
+        self._members.replaced(manifest.index, manifest.config)
         self.membership.changed()
+        self._fitness.look()
 
     def wall_ms(self) -> int:
         """Time of day for records, in ms."""
@@ -506,11 +513,8 @@ class Node(Conversation):
                 self._identity_wake.set()
 
     async def _save_configs(self) -> None:
-        if self._members.unsure:
-            return  # without the file the next start looks through the whole log again
-        await self._store.save_configs(
-            [(index, self.log.term_of(index) or 0, config) for index, config in self._members.noted]
-        )
+        noted = [(index, self.log.term_of(index) or 0, config) for index, config in self._members.noted]
+        await self._store.save_configs(noted, self._members.unsure)
 
     async def _become(self, identity: Identity) -> None:
         await self._store.save_identity(identity)

@@ -33,6 +33,8 @@ class FaultyEntries:
 
     def within(self, first: int, last: int) -> int | None:
         """The first faulty index of `first..last`, None when there is none."""
+        if last < first:
+            return None
         place = bisect_right(self._ranges, first, key=lambda item: item[0]) - 1
         if place >= 0 and self._ranges[place][1] >= first:
             return first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 
 import node_group
 import pytest
@@ -78,10 +79,12 @@ def test_the_log_does_not_run_away_from_the_note_of_its_members(monkeypatch: pyt
     full = True
     save = StoreFiles.save_configs
 
-    async def no_room(files: StoreFiles, entries: list[tuple[int, int, Configuration]]) -> None:
+    async def no_room(
+        files: StoreFiles, entries: list[tuple[int, int, Configuration]], unsure: Iterable[tuple[int, int]]
+    ) -> None:
         if full and files._dir.endswith(victim):
             raise OSError(errno.ENOSPC, "no space left on device")
-        await save(files, entries)
+        await save(files, entries, unsure)
 
     with World(2) as world:
         group = small_group(world)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.config import NodeConfig
+from dledger.config_search import ConfigSearch, SearchEvents
 from dledger.election.configuration import (
     Configuration,
     ConfigurationRefused,
@@ -19,6 +23,8 @@ from dledger.election.configuration import (
     single_step,
 )
 from dledger.election.membership import Hello
+from dledger.log.faulty import FaultyEntries
+from dledger.log.store import LogStore
 from dledger.members import Members
 from formats.store_files import Identity
 
@@ -225,6 +231,44 @@ def test_what_cannot_be_read_may_be_a_newer_configuration() -> None:
     assert list(found.unsure) == [(8, 8)]
     found.restore(8, found.state_at(7) or b"")
     assert not found.unsure and found.current == four
+
+
+def test_an_installed_snapshot_leaves_nothing_of_the_log_before() -> None:
+    """Also not what a deposed leader had appended behind the snapshot's index, and nobody cut."""
+    found = group("n1")
+    four = THREE.addressed(ADDRESSES).with_learner("n3", "h:1", stays=False)
+    found.open(Identity("g", "n1", "b", 4096, "cluster", {"n0": "a"}), [(150, four)], None, [(160, 170)])
+    found.replaced(120, encode_configuration(THREE))
+    assert found.current == THREE and found.index == 120 and found.indexes == []
+    assert not found.unsure and not found.doubtful(200)
+
+
+def test_what_lies_behind_an_index_casts_no_doubt_on_it() -> None:
+    found = group("n1")
+    found.add(10, THREE)
+    found.unsure.add(11, 11)
+    assert found.state_at(10) is not None and found.state_at(11) is None
+
+
+class _Log:
+    """Whose `configs_among` is overtaken by retention, or by a cut."""
+
+    def __init__(self, overtaken: str) -> None:
+        self.first_index, self.durable_mark, self.cuts, self.faulty = 0, 100, 0, FaultyEntries()
+        self.overtaken = overtaken
+
+    async def configs_among(self, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
+        setattr(self, self.overtaken, 50)
+        return [], []
+
+
+@pytest.mark.parametrize("overtaken", ["first_index", "cuts"])
+def test_what_was_retired_or_cut_while_it_was_looked_for_is_still_in_doubt(overtaken: str) -> None:
+    found = group("n1")
+    found.unsure.add(20, 30)
+    search = ConfigSearch(cast("LogStore", _Log(overtaken)), found, lambda: None, cast("SearchEvents", None))
+    assert asyncio.run(search._look())
+    assert list(found.unsure) == [(20, 30)]
 
 
 def test_a_node_does_not_take_itself_for_removed_while_it_is_in_doubt() -> None:

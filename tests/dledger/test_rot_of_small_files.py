@@ -21,10 +21,12 @@ from dledger.client import DLedgerClient
 from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration
 from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.identity import StoreFiles
 from dledger.log.base import LogBase
 from dledger.members import Members
 from dledger.node import Node
-from formats.store_files import Identity, segment_name
+from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
+from formats.store_files import Identity, decode_json, encode_json, segment_name
 from runtime.env import production_env
 
 SEGMENT = 64 * 1024
@@ -53,6 +55,7 @@ class Store:
         self.good = work / "good"
         self.copy = work / "copy"
         shutil.copytree(config.store_dir, self.good)
+        self.index_size = config.index_units_per_file * INDEX_UNIT_SIZE
         self.node_dir = Path(config.node_dir).relative_to(config.store_dir)
 
     def files(self) -> list[str]:
@@ -60,6 +63,13 @@ class Store:
         root = self.good / self.node_dir
         found = (path.relative_to(root) for path in sorted(root.rglob("*")) if path.is_file())
         return [str(path) for path in found if path.parts[0] not in ("data", "index", "pool")]
+
+    def place_of(self, index: int) -> tuple[int, int]:
+        """(pos, size) of an entry."""
+        name = segment_name(index * INDEX_UNIT_SIZE // self.index_size * self.index_size)
+        data = (self.good / self.node_dir / "index" / name).read_bytes()
+        unit = INDEX_UNIT.unpack_from(data, index * INDEX_UNIT_SIZE % self.index_size)
+        return unit[1], unit[2]
 
     def opened(self, damage: Callable[[Path], object]) -> Story:
         shutil.rmtree(self.copy, ignore_errors=True)
@@ -169,6 +179,29 @@ def test_members_that_are_lost_are_looked_for_in_the_whole_log(store: Store) -> 
     found = store.opened(also_rot)
     assert found.unsure == [(whole.log[1], whole.log[1])] and found.configs == whole.configs
     assert not (store.copy / store.node_dir / "members").exists(), "written when the rot is repaired"
+
+
+def test_a_configuration_of_which_an_older_program_kept_no_copy_is_waited_for(store: Store) -> None:
+    """It is rotten; the file goes on to name it, so that it is not forgotten when the log goes on."""
+    whole = store.opened(nothing)
+    ((index, _),) = whole.configs
+    pos, size = store.place_of(index)
+
+    def damage(root: Path) -> None:
+        (root / "members").write_bytes(encode_json({"indexes": [index]}))
+        start = pos - pos % SEGMENT
+        flip(f"data/{segment_name(start)}", pos + size - 1 - start, root)
+
+    found = store.opened(damage)
+    assert found.unsure == [(index, index)] and found.configs == []
+    files = StoreFiles(production_env("n1"), replace(store.config, store_dir=str(store.copy)))
+    files._members_told = True
+    ((_, config),) = whole.configs
+    asyncio.run(files.save_configs([(index + 5, 1, config)], found.unsure))
+    assert decode_json((store.copy / store.node_dir / "members").read_bytes())["indexes"] == [
+        index,
+        index + 5,
+    ]
 
 
 def test_what_the_founders_became_may_be_lost(store: Store) -> None:
