@@ -38,7 +38,6 @@ from formats.store_files import (
     HARD_STATE_FILE,
     IDENTITY_FILE,
     INDEX_DIR,
-    MEMBERS_FILE,
     SLOT_SIZE,
     SNAPSHOTS_DIR,
     Checkpoint,
@@ -241,7 +240,8 @@ class _Copy:
             self.written.append(f"{target}/{name}")
 
     def small_files(self, log: Walk) -> None:
-        """Identity of a newcomer, a term without a vote, where the configurations are, the checkpoint."""
+        """Identity of a newcomer, a term without a vote, the checkpoint. Not `members`: the first start looks
+        for configurations in the log."""
         state = read_hard_state(self._files, self._source)
         term = max(state[1].term if state else 0, log.last_term, 0)
         slots = encode_slot(2, HardState(term, None)) + encode_slot(1, HardState(term, None))
@@ -250,7 +250,6 @@ class _Copy:
         for name, data in (
             *(begins if log.begin_pos > 0 else ()),
             (HARD_STATE_FILE, slots[: 2 * SLOT_SIZE]),
-            (MEMBERS_FILE, encode_json({"indexes": list(log.configs)})),
             (CHECKPOINT_FILE, encode_checkpoint(checkpoint)),
             (IDENTITY_FILE, encode_json(self.identity)),
         ):

@@ -29,7 +29,7 @@ class SearchEvents(Protocol):
     """What the node does with the outcome."""
 
     def configs_found(self) -> None:
-        """Some of `members.unsure` could be looked at."""
+        """The configuration in force, or what is in doubt, may be another: nobody else has run since."""
 
 
 async def search(log: LogStore, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
@@ -81,11 +81,8 @@ class ConfigSearch:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            found = False
             while self._members.unsure and await self._look():
-                found = True
-            if found:
-                self._events.configs_found()
+                pass
 
     async def _look(self) -> bool:
         """Look at what can be read; whether something is known now that was not, so that more may be."""
@@ -94,21 +91,25 @@ class ConfigSearch:
         base = self._base_config()
         if base is not None and unsure.within(0, base[0]) is not None:
             self._members.restore(*base)  # retired, or the snapshot at the log's beginning is a new one
+            self._events.configs_found()
         for first, last in self._readable():
             seen = log.cuts, log.first_index
             indexes, rotten = await search(log, first, last)
             try:
                 found = [(index, await read_config(log, index)) for index in indexes]
             except Rotten:
-                continue  # noted: repaired first
+                found = None  # noted: repaired first
             if seen != (log.cuts, log.first_index):
                 return True  # entries are gone: to be judged anew
+            if found is None:
+                continue
             for index, configuration in found:
                 if configuration is not None:
                     self._members.recall(index, configuration)
             unsure.remove(first, last)
             for begin, end in rotten:
                 unsure.add(max(begin, first), min(end, last))
+            self._events.configs_found()
         return list(unsure) != before
 
     def _readable(self) -> FaultyEntries:

@@ -299,8 +299,11 @@ class StoreFiles:
             self._env.log.warning("disk full: members not saved", error=error)
 
     async def _noted_configs(self) -> dict[int, tuple[int, bytes]] | None:
-        """Index -> (term, copy) of the configuration entries; `_NO_COPY` in files of older versions. None
-        without a file that can be read."""
+        """Index -> (term, copy) of the configuration entries; `_NO_COPY` of those that could not be read.
+
+        None without a file that can be read, or with one of an older program, which kept no copies: where the
+        log begins later it tells too little.
+        """
         data = await self._env.workers.run(Lane.DISK, self._read, MEMBERS_FILE)
         if data is None:
             return None
@@ -310,8 +313,10 @@ class StoreFiles:
             self._env.log.error("who the members are cannot be read", file=MEMBERS_FILE, error=error)
             return None
         try:
+            if "copies" not in value:
+                return None
             noted = {int(index): _NO_COPY for index in value.get("indexes", [])}  # type: ignore[attr-defined]
-            copies = value.get("copies", [])
+            copies = value["copies"]
             return noted | {int(i): (int(term), bytes.fromhex(copy)) for i, term, copy in copies}  # type: ignore[attr-defined]
         except (TypeError, ValueError) as error:
             raise NodeFailed(damaged(f"{self._dir}/{MEMBERS_FILE}", error), EXIT_STORE) from error

@@ -158,11 +158,12 @@ class Members:
         self._entries.append((index, configuration))
 
     def cut(self, last_index: int) -> bool:
-        """Entries above `last_index` are gone; True when the configuration changed by that."""
-        before = len(self._entries)
+        """Entries above `last_index` are gone; True when the configuration, or what is in doubt, changed by
+        that."""
+        before = len(self._entries), self.unsure.count
         self._entries = [entry for entry in self._entries if entry[0] <= last_index]
         self.unsure.truncate(last_index + 1)
-        return len(self._entries) != before
+        return (len(self._entries), self.unsure.count) != before
 
     def doubts(self, last_index: int) -> Iterator[str]:
         """What is in doubt, for /health."""

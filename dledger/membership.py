@@ -124,7 +124,9 @@ class Membership:
 
     def committed(self, before: int, index: int) -> None:
         """The commit index moved from `before` to `index`."""
-        if any(before < entry <= index for entry in self._members.indexes[-2:]):
+        members = self._members
+        entries = members.indexes[-2:]
+        if any(before < entry <= index for entry in entries) or members.unsure.within(before + 1, index):
             self.connect()
             self._events.members_changed()
 

@@ -8,7 +8,7 @@ by the durable mark (the last index unit, S4).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from dledger.log.base import LogBase
@@ -23,7 +23,6 @@ from formats.entry import (
     CorruptEntry,
     EntryHeader,
     IndexUnit,
-    Kind,
     check_entry,
     is_blank,
 )
@@ -73,8 +72,6 @@ class Walk:
     last_term: int = -1
     last_chain: int = 0
     end_pos: int = 0
-    configs: list[int] = field(default_factory=list)
-    """Indexes of configuration entries."""
     stopped_by: str = ""
     """What was found behind the last entry, when it was neither blank nor the wanted end."""
     covered: bool = False
@@ -259,7 +256,6 @@ class _Walker:
         self._term = -1
         self._chain: int | None = None
         self._begun = False
-        self._held_configs: list[int] = []
 
     def begin_behind(self, base: LogBase) -> None:
         """The first entry continues this."""
@@ -327,15 +323,11 @@ class _Walker:
         if self.result.last_index < 0 and self._term < 0:
             self.result.first_index = header.index
         self._index, self._term, self._chain = header.index, header.term, header.chain_crc
-        if header.kind == Kind.CONFIG:
-            self._held_configs.append(header.index)
         if header.batch_remaining == 0:
             result = self.result
             result.last_index, result.last_term = header.index, header.term
             result.last_chain, result.end_pos = header.chain_crc, header.pos + header.size
             result.covered = bool(header.channel & COVERED)
-            result.configs += self._held_configs
-            self._held_configs.clear()
 
 
 _MORE = "more"

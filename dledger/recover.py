@@ -270,12 +270,11 @@ class _Forced:
         await self._remove_segments_behind()
         config = await self._append_config(term)
         await self._clear_units()
-        await self._publish(MEMBERS_FILE, encode_json({"indexes": [*self._log.configs, config]}))
         checkpoint = Checkpoint(config, min(self._committed, self._log.last_index))
         await self._publish(CHECKPOINT_FILE, encode_checkpoint(checkpoint))
         await self._save_term(term)
-        for marker in MARKERS:
-            await run(Lane.DISK, files.unlink, f"{self._dir}/{marker}")
+        for name in (*MARKERS, MEMBERS_FILE):  # the next start looks for configurations in the log
+            await run(Lane.DISK, files.unlink, f"{self._dir}/{name}")
         await run(Lane.DISK, files.sync_dir, self._dir)
         await self._publish(IDENTITY_FILE, encode_json(self._identity))
 

@@ -271,6 +271,37 @@ def test_what_was_retired_or_cut_while_it_was_looked_for_is_still_in_doubt(overt
     assert list(found.unsure) == [(20, 30)]
 
 
+def test_the_elector_knows_of_a_configuration_before_doubt_ends_for_anybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next piece is read while timers run: who stands then must count by what was found."""
+    found = group("n1")
+    found.unsure.add(5, 5)
+    found.unsure.add(50, 60)
+    five = THREE.addressed(ADDRESSES).with_learner("n3", "h:1", stays=False)
+    told: list[Configuration] = []
+
+    class Log(_Log):
+        async def configs_among(self, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
+            assert found.doubtful(100) or (told and told[-1] == found.current)
+            return ([55] if first == 50 else []), []
+
+    class Events:
+        def configs_found(self) -> None:
+            told.append(found.current)
+
+    async def read(log: LogStore, index: int) -> Configuration:
+        return five
+
+    monkeypatch.setattr("dledger.config_search.read_config", read)
+    log = Log("cuts")
+    log.faulty.add(5, 5)
+    search = ConfigSearch(cast("LogStore", log), found, lambda: None, Events())
+    assert asyncio.run(search._look()) and told == [five] and not found.doubtful(100)
+    log.faulty.remove(5, 5)
+    assert asyncio.run(search._look()) and not found.unsure and len(told) == 2
+
+
 def test_a_node_does_not_take_itself_for_removed_while_it_is_in_doubt() -> None:
     found = group("n2")
     found.add(3, THREE.addressed(ADDRESSES).without("n2"))

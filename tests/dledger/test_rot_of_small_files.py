@@ -181,14 +181,14 @@ def test_members_that_are_lost_are_looked_for_in_the_whole_log(store: Store) -> 
     assert not (store.copy / store.node_dir / "members").exists(), "written when the rot is repaired"
 
 
-def test_a_configuration_of_which_an_older_program_kept_no_copy_is_waited_for(store: Store) -> None:
+def test_a_configuration_of_which_there_is_no_copy_is_waited_for(store: Store) -> None:
     """It is rotten; the file goes on to name it, so that it is not forgotten when the log goes on."""
     whole = store.opened(nothing)
     ((index, _),) = whole.configs
     pos, size = store.place_of(index)
 
     def damage(root: Path) -> None:
-        (root / "members").write_bytes(encode_json({"indexes": [index]}))
+        (root / "members").write_bytes(encode_json({"copies": [], "indexes": [index]}))
         start = pos - pos % SEGMENT
         flip(f"data/{segment_name(start)}", pos + size - 1 - start, root)
 
@@ -202,6 +202,12 @@ def test_a_configuration_of_which_an_older_program_kept_no_copy_is_waited_for(st
         index,
         index + 5,
     ]
+
+
+def test_a_file_of_an_older_program_that_kept_no_copies_counts_as_lost(store: Store) -> None:
+    whole = store.opened(nothing)
+    assert store.opened(lambda root: (root / "members").write_bytes(encode_json({"indexes": []}))) == whole
+    assert decode_json((store.copy / store.node_dir / "members").read_bytes())["copies"] != []
 
 
 def test_what_the_founders_became_may_be_lost(store: Store) -> None:
