@@ -178,7 +178,13 @@ class Probe(HostEvents):
         return done
 
     def guarded(self, check: Callable[..., object], *arguments: Any) -> None:
-        """Have something checked: what it raises ends the run."""
+        """Have something checked: what it raises ends the run.
+
+        Not in the rest of a turn in which the process ended: nobody hears of it, and what counted as durable
+        under ASYNC_FLUSH went with the power.
+        """
+        if not self.machine.running:
+            return
         # A violation ends the run, but by the world: the node must not handle it.
         try:
             check(*arguments)

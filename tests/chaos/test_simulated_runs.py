@@ -57,6 +57,12 @@ def test_one_seed_violates_nothing(profile: str) -> None:
     assert all(outcome.checks.get(name, 0) for name in ("log matching", "committed is durable on a quorum"))
 
 
+def test_what_a_node_does_after_its_power_went_is_not_judged() -> None:
+    """A false alarm of the long run: the leader's power was cut by the first effect of a commit, and the rest
+    of its turn was judged by what its disk had left of what it had written under ASYNC_FLUSH."""
+    assert not run_plan(draw_plan(261132379, "async-flush")).violation
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("profile", tuple(PROFILES))
 def test_many_seeds_of_each_profile_violate_nothing(profile: str) -> None:
