@@ -264,8 +264,6 @@ class StoreFiles:
                 rotten.append((log.first_index - 1, log.first_index - 1))
         entries, unsure = await self._believed_configs(log, scanned, noted or {})
         unsure += rotten
-        if noted is None:
-            await self._save_now([(i, log.term_of(i) or 0, config) for i, config in entries], unsure)
         return entries, unsure
 
     async def _believed_configs(
@@ -289,14 +287,6 @@ class StoreFiles:
             if configuration is not None:
                 entries.append((index, configuration))
         return entries, unsure
-
-    async def _save_now(
-        self, entries: list[tuple[int, int, Configuration]], unsure: list[tuple[int, int]]
-    ) -> None:
-        try:
-            await self.save_configs(entries, unsure)
-        except OSError as error:  # by `publish`, when the disk is full; the node tries again later
-            self._env.log.warning("disk full: members not saved", error=error)
 
     async def _noted_configs(self) -> dict[int, tuple[int, bytes]] | None:
         """Index -> (term, copy) of the configuration entries; `_NO_COPY` of those that could not be read.

@@ -18,6 +18,7 @@ from dledger.snapshots.catalog import SnapshotCatalog
 from dledger.snapshots.receiver import InstallEvents, InstallReceiver
 from dledger.snapshots.retainer import Retainer, RetentionEvents
 from dledger.snapshots.sender import InstallSender
+from formats.snapshot import Manifest
 from formats.store_files import CorruptFile
 from runtime import Env
 
@@ -80,7 +81,7 @@ class Snapshots:
         """After `Host.open`: give it what its log does not reach back to. The index that it holds then."""
         log, catalog = self._log, self.catalog
         for manifest in catalog.manifests:
-            if manifest.index > log.last_index or log.term_of(manifest.index) not in (manifest.term, None):
+            if not self._fits(manifest):
                 # Published for an install that did not come to pass, or ahead of a log that lost its tail.
                 self._env.log.warning("snapshot does not fit the log: removed", index=manifest.index)
                 await catalog.discard(manifest)
@@ -112,10 +113,17 @@ class Snapshots:
 
     def base_config(self) -> tuple[int, bytes] | None:
         """The configuration where the log begins, and at which index, if a snapshot tells (S19)."""
-        manifest = self.catalog.lowest(self._log.begin_pos)
-        if manifest is None or self._log.begin_pos == 0 or not manifest.config:
+        begins = self._log.begin_pos
+        fitting = (one for one in self.catalog.manifests if one.pos >= begins and self._fits(one))
+        manifest = next(fitting, None)
+        if manifest is None or begins == 0 or not manifest.config:
             return None
         return manifest.index, manifest.config
+
+    def _fits(self, manifest: Manifest) -> bool:
+        """Whether the log reaches to it; one that was received for an install is ahead until that is done."""
+        log = self._log
+        return manifest.index <= log.last_index and log.term_of(manifest.index) in (manifest.term, None)
 
     # Work
 
