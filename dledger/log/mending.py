@@ -129,16 +129,7 @@ class MendableLog(ReadableLog):
             if last < first:
                 return
             run = self._env.workers.run
-            found: Examined = await run(
-                Lane.DISK,
-                examine_range,
-                self._segments,
-                self._index,
-                self.first_place(),
-                self._durable_index,
-                first,
-                last,
-            )
+            found = await self._walk_over(first, last)
             try:
                 for index, unit in found.units:
                     await self._make_index_files(index, 1)  # its file may have been lost
@@ -159,19 +150,17 @@ class MendableLog(ReadableLog):
     async def configs_among(self, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
         """Which of these entries, all of them durable, are configurations, and which are rotten (noted)."""
         async with self._io:
-            found: Examined = await self._env.workers.run(
-                Lane.DISK,
-                examine_range,
-                self._segments,
-                self._index,
-                self.first_place(),
-                self._durable_index,
-                first,
-                last,
-            )
+            found = await self._walk_over(first, last)
             for begin, end in found.rotten:
                 self.note_damage(begin, end, certain=True)
             return found.configs, found.rotten
+
+    def _walk_over(self, first: int, last: int) -> asyncio.Future[Examined]:
+        """`examine_range` by a worker; to be called with the lock held."""
+        place, mark = self.first_place(), self._durable_index
+        return self._env.workers.run(
+            Lane.DISK, examine_range, self._segments, self._index, place, mark, first, last
+        )
 
     async def _chain_of(self, index: int) -> int | None:
         """Chain value of a written entry, None unless the one before vouches for it."""
