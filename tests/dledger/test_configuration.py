@@ -243,6 +243,17 @@ def test_an_installed_snapshot_leaves_nothing_of_the_log_before() -> None:
     assert not found.unsure and not found.doubtful(200)
 
 
+def test_whoever_may_help_to_read_is_known_while_members_are_in_doubt() -> None:
+    """Also a node of `dLegerPeers` that what is known has removed: it may have been added again."""
+    found = group("n1")
+    found.add(3, THREE.addressed(ADDRESSES).without("n2"))
+    assert "n2" not in found.addresses(10) and "n2" not in found.dialled(10)
+    found.unsure.add(5, 5)
+    assert "n2" in found.addresses(10) and "n2" in found.dialled(10)
+    found.unsure.remove(5, 5)
+    assert "n2" not in found.dialled(10)
+
+
 def test_what_lies_behind_an_index_casts_no_doubt_on_it() -> None:
     found = group("n1")
     found.add(10, THREE)

@@ -25,6 +25,7 @@ from dledger.identity import StoreFiles
 from dledger.log.base import LogBase
 from dledger.members import Members
 from dledger.node import Node
+from dledger.powerloss import Verdict
 from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
 from formats.snapshot import encode_manifest, make_manifest
 from formats.store_files import Identity, decode_json, encode_json, segment_name
@@ -239,7 +240,7 @@ def test_what_the_founders_became_may_be_lost(store: Store) -> None:
 
 
 def test_a_group_whose_stores_all_lost_members_and_have_rot_heals_by_itself(
-    tmp_path: Path, unused_tcp_ports: Callable[[int], list[int]]
+    tmp_path: Path, unused_tcp_ports: Callable[[int], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Repair needs no leader. What one of them cannot read is the configuration itself."""
     group = Group(tmp_path, unused_tcp_ports(3))
@@ -283,12 +284,29 @@ def test_a_group_whose_stores_all_lost_members_and_have_rot_heals_by_itself(
         follower._members.unsure.add(config + 1, config + 3)
         follower._fitness.look()
         assert not follower.elector.may_stand and "does not stand" in str(follower.status()["reasons"])
+        whose_log_is_longest_waits_for_the_members(follower, monkeypatch)
         follower.repaired()
         await group.until(lambda: not follower._members.unsure)
         assert follower.elector.may_stand and follower._members.indexes == [config]
         await stop()
 
     asyncio.run(scenario())
+
+
+def whose_log_is_longest_waits_for_the_members(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After all voters lost power (S9) somebody must say who "all" are. Within one turn of the loop."""
+    monkeypatch.setattr("dledger.node.judge", lambda *_: Verdict.VOTE)
+    node._lost_power, node.elector.may_vote = True, False
+    unsure = list(node._members.unsure)
+    node._reconsider(0.0)
+    assert node._lost_power and not node.elector.may_vote and node._members.unsure
+    for first, last in unsure:
+        node._members.unsure.remove(first, last)
+    node._reconsider(0.0)
+    assert not node._lost_power and node.elector.may_vote
+    for first, last in unsure:
+        node._members.unsure.add(first, last)
+    monkeypatch.undo()
 
 
 def nothing(_: Path) -> None:
