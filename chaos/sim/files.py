@@ -328,10 +328,15 @@ class SimFiles:
             self.disk.remove(path)
 
     def rmtree(self, path: str) -> None:
-        """Remove a directory and all in it, in one step here; no error if it is not there."""
+        """Remove what is in a directory, one after another, then itself; no error if it is not there."""
         if not self.exists(path):
             return
-        self.disk.directory(path)
+        for name in sorted(self.disk.directory(path).names):
+            inner = f"{path}/{name}"
+            if self.is_dir(inner):
+                self.rmtree(inner)
+            else:
+                self.unlink(inner)
         if self.effect("rmtree", path):
             self.disk.remove(path)
 

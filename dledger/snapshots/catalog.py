@@ -1,7 +1,8 @@
 """The directory `snapshots` of a store: one directory for each snapshot, named by the pos that it is true at.
 
-A snapshot is written into `<pos>.tmp`, every file fsynced, and published by one rename: it is there whole or
-not at all. What is damaged or unfinished is removed when it is found.
+A snapshot is written into `<pos>.tmp`, every file fsynced, and published by one rename; it goes by a rename
+to that name: for the next start, a backup, an audit it is there whole or not at all. What is damaged or
+unfinished is removed when it is found.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from formats.store_files import (
 from runtime import Env, Lane
 from runtime.files import Files
 from runtime.publish import publish, read_file, write_synced
+
+_UNFINISHED = ".tmp"
+"""Ends the name of a snapshot that is being written or removed."""
 
 
 class SnapshotCatalog:
@@ -91,7 +95,7 @@ class SnapshotCatalog:
                     self._manifests[pos] = found
                     continue
                 self._env.log.warning("snapshot removed", path=path, why=str(found))
-            elif not name.endswith(".tmp"):
+            elif not name.endswith(_UNFINISHED):
                 continue
             await run(Lane.DISK, files.rmtree, path)
 
@@ -105,7 +109,7 @@ class SnapshotCatalog:
         """Make a snapshot durable under its name. OSError: nothing was published."""
         run, files = self._env.workers.run, self._env.files
         path = f"{self.directory}/{segment_name(manifest.pos)}"
-        unfinished = f"{path}.tmp"
+        unfinished = f"{path}{_UNFINISHED}"
         async with self._lock:
             if manifest.pos in self._manifests:
                 return
@@ -156,8 +160,13 @@ class SnapshotCatalog:
         if self._manifests.pop(pos, None) is None:
             return  # a load found it unreadable meanwhile
         run, files = self._env.workers.run, self._env.files
-        await run(Lane.DISK, files.rmtree, f"{self.directory}/{segment_name(pos)}")
-        await run(Lane.DISK, files.sync_dir, self.directory)
+        path = f"{self.directory}/{segment_name(pos)}"
+        going = f"{path}{_UNFINISHED}"
+        await run(Lane.DISK, files.rmtree, going)
+        if await run(Lane.DISK, files.exists, path):  # else somebody else has removed it
+            await run(Lane.DISK, files.rename, path, going)
+        await run(Lane.DISK, files.sync_dir, self.directory)  # first its name, then what is in it
+        await run(Lane.DISK, files.rmtree, going)
 
 
 def superfluous(positions: list[int], keep: int) -> list[int]:

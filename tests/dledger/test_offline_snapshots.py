@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from dledger.snapshots.catalog import SnapshotCatalog
 from formats.snapshot import make_manifest
 from formats.store_files import Checkpoint, HardState, Identity, encode_checkpoint, encode_json
 from runtime.env import production_env
+from runtime.files import OsFiles
 from tests.dledger.test_snapshot_store import SEGMENT, UNITS, append
 
 MEMBERS = {"n0": "i0", "n1": "i1", "n2": "i2"}
@@ -136,6 +138,31 @@ def test_a_backup_of_a_store_that_begins_at_a_snapshot_is_whole(
         await force_single(production_env("y"), str(tmp_path / "to"), yes=True)
         first, _, voters = await serves(tmp_path / "to", unused_tcp_ports(1)[0])
         assert (first, voters) == (1001, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_loses_its_name_before_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks meanwhile, also after a crash, sees it whole or not at all."""
+    seen: list[list[str]] = []
+    rmtree = OsFiles.rmtree
+
+    def looked_at(files: OsFiles, path: str) -> None:
+        seen.append([name for name in files.listdir(str(Path(path).parent)) if not name.endswith(".tmp")])
+        rmtree(files, path)
+
+    async def scenario() -> None:
+        store = await installed(tmp_path, 5)
+        catalog = SnapshotCatalog(production_env(), str(store), 64)
+        await catalog.open()
+        (manifest,) = catalog.manifests
+        monkeypatch.setattr(OsFiles, "rmtree", looked_at)
+        await catalog.prune(manifest.pos + 1)
+        assert seen[-1] == [] == catalog.manifests and list((store / "snapshots").iterdir()) == []
+        await catalog.publish(manifest, PARTS)
+        shutil.rmtree(store / "snapshots" / f"{manifest.pos:020d}")
+        await catalog.discard(manifest)  # it is gone already
+        assert catalog.manifests == []
 
     asyncio.run(scenario())
 
