@@ -6,6 +6,7 @@ DLEDGER_CACHE: where to keep what was installed (default: ~/.cache/dledger).
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -44,7 +45,17 @@ def missing(reason: str) -> NoReturn:
 
 
 def install(target: Path, command: list[str], what: str) -> Path:
-    """Run an installer for `target` once; the mark says that it finished."""
+    """Run an installer for `target` once; the mark says that it finished.
+
+    One installer at a time, of all processes: two of Maven's at once spoil its repository for each other.
+    """
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return install_locked(target, command, what)
+
+
+def install_locked(target: Path, command: list[str], what: str) -> Path:
     mark = target / ".installed"
     wanted = " ".join(command)
     if mark.exists() and mark.read_text() == wanted:
