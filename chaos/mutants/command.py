@@ -165,9 +165,7 @@ def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copy_tree(Path(folder))
         apply(mutant, tree)
-        for suite in suites:
-            if not concerns(suite, mutant):
-                continue
+        for suite in for_mutant(suites, mutant):
             began = time.monotonic()
             outcome = run_suite(suite, tree)
             result.seconds += time.monotonic() - began
@@ -178,6 +176,13 @@ def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
                 result.by = outcome.failed
                 break
     return result
+
+
+def for_mutant(suites: Sequence[Suite], mutant: Mutant) -> list[Suite]:
+    """Those that concern it, in their order, but first the one that its patch names."""
+    return sorted(
+        (suite for suite in suites if concerns(suite, mutant)), key=lambda suite: suite.name != mutant.first
+    )
 
 
 def concerns(suite: Suite, mutant: Mutant) -> bool:

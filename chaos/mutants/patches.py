@@ -27,12 +27,13 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One patch. `about`: what it breaks; `rule`: which decision forbids it."""
+    """One patch. `about`: what it breaks; `rule`: which decision forbids it; `first`: suite to begin with."""
 
     name: str
     about: str
     rule: str
     hunks: tuple[Hunk, ...]
+    first: str = ""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -50,13 +51,14 @@ def read_mutant(path: Path) -> Mutant:
     lines = path.read_text().splitlines()
     comments = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
     rules = [line.removeprefix("Rule:").strip() for line in comments if line.startswith("Rule:")]
-    about = " ".join(line for line in comments if line and not line.startswith("Rule:"))
-    if not about or len(rules) != 1:
+    first = [line.removeprefix("First:").strip() for line in comments if line.startswith("First:")]
+    about = " ".join(line for line in comments if line and not line.startswith(("Rule:", "First:")))
+    if not about or len(rules) != 1 or len(first) > 1:
         raise PatchError(f"{path.name}: needs comment lines that say what it breaks, and one `# Rule: ...`")
     hunks = tuple(_hunks(path.name, [line for line in lines if not line.startswith("#")]))
     if not hunks:
         raise PatchError(f"{path.name}: no change in it")
-    return Mutant(path.stem, about, rules[0], hunks)
+    return Mutant(path.stem, about, rules[0], hunks, *first)
 
 
 def _hunks(name: str, lines: list[str]) -> list[Hunk]:

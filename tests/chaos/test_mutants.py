@@ -40,6 +40,17 @@ def test_the_suites_exist_and_none_was_written_for_mutants() -> None:
             assert "mutant" not in test
 
 
+def test_a_patch_may_name_the_suite_to_begin_with() -> None:
+    names = {suite.name for suite in SUITES}
+    assert {mutant.first for mutant in MUTANTS} == {"", "scenarios"} and "scenarios" in names
+    (late,) = [mutant for mutant in MUTANTS if mutant.name == "wiped-node-votes"]
+    order = [suite.name for suite in command.for_mutant(SUITES, late)]
+    others = [suite.name for suite in SUITES if command.concerns(suite, late) and suite.name != "scenarios"]
+    assert order == ["scenarios", *others]
+    (soon,) = [mutant for mutant in MUTANTS if mutant.name == "vote-twice"]
+    assert [suite.name for suite in command.for_mutant(SUITES, soon)] == [*others, "scenarios"]
+
+
 PATCH = """# Two becomes three.
 # Rule: arithmetic
 --- a/pkg/a.py
