@@ -54,7 +54,10 @@ def read_mutant(path: Path) -> Mutant:
     first = [line.removeprefix("First:").strip() for line in comments if line.startswith("First:")]
     about = " ".join(line for line in comments if line and not line.startswith(("Rule:", "First:")))
     if not about or len(rules) != 1 or len(first) > 1:
-        raise PatchError(f"{path.name}: needs comment lines that say what it breaks, and one `# Rule: ...`")
+        raise PatchError(
+            f"{path.name}: needs comment lines that say what it breaks, one `# Rule: ...`, "
+            "and at most one `# First: ...`"
+        )
     hunks = tuple(_hunks(path.name, [line for line in lines if not line.startswith("#")]))
     if not hunks:
         raise PatchError(f"{path.name}: no change in it")

@@ -56,6 +56,7 @@ def install(target: Path, command: list[str], what: str) -> Path:
 
 
 def install_locked(target: Path, command: list[str], what: str) -> Path:
+    """The same, with the lock held."""
     mark = target / ".installed"
     wanted = " ".join(command)
     if mark.exists() and mark.read_text() == wanted:
