@@ -95,9 +95,9 @@ class SnapshotCatalog:
                     self._manifests[pos] = found
                     continue
                 self._env.log.warning("snapshot removed", path=path, why=str(found))
-            elif not name.endswith(_UNFINISHED):
-                continue
-            await run(Lane.DISK, files.rmtree, path)
+                await self._take_away(path)
+            elif name.endswith(_UNFINISHED):
+                await run(Lane.DISK, files.rmtree, path)
 
     async def say_begins(self, pos: int, *, replace: bool = False) -> None:
         """Make durable where the log begins."""
@@ -113,8 +113,7 @@ class SnapshotCatalog:
         async with self._lock:
             if manifest.pos in self._manifests:
                 return
-            await run(Lane.DISK, files.rmtree, unfinished)
-            await run(Lane.DISK, files.rmtree, path)  # a damaged one
+            await self._take_away(path)  # a damaged one, or an unfinished one
             await run(Lane.DISK, files.mkdir, unfinished)
             for name in sorted(parts):
                 await run(Lane.DISK, write_synced, files, f"{unfinished}/{name}", parts[name])
@@ -159,14 +158,17 @@ class SnapshotCatalog:
     async def _remove(self, pos: int) -> None:
         if self._manifests.pop(pos, None) is None:
             return  # a load found it unreadable meanwhile
+        await self._take_away(f"{self.directory}/{segment_name(pos)}")
+
+    async def _take_away(self, path: str) -> None:
+        """Remove what is there under this name, if anything, and what was left of an earlier one."""
         run, files = self._env.workers.run, self._env.files
-        path = f"{self.directory}/{segment_name(pos)}"
         going = f"{path}{_UNFINISHED}"
         await run(Lane.DISK, files.rmtree, going)
-        if await run(Lane.DISK, files.exists, path):  # else somebody else has removed it
+        if await run(Lane.DISK, files.exists, path):
             await run(Lane.DISK, files.rename, path, going)
-        await run(Lane.DISK, files.sync_dir, self.directory)  # first its name, then what is in it
-        await run(Lane.DISK, files.rmtree, going)
+            await run(Lane.DISK, files.sync_dir, self.directory)  # first its name, then what is in it
+            await run(Lane.DISK, files.rmtree, going)
 
 
 def superfluous(positions: list[int], keep: int) -> list[int]:
