@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from dledger.host import Chunk, Host
-from dledger.log.reading import Rotten
+from dledger.log.reading import Rotten, size_of
 from dledger.log.store import LogStore
 from formats.entry import unpack_header
 
@@ -83,8 +83,7 @@ class Applier:
             except Rotten:
                 return True
             if end > last:
-                continue_at = log.end_of(last) - unpack_header(data).pos
-                data = data[:continue_at]
+                data = data[: size_of(data, last - first + 1)]
         view = memoryview(data)
         pos = unpack_header(view).pos
         if pos % log.segment_size == 0:

@@ -19,6 +19,7 @@ from dledger.election.preferred import PreferredLeader
 from dledger.errors import ChangeRefused
 from dledger.leadership import Leadership
 from dledger.log.store import LogStore
+from dledger.log.units import ColdUnit
 from dledger.members import Members
 from dledger.membership import Membership, MembershipEvents
 from dledger.messages import Code, Health
@@ -133,9 +134,13 @@ class Changes:
         lag = self._log.last_index - progress.durable
         if lag > self._config.promote_lag_entries or progress.durable < self._log.first_index - 1:
             return False
-        return lag <= 0 or self._log.end_pos - self._log.end_of(progress.durable) <= (
-            self._config.promote_lag_bytes
-        )
+        if lag <= 0:
+            return True
+        try:
+            lag_bytes = self._log.end_pos - self._log.end_of(progress.durable)
+        except ColdUnit:
+            return False  # asked again in a moment, when it is known
+        return lag_bytes <= self._config.promote_lag_bytes
 
     def health(self, peer: str) -> Health:
         """What a voter last told of itself."""

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from dledger.config import NodeConfig
 from dledger.log.store import LogStore
+from dledger.log.units import ColdUnit
 from dledger.replication.leader import LeaderReplication, PushState, SendAppend, SendCommit
 
 Push = SendAppend | SendCommit
@@ -32,12 +33,15 @@ class Throttle:
         self._growth = 0.0
 
     def lags(self, leader: LeaderReplication, peer: str) -> bool:
-        """Whether a peer lacks more than `throttle_lag_bytes`."""
+        """Whether a peer lacks more than `throttle_lag_bytes`; or so much that its place is not in memory."""
         progress = leader.progress[peer]
         if progress.state is not PushState.APPEND:
             return True
         index = min(max(progress.stored, self._log.first_index - 1), self._log.last_index)
-        return self._log.end_pos - self._log.end_of(index) > self._config.throttle_lag_bytes
+        try:
+            return self._log.end_pos - self._log.end_of(index) > self._config.throttle_lag_bytes
+        except ColdUnit:
+            return True
 
     def holds(self, leader: LeaderReplication, peer: str) -> bool:
         """Whether this peer is held to the quota: it lags, and a quorum does not."""

@@ -56,7 +56,7 @@ class LogReader(Protocol):
     def term_of(self, index: int) -> int | None:
         """Term of an entry, also of the one before the first; -1 for index -1; None when it is not known."""
 
-    def locate(self, index: int) -> tuple[int, int]:
+    async def find(self, index: int) -> tuple[int, int]:
         """(pos, size) of an entry; KeyError when the log does not hold it, or its index unit is lost."""
 
     def view(self, pos: int, size: int) -> memoryview | None:
@@ -66,7 +66,7 @@ class LogReader(Protocol):
         """The same bytes, by a worker when cold; ValueError when the log does not hold them."""
 
 
-def misfit(log: LogReader, index: int, term: int | None, end_pos: int | None) -> str:
+async def misfit(log: LogReader, index: int, term: int | None, end_pos: int | None) -> str:
     """Why a state that was saved after entry `index` does not belong to this log; empty when it may go on.
 
     `term` and `end_pos` are what was saved of that entry, None what was not. The log may have lost the entry
@@ -80,16 +80,16 @@ def misfit(log: LogReader, index: int, term: int | None, end_pos: int | None) ->
     known = log.term_of(index)
     if term is not None and known is not None and term != known:
         return f"entry {index} was of term {term}, in the log it is of {known}"
-    if end_pos is not None and not _may_end(log, index, end_pos):
+    if end_pos is not None and not await _may_end(log, index, end_pos):
         return f"entry {index} ended at {end_pos}, in the log it does not"
     return ""
 
 
-def _may_end(log: LogReader, index: int, end_pos: int) -> bool:
+async def _may_end(log: LogReader, index: int, end_pos: int) -> bool:
     if index < log.first_index:
         return end_pos <= log.begin_pos
     try:
-        pos, size = log.locate(index)
+        pos, size = await log.find(index)
     except KeyError:
         return True
     # A state that came with a boundary snapshot ends where the next segment begins.

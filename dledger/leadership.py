@@ -17,6 +17,7 @@ from dledger.errors import InvariantBroken
 from dledger.host import Host
 from dledger.log.appender import Appender
 from dledger.log.store import LogStore
+from dledger.log.units import ColdUnit
 from dledger.members import Members
 from dledger.membership import Membership
 from dledger.messages import Health
@@ -166,9 +167,19 @@ class Leadership:
 
     def committed(self, index: int) -> None:
         """The commit index moved."""
-        if self._leading is not None:
-            self._leading.committed(index, self._log.end_of(index))
+        self._count_pending(index)
         self._progress.set()
+
+    def _count_pending(self, committed: int) -> None:
+        """The pending limits count from behind this entry."""
+        if self._leading is None or committed < self._events.commit_index:
+            return
+        try:
+            self._leading.committed(committed, self._log.end_of(committed))
+        except ColdUnit as cold:
+            cold.fetched.add_done_callback(
+                lambda fetched: None if fetched.cancelled() else self._count_pending(committed)
+            )
 
     def progressed(self) -> None:
         """Something that a hand-over waits for may have changed."""

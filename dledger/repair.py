@@ -14,7 +14,7 @@ from collections import deque
 from typing import Protocol
 
 from dledger.log.mending import Unfitting
-from dledger.log.reading import Rotten
+from dledger.log.reading import Rotten, size_of
 from dledger.log.store import LogStore
 from dledger.messages import Holding, RepairRequest, RepairResponse
 from dledger.peers import Peers
@@ -200,7 +200,7 @@ class Repairer:
             return _without(request, Holding.FAULTY)  # asked again, this node knows better
         # From here on by what was read alone: retention may have taken these entries meanwhile.
         pos = unpack_header(data).pos
-        size = len(data) if end == last else _size_of(data, last - first + 1)
+        size = len(data) if end == last else size_of(data, last - first + 1)
         return RepairResponse(request.number, first, last, Holding.HAVE, pos, data[:size])
 
     # Status
@@ -214,14 +214,6 @@ class Repairer:
             "repair_unfitting": self.unfitting,
             "repair_answers": dict(self._answers),
         }
-
-
-def _size_of(data: bytes, count: int) -> int:
-    """Bytes of the first `count` entries."""
-    size = 0
-    for _ in range(count):
-        size += unpack_header(data, size).size
-    return size
 
 
 def _without(request: RepairRequest, holding: Holding) -> RepairResponse:

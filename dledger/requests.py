@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dledger.config import NodeConfig
 from dledger.links import PeerConnection
 from dledger.log.reading import check_stored
+from dledger.log.units import ColdUnit
 from dledger.member_requests import MemberRequests
 from dledger.messages import Code
 from dledger.reads import ReadPoints, ReadRefused
@@ -135,6 +136,10 @@ class ClientRequests:
         log = node.log
         try:
             pos, size = log.locate(index)
+        except ColdUnit as cold:
+            connection.hold()
+            cold.fetched.add_done_callback(lambda read: self._get_again(connection, number, index, read))
+            return
         except KeyError:
             log.note_damage(index, index)
         if index in log.faulty:
@@ -148,6 +153,13 @@ class ClientRequests:
         log.read_later(pos, size).add_done_callback(
             lambda read: self._answer_read(connection, number, index, read)
         )
+
+    def _get_again(
+        self, connection: PeerConnection, number: int, index: int, fetched: asyncio.Future[bool]
+    ) -> None:
+        connection.release()
+        if not fetched.cancelled():
+            self._get(connection, number, index, False)
 
     def _answer_rotten(self, connection: PeerConnection, number: int, index: int) -> None:
         text = f"entry {index} is rotten here and waits for repair: try later"

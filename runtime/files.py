@@ -2,7 +2,7 @@
 
 Writes go to the page cache; only `File.fdatasync` makes content durable, and only `Files.sync_dir`
 makes a created, renamed or removed *name* durable. Errors are `OSError`s. Blocking: call from worker
-jobs, except `File.view` reads of the hot window (safety.md S8).
+jobs, except `File.view` reads of the hot window and `File.pread_now` (safety.md S8).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ Buffer = bytes | bytearray | memoryview
 
 # Linux refuses more vectors than this in one pwritev (UIO_MAXIOV).
 MAX_VECTORS = 1024
+# Other systems cannot say what is in memory.
+_NOWAIT = getattr(os, "RWF_NOWAIT", None)
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,12 @@ class File(Protocol):
 
     def pread(self, length: int, offset: int) -> bytes:
         """Up to `length` bytes from `offset`; short only at the end of the file."""
+
+    def pread_now(self, length: int, offset: int) -> bytes | None:
+        """The same without waiting for the device; None when not all of it is in memory.
+
+        Where the system cannot tell (a file system in memory or on a network, not Linux), it is read.
+        """
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
         """Write all parts one after another at `offset`, whole, or raise OSError."""
@@ -148,6 +156,23 @@ class OsFile:
             parts.append(data)
             got += len(data)
         return b"".join(parts)
+
+    def pread_now(self, length: int, offset: int) -> bytes | None:
+        if _NOWAIT is None:
+            return self.pread(length, offset)
+        buffer = bytearray(length)
+        try:
+            got = os.preadv(self._fd, [buffer], offset, _NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return self.pread(length, offset)
+            error.filename = self.path
+            raise
+        if got < length and offset + got < self.size():
+            return None  # what follows is not in memory
+        return bytes(memoryview(buffer)[:got])
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
         if len(parts) > MAX_VECTORS:

@@ -54,6 +54,11 @@ class PacedFile:
         self._pace.spend(len(data))
         return data
 
+    def pread_now(self, length: int, offset: int) -> bytes | None:
+        data = self._file.pread_now(length, offset)
+        self._pace.spend(0 if data is None else len(data))
+        return data
+
     def view(self) -> memoryview:
         """The whole file, paid for at once: it is about to be read."""
         self._pace.spend(self._file.size())

@@ -280,6 +280,10 @@ class FsspecFile:
         """Refused."""
         _refuse(self.path)
 
+    def pread_now(self, length: int, offset: int) -> bytes:
+        """As `pread`: nothing of it is in memory for long."""
+        return self.pread(length, offset)
+
     def view(self) -> memoryview:
         """The whole object, fetched into memory: prefer `pread`."""
         with _as_os_error(self.path):

@@ -103,7 +103,7 @@ class MessageStore:
         self._log = log
         snapshot: Snapshot | None = await self._env.workers.run(Lane.DISK, self._load)
         if snapshot is not None and (
-            why := misfit(log, snapshot.applied, snapshot.term, snapshot.end_pos)
+            why := await misfit(log, snapshot.applied, snapshot.term, snapshot.end_pos)
         ):  # the log lost its tail (ASYNC_FLUSH and a power loss), or was recovered or replaced
             self._env.log.warning("snapshot refused, replaying the log", reason=why)
             snapshot = None

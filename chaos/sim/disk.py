@@ -270,6 +270,19 @@ class Disk(DiskFaults):
                     inodes[thing] = None
         return sum(inode.room for inode in inodes)
 
+    # -- the page cache ------------------------------------------------------------------------------
+
+    def evict(self) -> None:
+        """Memory is short: of no file is anything in the page cache any more."""
+        places = [self.root]
+        while places:
+            for thing in places.pop().names.values():
+                if isinstance(thing, Directory):
+                    places.append(thing)
+                else:
+                    thing.evict()
+        self.world.note(self.name, "evict", "")
+
     # -- rot ----------------------------------------------------------------------------------------
 
     def flip(self, path: str, offset: int, bit: int) -> None:

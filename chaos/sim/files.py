@@ -39,6 +39,17 @@ class SimFile:
         """Up to `length` bytes from `offset`; short only at the end of the file."""
         inode = self._open_inode()
         self._files.reads(self.path)
+        if self._files.on_loop:
+            self._files.against_the_rules(f"pread {self.path}: on the event loop, not in a worker (S8)")
+        return inode.read(offset, length)
+
+    def pread_now(self, length: int, offset: int) -> bytes | None:
+        """The same without waiting for the device; None when not all of it is in memory."""
+        inode = self._open_inode()
+        if not inode.in_memory(offset, length):
+            self._files.disk.world.cold_reads += 1
+            return None
+        self._files.reads(self.path)
         return inode.read(offset, length)
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
@@ -198,20 +209,28 @@ class SimFiles:
             world.trace.add(self._process.loop.now_ns(), self._process.name, "disk", detail)
         job = world.job
         if job is None:
-            if durable and world.current is not None:
-                self._against_the_rules(
-                    f"{operation} {path}: durable work on the event loop, not in a worker"
-                )
+            if durable and self.on_loop:
+                self.against_the_rules(f"{operation} {path}: durable work on the event loop, not in a worker")
         else:
             job.touched = True
             if job.synced:
-                self._against_the_rules(f"{operation} {path}: a job ends with its one durable action")
+                self.against_the_rules(f"{operation} {path}: a job ends with its one durable action")
             job.synced = durable and ends_job
         return True
 
-    def _against_the_rules(self, text: str) -> None:
+    @property
+    def on_loop(self) -> bool:
+        """Whether an event loop runs what is done now, and no worker's job."""
+        return self._world.job is None and self._world.current is not None
+
+    def against_the_rules(self, text: str) -> None:
+        """What real hardware would punish: the run fails."""
         if self._world.settings.strict_disk:
             self._world.fail(self._process, text, None)
+
+    def _looks_up(self, operation: str, path: str) -> None:
+        if self._world.settings.strict_names and self.on_loop:
+            self.against_the_rules(f"{operation} {path}: on the event loop, not in a worker (S8)")
 
     def reads(self, path: str) -> None:
         """Content is about to be read. OSError EIO."""
@@ -258,6 +277,7 @@ class SimFiles:
 
     def open(self, path: str, create: bool = False) -> SimFile:
         """Open for reading and writing; FileNotFoundError without `create`."""
+        self._looks_up("open", path)
         if self._world.job is not None:
             self._world.job.touched = True
         self.disk.check("open", path)
@@ -275,10 +295,12 @@ class SimFiles:
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
+        self._looks_up("exists", path)
         return self.disk.find(path) is not None
 
     def size(self, path: str) -> int:
         """Length in bytes."""
+        self._looks_up("size", path)
         return len(self.disk.inode(path).content)
 
     def stamp(self, path: str) -> None:
@@ -287,10 +309,12 @@ class SimFiles:
 
     def listdir(self, path: str) -> list[str]:
         """Names inside, sorted; empty when the directory is not there."""
+        self._looks_up("listdir", path)
         return sorted(self.disk.directory(path).names) if self.exists(path) else []
 
     def is_dir(self, path: str) -> bool:
         """Whether the name is a directory."""
+        self._looks_up("is_dir", path)
         return isinstance(self.disk.find(path), Directory)
 
     def mkdir(self, path: str) -> None:
@@ -353,6 +377,7 @@ class SimFiles:
 
     def usage(self, path: str) -> DiskUsage:
         """Of the whole disk."""
+        self._looks_up("usage", path)
         total = self.disk.capacity
         return DiskUsage(total, max(0, total - self.disk.used()))
 

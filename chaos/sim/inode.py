@@ -9,6 +9,7 @@ from collections.abc import Callable
 BLOCK = 4096  # what a file system gives room by
 SECTOR = 512  # what a device writes whole or not at all
 _LARGE = 64 * 1024
+_PAGE = 256  # what is in memory or not: far less than on real machines, as the files are
 
 # A write (offset, bytes) or a new length (length, None).
 FileOp = tuple[int, bytes | None]
@@ -39,6 +40,7 @@ class Inode:
         "_blocks",
         "_dirty_end",
         "_further_blocks",
+        "cached",
         "content",
         "durable",
         "lock_owner",
@@ -57,6 +59,7 @@ class Inode:
         self._blocks = 0  # so many from the start have room on the device
         self._further_blocks: set[int] = set()  # and these after a hole
         self.lock_owner: object | None = None
+        self.cached: set[int] | None = None  # pages in memory; None: all of them
 
     # -- the page cache ------------------------------------------------------------------------------
 
@@ -72,6 +75,8 @@ class Inode:
             self._free_blocks(-(-len(self.content) // BLOCK))
         else:
             self._dirty_end = max(self._dirty_end, offset + len(data))
+            if self.cached is not None:
+                self.cached.update(_pages(offset, len(data)))
 
     def _without_zeros(self, op: FileOp) -> FileOp:
         # Prepared segments are filled with megabytes of zeros: as memory that nobody touched they are free.
@@ -81,9 +86,19 @@ class Inode:
         return (max(len(self.content), offset + len(data)), None)
 
     def read(self, offset: int, length: int) -> bytes:
-        """From the page cache; short at the end."""
+        """From the page cache, or into it; short at the end."""
+        if self.cached is not None:
+            self.cached.update(_pages(offset, length))
         with memoryview(self.content) as view:
             return bytes(view[offset : offset + length])
+
+    def evict(self) -> None:
+        """Nothing of it is in memory any more. (What is not durable would be: nobody may rely on that.)"""
+        self.cached = set()
+
+    def in_memory(self, offset: int, length: int) -> bool:
+        """Whether a read would not wait for the device."""
+        return self.cached is None or self.cached.issuperset(_pages(offset, length))
 
     # -- room ----------------------------------------------------------------------------------------
 
@@ -172,6 +187,7 @@ class Inode:
         self.pending.clear()
         self.written = 0
         self.content = bytearray(self.durable)
+        self.evict()
         self._free_blocks(-(-len(self.content) // BLOCK))
         self.lock_owner = None
         return lost
@@ -195,6 +211,10 @@ class Inode:
                 for at in range(max(begin, start), min(end, start + len(data))):
                     rotten[at - start] = change(rotten[at - start])
                 self.pending[number] = (start, bytes(rotten))
+
+
+def _pages(offset: int, length: int) -> range:
+    return range(offset // _PAGE, -(-(offset + length) // _PAGE))
 
 
 def surviving(count: int, mode: str, rng: random.Random) -> int:

@@ -42,6 +42,7 @@ class Settings:
     uptime_ns: int = 1_000_000 * SECOND
 
     # The simulator itself.
-    strict_disk: bool = True  # fsync outside of a worker job, or two in one job, fails the run
+    strict_disk: bool = True  # fsync or pread outside of a worker job, or two fsyncs in one, fail the run
+    strict_names: bool = False  # looking up or opening a file outside of a worker job fails the run
     collect_every: int = 1 << 18  # events between two garbage collections (none at other times)
     recent_log_lines: int = 60

@@ -72,6 +72,8 @@ class World(Faults):
         self.guard = guard or Guard()
         self.now = 0
         self.events = 0
+        self.cold_reads = 0
+        """Reads that would have waited for a device, on an event loop: to be made by a worker."""
         self.current: Process | None = None
         self.loop: SimLoop | None = None  # the running loop of this thread: whose turn was last
         self.job: Job | None = None

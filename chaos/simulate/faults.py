@@ -45,6 +45,7 @@ class Injector(RotFaults):
             "disk-slow": self._disk_slow,
             "disk-hang": self._disk_hang,
             "disk-room": self._disk_room,
+            "short-memory": self._short_memory,
             "eio-write": self._disk_error,
             "eio-fsync": self._disk_error,
             "wipe": self._wipe,
@@ -274,6 +275,14 @@ class Injector(RotFaults):
         disk = self._world.nodes[target].disk
         disk.room(disk.used() + fault.amount)
         self._later(fault.lasting_ms, partial(disk.room, None))
+        return True
+
+    def _short_memory(self, fault: Fault) -> bool:
+        """Other programs on the machine take the memory that its files were in, again and again."""
+        disk = self._world.nodes[self._target(fault) or self._stage.names[0]].disk
+        disk.evict()
+        for delay_ms in range(fault.amount, fault.lasting_ms, fault.amount):
+            self._later(delay_ms, disk.evict)
         return True
 
     def _disk_error(self, fault: Fault) -> bool:

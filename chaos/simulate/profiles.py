@@ -71,6 +71,7 @@ EIO_WRITE = Draw("eio-write", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1,
 EIO_FSYNC = Draw("eio-fsync", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1, 3))
 WIPE = Draw("wipe", targets=ANY, lasting_ms=(50, 4_000))
 DISK_STALL = Draw("disk-hang", targets=LEADERS, lasting_ms=(500, 8_000))
+SHORT_MEMORY = Draw("short-memory", 1, ANY, (1_000, 10_000), (5, 50))
 DISK_ROOM = Draw("disk-room", targets=ANY, lasting_ms=(2_000, 10_000), amount=(0, 100_000))
 ROT = Draw("rot", targets=ANY, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
 ROT_INDEX = Draw("rot-index", 2, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
@@ -146,6 +147,7 @@ AGAIN = "a group was handed a message again"
 OWN_SNAPSHOT = "a broker goes on from its own snapshot"
 DERIVED = "a broker ended by its derived files"
 MADE_MEANWHILE = "a topic was made while the leader changed"
+FETCHED = "an index unit had to be fetched"
 IN_RECOVERY, IN_CUT = "end during recovery", "end during a truncation"
 UNTOLD = "end between saving a term and telling it"
 NO_BATCH = "a client batch is not there at all"
@@ -178,9 +180,9 @@ PROFILES: dict[str, Profile] = {
         marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED),
     ),
     "asymmetric": Profile(
-        (ONE_WAY, DEAF, MUTE, KILL, CUT_CRASH),
+        (ONE_WAY, DEAF, MUTE, KILL, CUT_CRASH, SHORT_MEMORY),
         nodes=EITHER,
-        marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED, IN_CUT)
+        marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED, IN_CUT, FETCHED)
     ),
     "bad-links": Profile((DELAY, LOSS, NARROW, SILENCE, RESET, HALF_OPEN, STRAND, KILL), marks=(STICKY,)),
     "strangers": Profile((GARBAGE, CROWD, RESET, KILL, CUT), marks=(ROLLED,)),
@@ -206,7 +208,8 @@ PROFILES: dict[str, Profile] = {
         marks=(OLD_OVER_NEW, NEW_OVER_OLD, TAIL, OLDER_TERM),
     ),
     "slow-disk": Profile(
-        (DISK_SLOW, DISK_HANG, KILL, POWER_CRASH, CUT), marks=(TAIL, NOT_DURABLE, RECOVERED, OLDER_TERM)
+        (DISK_SLOW, DISK_HANG, SHORT_MEMORY, KILL, POWER_CRASH, CUT),
+        marks=(TAIL, NOT_DURABLE, RECOVERED, OLDER_TERM, FETCHED),
     ),
     "disk-errors": Profile(
         (EIO_WRITE, EIO_FSYNC, KILL, POWER_CRASH, CUT),
@@ -226,8 +229,8 @@ PROFILES: dict[str, Profile] = {
     "mixed": Profile(
         (
             KILL, CRASH, KILL_ALL, POWER, POWER_CRASH, POWER_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, STALL,
-            SLOW, CLOCK_JUMP, CLOCK_DRIFT, DISK_SLOW, DISK_HANG, EIO_WRITE, EIO_FSYNC, WIPE, CUT, ONE_WAY,
-            ISOLATE, DEAF, MUTE, RING, BRIDGE, CHURN, CLIENTS_CUT, DELAY, LOSS, NARROW, SILENCE,
+            SLOW, CLOCK_JUMP, CLOCK_DRIFT, DISK_SLOW, DISK_HANG, SHORT_MEMORY, EIO_WRITE, EIO_FSYNC, WIPE,
+            CUT, ONE_WAY, ISOLATE, DEAF, MUTE, RING, BRIDGE, CHURN, CLIENTS_CUT, DELAY, LOSS, NARROW, SILENCE,
             RESET, HALF_OPEN, STRAND, GARBAGE, CROWD,
         ),
         nodes=EITHER,
@@ -249,15 +252,19 @@ PROFILES: dict[str, Profile] = {
     "retention": Profile(
         (
             RETIRE, OUTAGE, INSTALL_CRASH, CRASH, POWER_CRASH, POWER_ALL, Draw("wipe", 2, ANY, (50, 4_000)),
-            CUT, CLOCK_JUMP,
+            CUT, CLOCK_JUMP, SHORT_MEMORY,
         ),
         nodes=EITHER,
         segment=32 * 1024,
         reserved_s=15.0,
         ballast=40_000,
-        marks=(RETIRED, INSTALLED, END_OF_INSTALL, ADMITTED),
+        marks=(RETIRED, INSTALLED, END_OF_INSTALL, ADMITTED, FETCHED),
     ),
-    "rot": Profile((ROT, LOSE_SEGMENT, KILL, POWER_CRASH, CUT), nodes=EITHER, marks=(FAULTY, REPAIRED)),
+    "rot": Profile(
+        (ROT, LOSE_SEGMENT, SHORT_MEMORY, KILL, POWER_CRASH, CUT),
+        nodes=EITHER,
+        marks=(FAULTY, REPAIRED, FETCHED),
+    ),
     "rot-elsewhere": Profile(
         # Two cuts: the others often have to pass, while a node is not whole yet.
         (ROT, ROT_INDEX, ROT_VOTES, LOSE_MEMBERS, LOSE_SEGMENT, GROW, SHRINK, KILL, POWER_CRASH, CUT,
@@ -285,7 +292,7 @@ PROFILES: dict[str, Profile] = {
     "brokers-power": Profile(
         (
             POWER, POWER_CRASH, POWER_ALL, CRASH, KILL, EIO_WRITE, EIO_FSYNC, DISK_SLOW, DISK_HANG, WIPE,
-            EIO_DERIVED, ISOLATE, NAMESRV_POWER, CLIENT_KILL,
+            SHORT_MEMORY, EIO_DERIVED, ISOLATE, NAMESRV_POWER, CLIENT_KILL,
         ),
         brokers=True,
         marks=(

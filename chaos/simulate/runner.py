@@ -256,6 +256,8 @@ class Run:
         outcome.elections = stage.elections
         outcome.digest = self._trace.digest if self._trace is not None else ""
         outcome.faults = dict(sorted(self.injector.injected.items()))
+        if stage.world.cold_reads:
+            stage.marks.reach("an index unit had to be fetched")
         outcome.marks = dict(sorted(stage.marks.reached.items()))
         outcome.checks = dict(sorted(stage.cluster.checks.items()))
         self.sum_up_history()

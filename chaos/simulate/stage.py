@@ -78,7 +78,7 @@ class Stage:
     def __init__(self, plan: Plan, trace: Trace | None) -> None:
         self.plan = plan
         self.profile = PROFILES[plan.profile]
-        settings = Settings(spread_chance=self.profile.spread_chance)
+        settings = Settings(spread_chance=self.profile.spread_chance, strict_names=True)
         self.world = WatchedWorld(plan.seed, settings=settings, trace=trace)
         self.cluster = Cluster()
         self.index_units = self.profile.segment // 256

@@ -120,7 +120,7 @@ class FlushedLog(MendableLog):
             Lane.FLUSH,
             self._write_job,
             units,
-            self._segments.file(start),
+            await self._segments.file(start),
             [batch.data for batch in group],
             group[0].pos - start,
         )
@@ -165,7 +165,7 @@ class FlushedLog(MendableLog):
         if self._synced_index < self._durable_index:
             target = self._durable_index
             for start in sorted({self._segments.start_of(batch.pos) for batch in self._unindexed}):
-                await self._env.workers.run(Lane.FLUSH, self._segments.file(start).fdatasync)
+                await self._env.workers.run(Lane.FLUSH, (await self._segments.file(start)).fdatasync)
             self._synced_index = target
             self._last_sync = asyncio.get_running_loop().time()
 

@@ -4,7 +4,8 @@ Units are written only for entries that are fsynced already. Blocks are reserved
 a full disk is met while preparing and never by a write. Units have no CRC: what is read here may be rotten,
 and whoever needs certainty compares it with the entry (see walk.py).
 
-Everything is read with `pread`: an I/O error is then a value, and counts as a unit that is not there.
+Everything is read with `pread`: an I/O error is then a value, and counts as a unit that is not there. The
+event loop reads only what is in memory (`unit_now`); what is not, a worker fetches (`fetch`; safety.md S8).
 """
 
 from __future__ import annotations
@@ -18,10 +19,21 @@ RESERVE_STEP = 4 * 1024 * 1024
 """Bytes of blocks reserved at a time (131,072 units): little enough for a small disk."""
 _PIECE = 256 * 1024
 """Bytes of one read or write when a whole file is gone through."""
+_FETCH = 64 * 1024
+"""Bytes brought into memory at a time (2,048 units): whoever needs one goes on with those behind it."""
+
+
+class NotInMemory(Exception):
+    """A unit would have to be waited for."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"the index unit of entry {index} is not in memory")
+        self.index = index
 
 
 class IndexFiles:
-    """The directory `index`. All methods block (FLUSH lane); `unit` and `lacks` also run on the loop."""
+    """The directory `index`. Methods block (FLUSH lane), but for `unit_now`, `believe_lost`, `look_again` and
+    `lacks`."""
 
     def __init__(self, files: Files, node_dir: str, units_per_file: int) -> None:
         self._files = files
@@ -31,6 +43,8 @@ class IndexFiles:
         self._open: dict[int, File] = {}
         self._reserved: dict[int, int] = {}
         self._dirty: dict[int, File] = {}
+        self._unreadable: set[int] = set()
+        """Entries whose units a worker could not read, until they are written again."""
 
     def open(self) -> None:
         """Open all index files."""
@@ -51,13 +65,48 @@ class IndexFiles:
         if index < 0 or file is None:
             return None
         try:
-            data = file.pread(INDEX_UNIT_SIZE, at - start)
+            return _unit(file.pread(INDEX_UNIT_SIZE, at - start), index)
         except OSError:
             return None
-        if len(data) < INDEX_UNIT_SIZE:
+
+    def unit_now(self, index: int) -> IndexUnit | None:
+        """The same on the event loop; `NotInMemory` when somebody has to `fetch` it first."""
+        at = index * INDEX_UNIT_SIZE
+        start = at - at % self._size
+        file = self._open.get(start)
+        if index < 0 or file is None or index in self._unreadable:
             return None
-        unit = IndexUnit._make(INDEX_UNIT.unpack(data))
-        return unit if unit.magic == MAGIC and unit.index == index else None
+        try:
+            data = file.pread_now(INDEX_UNIT_SIZE, at - start)
+        except OSError:
+            return None
+        if data is None:
+            raise NotInMemory(index)
+        return _unit(data, index)
+
+    def fetch(self, index: int) -> bool:
+        """Have a unit in memory, and some behind it, for a worker of any lane; False when it cannot be read:
+        then `believe_lost`."""
+        at = index * INDEX_UNIT_SIZE
+        start = at - at % self._size
+        try:
+            # A handle of its own: whoever drops or removes files closes the shared one meanwhile.
+            file = self._files.open_read(f"{self._dir}/{segment_name(start)}")
+        except OSError:
+            return False
+        try:
+            return _reads(file, _FETCH, at - start) or _reads(file, INDEX_UNIT_SIZE, at - start)
+        finally:
+            file.close()
+
+    def believe_lost(self, index: int) -> None:
+        """`fetch` failed: the unit counts as not there until it is written again, or `look_again`."""
+        self._unreadable.add(index)
+
+    def look_again(self, first: int, last: int) -> None:
+        """Units of entries `first..last` were examined by a worker: believe the files again."""
+        if self._unreadable:
+            self._unreadable.difference_update(range(first, last + 1))
 
     def units(self, first: int, count: int) -> list[IndexUnit | None]:
         """Units of entries `first..first + count - 1`, each as `unit` gives it."""
@@ -91,6 +140,7 @@ class IndexFiles:
             self._dirty[start] = file
             view = view[len(part) :]
             at += len(part)
+        self.look_again(first, first + len(units) // INDEX_UNIT_SIZE - 1)
 
     def drop_before(self, first: int) -> int:
         """Remove the files that hold only units of entries before `first`; how many there were.
@@ -107,6 +157,7 @@ class IndexFiles:
 
     def remove_all(self) -> None:
         """Remove all files."""
+        self._unreadable.clear()
         self._dirty.clear()
         self._reserved.clear()
         for start in sorted(self._open):
@@ -233,3 +284,18 @@ class IndexFiles:
                 return -(-used // INDEX_UNIT_SIZE) * INDEX_UNIT_SIZE
             end = begin
         return 0
+
+
+def _unit(data: bytes, index: int) -> IndexUnit | None:
+    if len(data) < INDEX_UNIT_SIZE:
+        return None
+    unit = IndexUnit._make(INDEX_UNIT.unpack(data))
+    return unit if unit.magic == MAGIC and unit.index == index else None
+
+
+def _reads(file: File, size: int, at: int) -> bool:
+    try:
+        file.pread(size, at)
+    except OSError:
+        return False
+    return True

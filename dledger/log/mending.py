@@ -18,6 +18,7 @@ from dledger.log.index_files import IndexFiles
 from dledger.log.reader import ReadableLog
 from dledger.log.reading import check_stored
 from dledger.log.segments import Segments
+from dledger.log.units import settled
 from dledger.log.walk import End, Place, Rot, Walker, chain_of, header_of, place_before
 from formats.entry import (
     BLANK,
@@ -140,6 +141,7 @@ class MendableLog(ReadableLog):
                 return
             except OSError as error:
                 await self.poison(error)
+            self._index.look_again(first, last)
             self.suspects.remove(first, last)
             self.faulty.remove(first, last)
             for begin, end in found.rotten:
@@ -180,7 +182,7 @@ class MendableLog(ReadableLog):
             units = b"".join(INDEX_UNIT.pack(MAGIC, h.pos, h.size, h.index, h.term) for h in headers)
             try:
                 await self._make_index_files(first, len(headers))  # they may have been lost
-                await run(Lane.FLUSH, write_synced, self._segments.file(start), [data], pos - start)
+                await run(Lane.FLUSH, write_synced, await self._segments.file(start), [data], pos - start)
                 if await run(Lane.DISK, self._segments.pread, pos, len(data)) != data:
                     raise OSError(
                         errno.EIO, "what was written reads back differently", self._segments.path(start)
@@ -205,7 +207,7 @@ class MendableLog(ReadableLog):
             following = self._segments.start_of(pos) + self._segments.size
             if self.cuts != cuts or index < self._first_index or index >= self._last_indexed():
                 return
-            last, behind = self._index.unit(index), self._index.unit(index + 1)
+            last, behind = await self._env.workers.run(Lane.DISK, self._index.units, index, 2)
             if last is None or last.pos + last.size != pos or behind is None or behind.pos != following:
                 return
             try:
@@ -220,7 +222,7 @@ class MendableLog(ReadableLog):
         if rest >= MIN_BLANK_SIZE:
             blank = BLANK.pack(BLANK_MAGIC, rest)
             await self._env.workers.run(
-                Lane.FLUSH, write_synced, self._segments.file(start), [blank], pos - start
+                Lane.FLUSH, write_synced, await self._segments.file(start), [blank], pos - start
             )
 
     def _fit(self, first: int, last: int, data: bytes) -> list[EntryHeader]:
@@ -253,7 +255,7 @@ class MendableLog(ReadableLog):
         before, behind = headers[0].index - 1, headers[-1].index + 1
         vouched = False
         if before >= self._first_index and before not in self.faulty:
-            end = self.end_of(before)
+            end = await settled(lambda: self.end_of(before))
             following = self._segments.start_of(max(end - 1, 0)) + self._segments.size
             if headers[0].pos not in (end, following):
                 raise Unfitting(f"entry {before} ends at {end}, the copy begins at {headers[0].pos}")
@@ -269,7 +271,9 @@ class MendableLog(ReadableLog):
         if behind > self._last_index:
             if end != self._end_pos:
                 raise Unfitting(f"the log ends at {self._end_pos}, the copy at {end}")
-        elif behind not in self.faulty and (unit := self._index.unit(behind)) is not None:
+        elif behind not in self.faulty and (
+            (unit := await run(Lane.DISK, self._index.unit, behind)) is not None
+        ):
             header = await run(Lane.DISK, header_of, self._segments, unit)
             if header is None:
                 return

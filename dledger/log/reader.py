@@ -1,6 +1,7 @@
 """What is read of the log: indexes and terms from memory, entries from the tail or the mapped segments.
 
 Written bytes of the newest segments ("hot") are read through the map; older ones by a worker (safety.md S8).
+Index units are read where they are in memory; what needs one that is not says `ColdUnit` (units.py).
 What goes to a peer or into the state machine is checked when it was read from the disk: rot becomes `faulty`
 (and `on_damage` is called), it is never passed on (S4).
 """
@@ -18,8 +19,8 @@ from dledger.log.reading import BATCH_BROKEN, CHAIN_BROKEN, Rotten, check_stored
 from dledger.log.segments import Segments
 from dledger.log.tail import Batch, cut_batch
 from dledger.log.terms import TermTable
-from dledger.log.walk import chain_of
-from formats.entry import HEADER_SIZE, CorruptEntry, unpack_header
+from dledger.log.units import ColdUnit, UnitsAtHand, settled
+from formats.entry import HEADER_SIZE, CorruptEntry, check_entry, unpack_header
 from runtime import Env, Lane
 
 HOT_SEGMENTS = 4
@@ -33,6 +34,7 @@ class ReadableLog:
         self._env = env
         self._segments = Segments(env, node_dir, segment_size, HOT_SEGMENTS)
         self._index = IndexFiles(env.files, node_dir, index_units_per_file)
+        self._units = UnitsAtHand(env, self._index)
         self._terms = TermTable()
         self._base = ORIGIN
         self._first_index = 0
@@ -127,18 +129,22 @@ class ReadableLog:
         return base.index if base.known and base.index <= index and base.term <= term else -1
 
     def locate(self, index: int) -> tuple[int, int]:
-        """(pos, size) of an entry; KeyError when the log does not hold it."""
+        """(pos, size) of an entry; KeyError when the log does not hold it, ColdUnit."""
         batch = self._tail_batch(index)
         if batch is not None:
             offset = index - batch.first
             return batch.pos + sum(batch.sizes[:offset]), batch.sizes[offset]
-        unit = self._index.unit(index) if index >= self._first_index else None
+        unit = self._units.get(index) if index >= self._first_index else None
         if unit is None:
             raise KeyError(index)
         return unit.pos, unit.size
 
+    async def find(self, index: int) -> tuple[int, int]:
+        """As `locate`, waiting for what is not in memory."""
+        return await settled(lambda: self.locate(index))
+
     def end_of(self, index: int) -> int:
-        """Offset behind entry `index`; the start of the log for those before it."""
+        """Offset behind entry `index`; the start of the log for those before it. ColdUnit."""
         if index < self._first_index:
             return self._base.pos
         if index == self._last_index and self._end_pos % self._segments.size:
@@ -157,7 +163,7 @@ class ReadableLog:
         """Where entries that can be located end, for an `index` that cannot: not beyond its own beginning."""
         while index > self._first_index:
             index -= 1
-            unit = self._index.unit(index)
+            unit = self._units.get(index)
             if unit is not None:
                 return unit.pos + unit.size
         return self._base.pos
@@ -166,11 +172,16 @@ class ReadableLog:
         """(last index, bytes) of a run from `first`; see `LogView.range_end`.
 
         A cold run may end within a client batch: whoever reads it (`read_range`) takes the rest along.
+        It ends before index units that have to be fetched; when that of `first` has to be, it is one entry of
+        a size that is not known yet.
         """
         batch = self._tail_batch(first)
         if batch is not None:
             return cut_batch(batch, first, max_bytes)
-        unit = self._index.unit(first)
+        try:
+            unit = self._units.get(first)
+        except ColdUnit:
+            return first, HEADER_SIZE
         if unit is None:
             self.note_damage(first, first)
             return first, HEADER_SIZE
@@ -181,7 +192,7 @@ class ReadableLog:
         high = min(self._last_indexed(), first + max_bytes // HEADER_SIZE)
         while low < high:
             middle = (low + high + 1) // 2
-            probe = self._index.unit(middle)
+            probe = self._units.at_hand(middle)
             if probe is not None and begin < probe.pos and probe.pos + probe.size <= limit:
                 low, end = middle, probe.pos + probe.size
             else:
@@ -191,13 +202,17 @@ class ReadableLog:
         return low, end - begin
 
     def _batch_end(self, last: int, end: int) -> tuple[int, int]:
-        unit = self._index.unit(last)
-        view = None if unit is None else self._segments.view(unit.pos, HEADER_SIZE)
-        if view is None or unpack_header(view).index != last:
+        unit = self._units.at_hand(last)
+        if unit is None:
+            return last, end
+        view = self._segments.view(unit.pos, HEADER_SIZE)
+        if view is None:
+            return last, end
+        if unpack_header(view).index != last:
             self.note_damage(last, last)
             return last, end
         remaining = unpack_header(view).batch_remaining
-        behind = self._index.unit(last + remaining) if remaining else None
+        behind = self._units.at_hand(last + remaining) if remaining else None
         return (last, end) if behind is None else (behind.index, behind.pos + behind.size)
 
     def range_bytes(self, first: int, last: int) -> bytes | memoryview | None:
@@ -211,19 +226,17 @@ class ReadableLog:
             return memoryview(batch.data)[start : start + size]
         if self.faulty and self.faulty.within(first, last) is not None:
             return None
-        unit = self._index.unit(first)
-        if unit is None or not self._segments.is_hot(unit.pos, self._end_pos):
-            return None
-        view = self.view(unit.pos, self.end_of(last) - unit.pos)
-        if view is None:
-            return None
-        before = self._header_before(first)
-        if before is None:
-            return None
         try:
+            unit = self._units.get(first)
+            if unit is None or not self._segments.is_hot(unit.pos, self._end_pos):
+                return None
+            view = self.view(unit.pos, self.end_of(last) - unit.pos)
+            before = self._header_before(first)
+            if view is None or before is None:
+                return None
             header = check_stored(view, first, last, unit.pos, self._chain_in(first, before))
-        except CorruptEntry:
-            return None  # `read_range` finds out what is wrong
+        except (ColdUnit, CorruptEntry):
+            return None  # `read_range` waits, or finds out what is wrong
         return None if header.batch_remaining else view
 
     async def read_range(self, first: int, last: int) -> tuple[bytes, int]:
@@ -233,20 +246,22 @@ class ReadableLog:
             return bytes(fresh), last
         if self.faulty and (bad := self.faulty.within(first, last)) is not None:
             raise Rotten(bad, bad, "known")
-        unit = self._index.unit(first)
+        unit = await settled(lambda: self._units.get(first))
         try:
             if unit is None:
                 raise CorruptEntry("the index unit is lost", first, -1)
-            data = await self._read_unchecked(first, unit.pos, self.end_of(last) - unit.pos)
+            end = await settled(lambda: self.end_of(last))
+            data = await self._read_unchecked(first, unit.pos, end - unit.pos)
             chain = await self._read_chain_before(first)
             header = check_stored(data, first, last, unit.pos, chain)
             rest = last + header.batch_remaining
             if rest > last:
-                end = unit.pos + len(data)
-                start = self._segments.start_of(unit.pos)
-                if rest > self._last_index or self.end_of(rest) > start + self._segments.size:
+                if rest > self._last_index:
                     raise CorruptEntry(BATCH_BROKEN, last, end)
-                data += await self._read_unchecked(last + 1, end, self.end_of(rest) - end)
+                rest_end = await settled(lambda: self.end_of(rest))
+                if rest_end > self._segments.start_of(unit.pos) + self._segments.size:
+                    raise CorruptEntry(BATCH_BROKEN, last, end)
+                data += await self._read_unchecked(last + 1, end, rest_end - end)
                 check_stored(data, first, rest, unit.pos, chain)
                 last = rest
         except CorruptEntry as error:
@@ -262,10 +277,11 @@ class ReadableLog:
         return data, last
 
     def _header_before(self, first: int) -> memoryview | None:
-        """Header of entry `first - 1`, empty when nobody can vouch for `first`; None when it is cold."""
+        """Header of entry `first - 1`, empty when nobody can vouch for `first`; None when it is cold.
+        ColdUnit."""
         if first == self._first_index or (self.faulty and first - 1 in self.faulty):
             return memoryview(b"")
-        unit = self._index.unit(first - 1)
+        unit = self._units.get(first - 1)
         return memoryview(b"") if unit is None else self.view(unit.pos, HEADER_SIZE)
 
     def _chain_in(self, first: int, header: memoryview | bytes) -> int | None:
@@ -275,9 +291,9 @@ class ReadableLog:
 
     async def _read_chain_before(self, first: int) -> int | None:
         """Chain value of entry `first - 1` as it is stored; None when nobody can vouch for `first`."""
-        header: memoryview | bytes | None = self._header_before(first)
+        header: memoryview | bytes | None = await settled(lambda: self._header_before(first))
         if header is None:
-            unit = self._index.unit(first - 1)
+            unit = await settled(lambda: self._units.get(first - 1))
             if unit is None:
                 return None
             header = await self._read_unchecked(first - 1, unit.pos, HEADER_SIZE)
@@ -302,7 +318,7 @@ class ReadableLog:
             self.on_damage()
 
     def vouched_chain(self, index: int) -> int | None:
-        """Chain value of an entry that can be believed, None when it is not at hand (short reads)."""
+        """Chain value of an entry that can be believed, None when it is not at hand."""
         if index == self._last_index:
             return self.last_chain
         batch = self._tail_batch(index)
@@ -310,7 +326,15 @@ class ReadableLog:
             return batch.chain if batch.last == index else None
         if index in self.faulty:
             return None
-        return chain_of(self._segments, self._index, index, self._first_index, self._base.chain)
+        try:
+            unit, before = self._units.get(index), self._header_before(index)
+            view = None if unit is None else self.view(unit.pos, unit.size)
+            chain = None if before is None else self._chain_in(index, before)
+            if unit is None or view is None or chain is None:
+                return None
+            return check_entry(view, 0, index, unit.pos, -1, chain).chain_crc
+        except (ColdUnit, CorruptEntry):
+            return None
 
     def view(self, pos: int, size: int) -> memoryview | None:
         """Bytes of the hot window; None when they are cold.
@@ -320,7 +344,10 @@ class ReadableLog:
         data = self._from_tail(pos, size)
         if data is not None:
             return data
-        if self.faulty and self._is_rotten(pos, size):
+        try:
+            if self.faulty and self._is_rotten(pos, size):
+                return None
+        except ColdUnit:
             return None
         if pos + size > self._written_pos or not self._segments.is_hot(pos, self._end_pos):
             return None
@@ -333,18 +360,25 @@ class ReadableLog:
             if data is None:
                 raise ValueError(f"the log ends at {self._end_pos}, not {pos + size}")
             return bytes(data)
-        if self.faulty and self._is_rotten(pos, size):
-            raise Rotten(self._index_at(pos), self._index_at(pos + size - 1), "known")
+        if self.faulty and await self._is_known_rotten(pos, size):
+            raise Rotten(*await self._indexes_at(pos, size), "known")
         try:
             return await self.read_later(pos, size)
         except OSError as error:
-            first, last = self._index_at(pos), self._index_at(pos + size - 1)
+            first, last = await self._indexes_at(pos, size)
             self.note_damage(first, last)
             raise Rotten(first, last, str(error)) from error
 
     def _is_rotten(self, pos: int, size: int) -> bool:
-        """Whether these bytes touch a faulty entry."""
+        """Whether these bytes touch a faulty entry; ColdUnit."""
         return self.faulty.within(self._index_at(pos), self._index_at(pos + size - 1)) is not None
+
+    async def _is_known_rotten(self, pos: int, size: int) -> bool:
+        return await settled(lambda: self._is_rotten(pos, size))
+
+    async def _indexes_at(self, pos: int, size: int) -> tuple[int, int]:
+        """First and last entry that these bytes touch."""
+        return await settled(lambda: (self._index_at(pos), self._index_at(pos + size - 1)))
 
     def _index_at(self, pos: int) -> int:
         """The entry that holds a byte; where index units are lost, one before it."""

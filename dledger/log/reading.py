@@ -4,7 +4,16 @@ check of what was read before anybody uses it."""
 from __future__ import annotations
 
 from formats.checksum import crc32
-from formats.entry import CHAIN, COVERED, HEADER, HEADER_SIZE, MAGIC, CorruptEntry, EntryHeader
+from formats.entry import (
+    CHAIN,
+    COVERED,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    CorruptEntry,
+    EntryHeader,
+    unpack_header,
+)
 from runtime import File
 
 _SECTORS = 4096
@@ -92,3 +101,11 @@ def check_stored(
             f"the bytes end with entry {index - 1}, not {last}", min(index, last), pos + offset
         )
     return EntryHeader._make(fields)
+
+
+def size_of(data: bytes, count: int) -> int:
+    """Bytes of the first `count` entries of `data`, which was checked."""
+    size = 0
+    for _ in range(count):
+        size += unpack_header(data, size).size
+    return size

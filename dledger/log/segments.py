@@ -30,7 +30,7 @@ class Segments:
         self._viewed: list[File] = []
 
     def open(self) -> None:
-        """Open all segments (blocking); SegmentError for a file of another size."""
+        """Find all segments (blocking); SegmentError for a file of another size."""
         files = self._env.files
         files.mkdir(self.directory)
         for name in files.listdir(self.directory):
@@ -45,6 +45,11 @@ class Segments:
                     "was mapedFileSizeCommitLog changed? It is fixed when a store is made"
                 )
             self._starts.append(start)
+
+    async def open_hot(self) -> None:
+        """Have the newest segments open, for `view`: others became the newest."""
+        for start in self._starts[-self._hot :]:
+            await self.file(start)
 
     @property
     def starts(self) -> list[int]:
@@ -65,12 +70,17 @@ class Segments:
         place = bisect_left(self._starts, start)
         return place < len(self._starts) and self._starts[place] == start
 
-    def file(self, start: int) -> File:
-        """The file of a segment that is there, opened if it is not (blocking then)."""
+    async def file(self, start: int) -> File:
+        """The file of a segment that is there, opened by a worker if it is not; OSError."""
         file = self._files.get(start)
         if file is None:
-            self._close_old()
-            file = self._files[start] = self._env.files.open(self.path(start))
+            opened = await self._env.workers.run(Lane.DISK, self._env.files.open, self.path(start))
+            file = self._files.get(start)
+            if file is not None:  # by somebody else meanwhile
+                opened.close()
+            else:
+                self._close_old()
+                file = self._files[start] = opened
         return file
 
     def _close_old(self) -> None:
@@ -104,11 +114,13 @@ class Segments:
         return pos >= self.start_of(max(end_pos - 1, 0)) - (self._hot - 1) * self.size
 
     def view(self, pos: int, size: int) -> memoryview | None:
-        """A slice of one segment's map; None when the log does not hold it. Blocks on cold pages."""
+        """A slice of one segment's map; None when the log does not hold it, or it was not opened. Blocks on
+        cold pages."""
         start = self.start_of(pos)
-        if pos - start + size > self.size or not self.has(start):
+        file = self._files.get(start)
+        if pos - start + size > self.size or file is None:
             return None
-        return self.file(start).view()[pos - start : pos - start + size]
+        return file.view()[pos - start : pos - start + size]
 
     def pread(self, pos: int, size: int) -> bytes:
         """The same bytes by a read (blocking); ValueError when the log does not hold them."""

@@ -21,6 +21,7 @@ from dledger.log.reading import Rotten
 from dledger.log.recovery import REFILL_ADVICE, Recovered, choose_base, missing_segments, recover
 from dledger.log.tail import first_part
 from dledger.log.terms import TermTable
+from dledger.log.units import settled
 from formats.entry import COVERED, HEADER_SIZE, INDEX_UNIT, EntryHeader, unpack_header
 from formats.store_files import DATA_DIR, INDEX_DIR
 from runtime import File, Lane
@@ -108,7 +109,7 @@ class LogStore(FlushedLog):
             await self._write_again(begin, found.end_pos)
         for start in found.scanned:
             if self._segments.has(start):
-                await run(Lane.FLUSH, self._segments.file(start).fdatasync)
+                await run(Lane.FLUSH, (await self._segments.file(start)).fdatasync)
         if self._segments.starts:
             await run(Lane.FLUSH, self._env.files.sync_dir, self._segments.directory)
         for first, units in found.missing_units:
@@ -118,6 +119,7 @@ class LogStore(FlushedLog):
         await self.sync_index()
         for start in reversed(found.stale_segments):
             await self._retire(start)
+        await self._segments.open_hot()
         self._durable_index = self._synced_index = self._last_index
         self._durable_pos = self._end_pos
         header = await self._header_at_end()
@@ -135,7 +137,9 @@ class LogStore(FlushedLog):
         if not self._segments.has(start) or pos - start + HEADER_SIZE > self._segments.size:
             return
         # Zeros or not: those of a cut that was killed may be in the page cache alone (S2).
-        await run(Lane.FLUSH, write_synced, self._segments.file(start), [bytes(HEADER_SIZE)], pos - start)
+        await run(
+            Lane.FLUSH, write_synced, await self._segments.file(start), [bytes(HEADER_SIZE)], pos - start
+        )
 
     async def _write_again(self, pos: int, end: int) -> None:
         """Dirty the pages of entries that no index unit calls durable, so that the next fsync means them.
@@ -148,7 +152,7 @@ class LogStore(FlushedLog):
             start = self._segments.start_of(pos)
             size = min(AGAIN_BYTES, end - pos, start + self._segments.size - pos)
             if self._segments.has(start):
-                await run(Lane.FLUSH, _write_same, self._segments.file(start), pos - start, size)
+                await run(Lane.FLUSH, _write_same, await self._segments.file(start), pos - start, size)
             pos += size
 
     async def _retire(self, start: int) -> None:
@@ -171,14 +175,14 @@ class LogStore(FlushedLog):
         """
         resets = self.resets if resets is None else resets
         for near in (index - 1, index):
-            if self._first_index <= near <= self._written_index() and self._pos_of(near) is None:
+            if self._first_index <= near <= self._written_index() and await self._is_lost(near):
                 await self.examine(near, near)  # where to cut: what is whole gets its index unit back
         while True:
             try:
                 async with self._io:
                     if resets != self.resets:
                         return False
-                    if self._knows_end_before(index):
+                    if await settled(lambda: self._knows_end_before(index)):
                         try:
                             await self._truncate(index)
                             return True
@@ -187,6 +191,10 @@ class LogStore(FlushedLog):
             except NoRoom as error:
                 self._say_short(str(error))
             await asyncio.sleep(ROOM_RETRY_S)  # without the lock: retention may make room, peers repair
+
+    async def _is_lost(self, index: int) -> bool:
+        """Whether the index unit of an entry is."""
+        return await settled(lambda: self._pos_of(index)) is None
 
     def _knows_end_before(self, index: int) -> bool:
         """Whether entry `index`, or the end of the one before it, can be located."""
@@ -206,9 +214,9 @@ class LogStore(FlushedLog):
         run = self._env.workers.run
         await self._sync_written()
         await self._write_units()
-        before = self.end_of(index - 1)
+        before = await settled(lambda: self.end_of(index - 1))
         try:
-            pos, _ = self.locate(index)
+            pos, _ = await self.find(index)
         except KeyError:
             pos = before
         if index == self._first_index or pos > self._segments.start_of(pos):
@@ -227,6 +235,7 @@ class LogStore(FlushedLog):
             for start in reversed(self._segments.starts):
                 if start > pos or (start == pos and start != before):
                     await self._retire(start)
+            await self._segments.open_hot()
             self._written_pos = before
         self._terms.truncate(index)
         self.faulty.truncate(index)
@@ -259,7 +268,7 @@ class LogStore(FlushedLog):
         if self._last_index < self._first_index or self._last_index in self.faulty:
             return None
         try:
-            pos, _ = self.locate(self._last_index)
+            pos, _ = await self.find(self._last_index)
             return unpack_header(await self.read(pos, HEADER_SIZE))
         except (KeyError, Rotten):
             self.note_damage(self._last_index, self._last_index)

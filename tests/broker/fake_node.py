@@ -40,7 +40,7 @@ class FakeLog:
             return None
         return unpack_header(self.data, self.entries[index][0]).term
 
-    def locate(self, index: int) -> tuple[int, int]:
+    async def find(self, index: int) -> tuple[int, int]:
         if index not in range(self.first_index, len(self.entries)):
             raise KeyError(index)
         return self.entries[index]

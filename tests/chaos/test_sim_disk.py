@@ -265,6 +265,39 @@ def test_fsync_on_the_event_loop_fails_the_run() -> None:
         world.run_for(1)
 
 
+def test_a_read_on_the_event_loop_fails_the_run() -> None:
+    world = World(1)
+
+    async def main(env: Env) -> None:
+        env.files.open("/a", create=True).pread(1, 0)
+
+    world.spawn(world.node("n0"), main)
+    with pytest.raises(RunFailed, match="pread /a: on the event loop"):
+        world.run_for(1)
+
+
+def test_what_left_memory_is_read_by_a_worker_and_then_at_once() -> None:
+    world = World(1)
+    node = world.node("n0")
+    seen: list[bytes | None] = []
+
+    async def main(env: Env) -> None:
+        file = env.files.open("/a", create=True)
+        file.pwritev([b"x" * 10_000], 0)
+        seen.append(file.pread_now(3, 5_000))
+        node.disk.evict()
+        seen.append(file.pread_now(3, 5_000))
+        await env.workers.run(Lane.DISK, file.pread, 100, 4_990)
+        seen.append(file.pread_now(3, 5_000))
+        seen.append(file.pread_now(3, 9_000))
+        file.pwritev([b"y" * 1_000], 8_800)
+        seen.append(file.pread_now(3, 9_000))
+
+    world.spawn(node, main)
+    world.run_for(1)
+    assert seen == [b"xxx", None, b"xxx", None, b"yyy"] and world.cold_reads == 2
+
+
 def test_a_job_ends_with_its_one_durable_action() -> None:
     def two(env: Env) -> None:
         env.files.open("/a", create=True).fdatasync()

@@ -137,7 +137,7 @@ async def rotten_at_three(log: LogStore) -> tuple[LogBase, bytes]:
     base = await boundary(log, 1)
     pos, size = log.locate(3)
     good = (await log.read_range(3, 3))[0][:size]
-    log._segments.file(0).pwritev([bytes([good[100] ^ 0x5A])], pos + 100)
+    (await log._segments.file(0)).pwritev([bytes([good[100] ^ 0x5A])], pos + 100)
     log.note_damage(3, 3)
     return base, good
 
@@ -314,7 +314,7 @@ def test_a_cut_that_does_not_know_its_place_waits_for_a_repair(tmp_path: Path, c
         await log.sync_index()
         places = [log.locate(index) for index in range(60)]
         good = (await log.read_range(cut - 1, cut - 1))[0][: places[cut - 1][1]]
-        segment = log._segments.file(log._segments.start_of(places[cut - 1][0]))
+        segment = await log._segments.file(log._segments.start_of(places[cut - 1][0]))
         for index in (cut - 1, cut):
             segment.pwritev([bytes(HEADER_SIZE)], places[index][0] % SEGMENT)
         lose_units(tmp_path, cut - 1, cut)

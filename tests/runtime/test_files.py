@@ -1,0 +1,72 @@
+"""Reading a real file without waiting for the device (safety.md S8)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from runtime.files import OsFile, OsFiles
+
+SIZE = 1 << 20
+
+
+def a_file(directory: Path, content: bytes) -> OsFile:
+    file = OsFiles().open(str(directory / "f"), create=True)
+    file.pwritev([content], 0)
+    file.fdatasync()
+    return file
+
+
+def test_what_is_in_memory_is_read_at_once(tmp_path: Path) -> None:
+    file = a_file(tmp_path, b"0123456789")
+    assert file.pread_now(4, 3) == b"3456"
+    assert file.pread_now(4, 8) == b"89", "short at the end, as a read is"
+    assert file.pread_now(4, 100) == b""
+    file.close()
+
+
+def test_what_is_not_in_memory_is_left_to_a_worker(tmp_path: Path) -> None:
+    file = a_file(tmp_path, bytes(range(256)) * (SIZE // 256))
+    descriptor = os.open(file.path, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    try:
+        os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+        pytest.skip("this file system keeps what nobody needs, or cannot say what it keeps")
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        pytest.skip(f"this file system cannot say what is in memory: {error}")
+    finally:
+        os.close(descriptor)
+    assert file.pread_now(32, SIZE // 2) is None
+    file.pread(32, SIZE // 2)
+    assert file.pread_now(32, SIZE // 2) == bytes(range(32))
+    assert file.pread_now(SIZE, 0) is None, "a part of it is not there yet"
+    file.close()
+
+
+def test_where_nobody_can_tell_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = a_file(tmp_path, b"0123456789")
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert file.pread_now(4, 3) == b"3456"
+    file.close()
+
+
+def test_an_error_of_the_device_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = a_file(tmp_path, b"0123456789")
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(OSError, match="broken") as caught:
+        file.pread_now(4, 3)
+    assert caught.value.filename == file.path
+    file.close()
