@@ -19,7 +19,7 @@ from dledger.election.preferred import PreferredLeader
 from dledger.errors import ChangeRefused
 from dledger.leadership import Leadership
 from dledger.log.store import LogStore
-from dledger.log.units import ColdUnit
+from dledger.log.units import ColdUnit, settled
 from dledger.members import Members
 from dledger.membership import Membership, MembershipEvents
 from dledger.messages import Code, Health
@@ -123,7 +123,14 @@ class Changes:
     # What is known of a peer
 
     def caught_up(self, peer: str) -> bool:
-        """Whether a peer answers, and has all but the last few entries durable."""
+        """Whether a peer answers, and has all but the last few entries durable. False also while it is not
+        known how many bytes it lacks: with its next answer it is."""
+        try:
+            return self._has_caught_up(peer)
+        except ColdUnit:
+            return False
+
+    def _has_caught_up(self, peer: str) -> bool:
         leader = self._replicator.leader
         progress = leader.progress.get(peer) if leader else None
         if progress is None or progress.state is not PushState.APPEND or not self._peers.connected(peer):
@@ -134,13 +141,9 @@ class Changes:
         lag = self._log.last_index - progress.durable
         if lag > self._config.promote_lag_entries or progress.durable < self._log.first_index - 1:
             return False
-        if lag <= 0:
-            return True
-        try:
-            lag_bytes = self._log.end_pos - self._log.end_of(progress.durable)
-        except ColdUnit:
-            return False  # asked again in a moment, when it is known
-        return lag_bytes <= self._config.promote_lag_bytes
+        return lag <= 0 or self._log.end_pos - self._log.end_of(progress.durable) <= (
+            self._config.promote_lag_bytes
+        )
 
     def health(self, peer: str) -> Health:
         """What a voter last told of itself."""
@@ -168,11 +171,12 @@ class Changes:
         known = current.addressed(self._config.peers)
         return self._append(lambda: known.with_learner(node, address, stays=stays))
 
-    def promote(self, node: str) -> int:
+    async def promote(self, node: str) -> int:
         """A learner becomes a voter now, if it has caught up."""
+        caught_up = await settled(lambda: self._has_caught_up(node))
         current = self._ready()
         member = current.members.get(node)
-        if member is not None and member.role is MemberRole.LEARNER and not self.caught_up(node):
+        if member is not None and member.role is MemberRole.LEARNER and not caught_up:
             raise ChangeRefused(Code.CONFIG_REFUSED, f"{node} has not caught up: {self._lag(node)}")
         return self._append(lambda: current.with_voter(node, self._incarnation(node)))
 
@@ -217,7 +221,7 @@ class Changes:
                 return target
             if target not in self._members.voters:
                 raise ChangeRefused(Code.UNKNOWN_MEMBER, f"{target} is no voter")
-            if not self.caught_up(target):
+            if not await settled(lambda: self._has_caught_up(target)):
                 raise ChangeRefused(Code.CONFIG_REFUSED, f"{target} has not caught up: {self._lag(target)}")
             if self.health(target) is not Health.GOOD:
                 raise ChangeRefused(

@@ -62,6 +62,9 @@ class LogReader(Protocol):
     def view(self, pos: int, size: int) -> memoryview | None:
         """Bytes of the hot window, None when they are cold."""
 
+    def is_hot(self, pos: int) -> bool:
+        """Whether `pos` lies in the newest part of the log, which is expected in memory."""
+
     async def read(self, pos: int, size: int) -> bytes:
         """The same bytes, by a worker when cold; ValueError when the log does not hold them."""
 

@@ -69,7 +69,7 @@ class MemberRequests:
         elif operation == "add":
             index = changes.add(_text(header, "node"), _text(header, "address"), header.get("stays") is True)
         elif operation == "promote":
-            index = changes.promote(_text(header, "node"))
+            index = await changes.promote(_text(header, "node"))
         else:
             index = await self._remove(_text(header, "node"), header.get("force") is True)
         if index <= self._node.commit_index:

@@ -155,10 +155,10 @@ class ClientRequests:
         )
 
     def _get_again(
-        self, connection: PeerConnection, number: int, index: int, fetched: asyncio.Future[bool]
+        self, connection: PeerConnection, number: int, index: int, fetched: asyncio.Future[None]
     ) -> None:
         connection.release()
-        if not fetched.cancelled():
+        if not (fetched.cancelled() or connection.closed):
             self._get(connection, number, index, False)
 
     def _answer_rotten(self, connection: PeerConnection, number: int, index: int) -> None:

@@ -165,11 +165,8 @@ class OsFile:
             got = os.preadv(self._fd, [buffer], offset, _NOWAIT)
         except BlockingIOError:
             return None
-        except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:
-                return self.pread(length, offset)
-            error.filename = self.path
-            raise
+        except OSError:  # not every file system, kernel or sandbox knows the flag; an error comes again
+            return self.pread(length, offset)
         if got < length and offset + got < self.size():
             return None  # what follows is not in memory
         return bytes(memoryview(buffer)[:got])

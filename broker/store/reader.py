@@ -135,7 +135,7 @@ class Reader:
         if queue is None or queue.bounds.next == 0:
             return True
         bounds = queue.bounds
-        return bounds.min == 0 and self._log.view(bounds.first_position, MIN_SIZE) is not None
+        return bounds.min == 0 and self._log.is_hot(bounds.first_position)
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool) -> int:
         """Lower: the first message stored at `timestamp` (ms) or later, the queue's end when there is

@@ -19,8 +19,8 @@ RESERVE_STEP = 4 * 1024 * 1024
 """Bytes of blocks reserved at a time (131,072 units): little enough for a small disk."""
 _PIECE = 256 * 1024
 """Bytes of one read or write when a whole file is gone through."""
-_FETCH = 64 * 1024
-"""Bytes brought into memory at a time (2,048 units): whoever needs one goes on with those behind it."""
+FETCHED = 2048
+"""Units brought into memory at a time (64 KiB): whoever needs one goes on with its neighbours."""
 
 
 class NotInMemory(Exception):
@@ -85,17 +85,20 @@ class IndexFiles:
         return _unit(data, index)
 
     def fetch(self, index: int) -> bool:
-        """Have a unit in memory, and some behind it, for a worker of any lane; False when it cannot be read:
-        then `believe_lost`."""
+        """Have a unit in memory with its neighbours (`FETCHED`), for a worker of any lane.
+
+        False when it cannot be read: then `believe_lost`. OSError when the file cannot be opened.
+        """
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
         try:
             # A handle of its own: whoever drops or removes files closes the shared one meanwhile.
             file = self._files.open_read(f"{self._dir}/{segment_name(start)}")
-        except OSError:
+        except FileNotFoundError:
             return False
         try:
-            return _reads(file, _FETCH, at - start) or _reads(file, INDEX_UNIT_SIZE, at - start)
+            size, place = FETCHED * INDEX_UNIT_SIZE, at - start
+            return _reads(file, size, place - place % size) or _reads(file, INDEX_UNIT_SIZE, place)
         finally:
             file.close()
 

@@ -94,8 +94,6 @@ class MendableLog(ReadableLog):
         super().__init__(env, node_dir, segment_size, index_units_per_file)
         self._io = asyncio.Lock()
         """Held while the files of the log change."""
-        self.cuts = 0
-        """Counts each truncation twice, when it begins and when it is over, and each reset."""
 
     @abstractmethod
     async def poison(self, error: OSError) -> NoReturn:

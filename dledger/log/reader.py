@@ -35,6 +35,8 @@ class ReadableLog:
         self._segments = Segments(env, node_dir, segment_size, HOT_SEGMENTS)
         self._index = IndexFiles(env.files, node_dir, index_units_per_file)
         self._units = UnitsAtHand(env, self._index)
+        self.cuts = 0
+        """Counts each truncation twice, when it begins and when it is over, and each reset."""
         self._terms = TermTable()
         self._base = ORIGIN
         self._first_index = 0
@@ -168,12 +170,12 @@ class ReadableLog:
                 return unit.pos + unit.size
         return self._base.pos
 
-    def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
+    def range_end(self, first: int, max_bytes: int) -> tuple[int, int | None]:
         """(last index, bytes) of a run from `first`; see `LogView.range_end`.
 
         A cold run may end within a client batch: whoever reads it (`read_range`) takes the rest along.
-        It ends before index units that have to be fetched; when that of `first` has to be, it is one entry of
-        a size that is not known yet.
+        It ends before index units that have to be fetched; when that of `first` has to be, it is one entry
+        whose size is not known yet.
         """
         batch = self._tail_batch(first)
         if batch is not None:
@@ -181,7 +183,7 @@ class ReadableLog:
         try:
             unit = self._units.get(first)
         except ColdUnit:
-            return first, HEADER_SIZE
+            return first, None
         if unit is None:
             self.note_damage(first, first)
             return first, HEADER_SIZE
@@ -246,25 +248,25 @@ class ReadableLog:
             return bytes(fresh), last
         if self.faulty and (bad := self.faulty.within(first, last)) is not None:
             raise Rotten(bad, bad, "known")
-        unit = await settled(lambda: self._units.get(first))
+        cuts = self.cuts
         try:
-            if unit is None:
-                raise CorruptEntry("the index unit is lost", first, -1)
-            end = await settled(lambda: self.end_of(last))
-            data = await self._read_unchecked(first, unit.pos, end - unit.pos)
+            pos, end = await settled(lambda: self._place(first, last))
+            data = await self._read_unchecked(first, pos, end - pos)
             chain = await self._read_chain_before(first)
-            header = check_stored(data, first, last, unit.pos, chain)
+            header = check_stored(data, first, last, pos, chain)
             rest = last + header.batch_remaining
             if rest > last:
                 if rest > self._last_index:
                     raise CorruptEntry(BATCH_BROKEN, last, end)
                 rest_end = await settled(lambda: self.end_of(rest))
-                if rest_end > self._segments.start_of(unit.pos) + self._segments.size:
+                if rest_end > self._segments.start_of(pos) + self._segments.size:
                     raise CorruptEntry(BATCH_BROKEN, last, end)
                 data += await self._read_unchecked(last + 1, end, rest_end - end)
-                check_stored(data, first, rest, unit.pos, chain)
+                check_stored(data, first, rest, pos, chain)
                 last = rest
         except CorruptEntry as error:
+            if self.cuts != cuts or first < self._first_index:
+                raise Rotten(first, last, "cut or retired while it was read") from error
             broken = error.reason == BATCH_BROKEN
             first, last = error.index, error.index + broken
             if error.reason == CHAIN_BROKEN and first > self._first_index:
@@ -275,6 +277,13 @@ class ReadableLog:
             self.note_damage(first, last)
             raise Rotten(first, last, str(error)) from error
         return data, last
+
+    def _place(self, first: int, last: int) -> tuple[int, int]:
+        """Begin and end of a run in its segment, of one moment; CorruptEntry, ColdUnit."""
+        unit = self._units.get(first)
+        if unit is None or first < self._first_index:
+            raise CorruptEntry("the index unit is lost", first, -1)
+        return unit.pos, self.end_of(last)
 
     def _header_before(self, first: int) -> memoryview | None:
         """Header of entry `first - 1`, empty when nobody can vouch for `first`; None when it is cold.
@@ -344,14 +353,18 @@ class ReadableLog:
         data = self._from_tail(pos, size)
         if data is not None:
             return data
+        if pos + size > self._written_pos or not self._segments.is_hot(pos, self._end_pos):
+            return None
         try:
             if self.faulty and self._is_rotten(pos, size):
                 return None
         except ColdUnit:
             return None
-        if pos + size > self._written_pos or not self._segments.is_hot(pos, self._end_pos):
-            return None
         return self._segments.view(pos, size)
+
+    def is_hot(self, pos: int) -> bool:
+        """Whether `pos` lies in the newest part of the log, which is expected in memory."""
+        return self._base.pos <= pos and self._segments.is_hot(pos, self._end_pos)
 
     async def read(self, pos: int, size: int) -> bytes:
         """Bytes at `pos`; ValueError when the log does not hold them, Rotten when they cannot be believed."""

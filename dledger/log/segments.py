@@ -47,9 +47,13 @@ class Segments:
             self._starts.append(start)
 
     async def open_hot(self) -> None:
-        """Have the newest segments open, for `view`: others became the newest."""
+        """Have the newest segments open, for `view`: others became the newest. What cannot be opened is read
+        by workers."""
         for start in self._starts[-self._hot :]:
-            await self.file(start)
+            try:
+                await self.file(start)
+            except OSError as error:
+                self._env.log.warning("segment not opened", path=self.path(start), error=error)
 
     @property
     def starts(self) -> list[int]:

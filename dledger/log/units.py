@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
-from dledger.log.index_files import IndexFiles, NotInMemory
+from dledger.log.index_files import FETCHED, IndexFiles, NotInMemory
 from formats.entry import IndexUnit
 from runtime import Env, Lane
 
 T = TypeVar("T")
+
+RETRY_S = 0.1
+"""Until a fetch that could not open the index file is tried again."""
 
 
 class ColdUnit(Exception):
@@ -21,7 +23,7 @@ class ColdUnit(Exception):
     Wait for it with `asyncio.wait`: others may wait for the same future, which an `await` would cancel.
     """
 
-    def __init__(self, fetched: asyncio.Future[bool]) -> None:
+    def __init__(self, fetched: asyncio.Future[None]) -> None:
         super().__init__("an index unit is being fetched")
         self.fetched = fetched
 
@@ -41,7 +43,8 @@ class UnitsAtHand:
     def __init__(self, env: Env, index: IndexFiles) -> None:
         self._env = env
         self._index = index
-        self._fetching: dict[int, asyncio.Future[bool]] = {}
+        self._fetching: dict[int, asyncio.Future[None]] = {}
+        """By number of `FETCHED` units that are fetched together."""
 
     def get(self, index: int) -> IndexUnit | None:
         """The unit of an entry, None when it is lost; ColdUnit."""
@@ -49,10 +52,10 @@ class UnitsAtHand:
             return self._index.unit_now(index)
         except NotInMemory:
             pass
-        fetched = self._fetching.get(index)
+        fetched = self._fetching.get(index // FETCHED)
         if fetched is None:
-            fetched = self._fetching[index] = self._env.workers.run(Lane.DISK, self._index.fetch, index)
-            fetched.add_done_callback(partial(self._was_fetched, index))
+            fetched = self._fetching[index // FETCHED] = asyncio.get_running_loop().create_future()
+            self._fetch(index, fetched)
         raise ColdUnit(fetched)
 
     def at_hand(self, index: int) -> IndexUnit | None:
@@ -62,7 +65,21 @@ class UnitsAtHand:
         except ColdUnit:
             return None
 
-    def _was_fetched(self, index: int, fetched: asyncio.Future[bool]) -> None:
-        del self._fetching[index]
-        if not fetched.cancelled() and not fetched.result():
+    def _fetch(self, index: int, fetched: asyncio.Future[None]) -> None:
+        reading = self._env.workers.run(Lane.DISK, self._index.fetch, index)
+        reading.add_done_callback(lambda reading: self._was_read(index, fetched, reading))
+
+    def _was_read(self, index: int, fetched: asyncio.Future[None], reading: asyncio.Future[bool]) -> None:
+        if reading.cancelled():
+            del self._fetching[index // FETCHED]
+            fetched.cancel()
+            return
+        error = reading.exception()
+        if isinstance(error, OSError):  # too many open files, for one: that says nothing of the unit
+            self._env.log.warning("index file not opened", index=index, error=error)
+            asyncio.get_running_loop().call_later(RETRY_S, self._fetch, index, fetched)
+            return
+        del self._fetching[index // FETCHED]
+        if not reading.result():
             self._index.believe_lost(index)
+        fetched.set_result(None)

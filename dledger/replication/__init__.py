@@ -29,8 +29,8 @@ class LogView(Protocol):
     def last_of_term_at_most(self, term: int, index: int) -> int:
         """Largest i <= index whose term is <= `term`; -1 when there is none."""
 
-    def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
-        """(last index, byte size) of a run from `first` of about `max_bytes`.
+    def range_end(self, first: int, max_bytes: int) -> tuple[int, int | None]:
+        """(last index, byte size) of a run from `first` of about `max_bytes`; size None when it is not known.
 
         The run lies in one segment, holds at least one entry, and ends at the end of a client batch.
         """

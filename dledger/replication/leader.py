@@ -391,6 +391,8 @@ class LeaderReplication:
 
     def _fill(self, peer: str, progress: Progress, effects: list[Effect]) -> None:
         last = self.commit_index if peer in self._leaving else self._log.last_index
+        # A push took the rest of its client batch along: what is all there already would not be answered.
+        progress.next = max(progress.next, progress.stored + 1)
         while (
             progress.next <= last
             and progress.inflight_bytes < self._window
@@ -402,6 +404,8 @@ class LeaderReplication:
                 effects += self._install(peer, progress)
                 return
             end, size = self._log.range_end(first, self._push_bytes)
+            if size is None:
+                size = self._window  # nothing more before it is acknowledged
             end = min(end, last)
             effects.append(SendAppend(peer, first, end, prev_term))
             progress.inflight.append((end, size))

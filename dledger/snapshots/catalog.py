@@ -164,7 +164,9 @@ class SnapshotCatalog:
         """Remove what is there under this name, if anything, and what was left of an earlier one."""
         run, files = self._env.workers.run, self._env.files
         going = f"{path}{_UNFINISHED}"
-        await run(Lane.DISK, files.rmtree, going)
+        if await run(Lane.DISK, files.exists, going):
+            await run(Lane.DISK, files.sync_dir, self.directory)  # of an earlier one that failed here
+            await run(Lane.DISK, files.rmtree, going)
         if await run(Lane.DISK, files.exists, path):
             await run(Lane.DISK, files.rename, path, going)
             await run(Lane.DISK, files.sync_dir, self.directory)  # first its name, then what is in it

@@ -50,6 +50,9 @@ class FakeLog:
             return None
         return memoryview(bytes(self.data[pos : pos + size]))
 
+    def is_hot(self, pos: int) -> bool:
+        return pos >= max(self.cold_below, self.begin_pos)
+
     async def read(self, pos: int, size: int) -> bytes:
         await asyncio.sleep(0.001)
         if pos < self.begin_pos or pos + size > len(self.data) or self._crosses(pos, size):

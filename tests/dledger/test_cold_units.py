@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,12 @@ from dledger.leadership import Leadership
 from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
 from dledger.log.units import ColdUnit
-from dledger.replication.leader import LeaderReplication, PushState
-from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE, unpack_header
+from dledger.replication.leader import Effect, LeaderReplication, PushState, SendAppend
+from formats.entry import INDEX_UNIT_SIZE, unpack_header
 from runtime.env import production_env
 from runtime.files import OsFile, OsFiles
 from tests.dledger.test_log_races import indexed, use
-from tests.dledger.test_snapshot_store import append
+from tests.dledger.test_snapshot_store import append, boundary
 
 ENTRIES = 40
 
@@ -34,12 +35,17 @@ class ForgettingFiles(OsFiles):
         self.broken = False
         self.broken_from: int | None = None
         """Reads that go beyond this byte of a file fail."""
+        self.refused = 0
+        """So many openings of index files fail for want of descriptors."""
         self.fetches = 0
 
     def open(self, path: str, create: bool = False) -> OsFile:
         return self._watch(super().open(path, create))
 
     def open_read(self, path: str) -> OsFile:
+        if self.refused and "/index/" in path:
+            self.refused -= 1
+            raise OSError(errno.EMFILE, "Too many open files", path)
         return self._watch(super().open_read(path))
 
     def _watch(self, file: OsFile) -> OsFile:
@@ -106,7 +112,7 @@ def test_who_gives_up_does_not_take_the_fetch_from_others(tmp_path: Path) -> Non
 
 def test_a_run_whose_place_is_not_in_memory_is_one_entry_that_a_worker_reads(tmp_path: Path) -> None:
     async def work(log: LogStore, files: ForgettingFiles) -> None:
-        assert log.range_end(5, 100_000) == (5, HEADER_SIZE)
+        assert log.range_end(5, 100_000) == (5, None)
         assert log.range_bytes(5, 9) is None
         data, last = await log.read_range(5, 9)
         assert last == 9 and unpack_header(data).index == 5
@@ -114,6 +120,52 @@ def test_a_run_whose_place_is_not_in_memory_is_one_entry_that_a_worker_reads(tmp
         assert bytes(log.range_bytes(5, 9) or b"") == data
 
     cold(tmp_path, work)
+
+
+def test_no_second_push_follows_one_of_unknown_size(tmp_path: Path) -> None:
+    async def work(log: LogStore, files: ForgettingFiles) -> None:
+        peers = ("n0", "n1", "n2")
+        leader = LeaderReplication(
+            1, "n0", peers, peers[1:], log, 0, 0, push_bytes=9_000, inflight_bytes=36_000
+        )
+        progress = leader.progress["n1"]
+        progress.state, progress.next = PushState.APPEND, 5
+        effects: list[Effect] = []
+        leader._fill("n1", progress, effects)
+        assert [(push.first, push.last) for push in effects if isinstance(push, SendAppend)] == [(5, 5)]
+        await log.find(5)
+        assert files.fetches == 1
+        progress.inflight.clear()
+        progress.inflight_bytes = 0
+        leader._fill("n1", progress, effects)
+        assert len(effects) > 2, "the window is open again"
+
+    cold(tmp_path, work)
+
+
+def test_an_index_file_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
+    async def work(log: LogStore, files: ForgettingFiles) -> None:
+        files.refused = 2
+        pos, size = await log.find(7)
+        assert files.refused == 0 and not log.faulty
+        assert unpack_header(await log.read(pos, size)).index == 7
+
+    cold(tmp_path, work)
+
+
+def test_what_is_retired_while_its_place_is_looked_for_is_no_damage(tmp_path: Path) -> None:
+    async def work(log: LogStore, files: ForgettingFiles) -> None:
+        files.cold = False
+        base = await boundary(log, 2)
+        files.cold = True
+        reading = asyncio.create_task(log.read_range(3, 9))
+        await asyncio.sleep(0)
+        assert await log.drop_before(base)
+        with pytest.raises(Rotten):
+            await reading
+        assert not log.faulty and log.durable_index == log.last_index
+
+    cold(tmp_path, work, 60)
 
 
 def test_a_check_of_what_is_there_twice_does_not_wait(tmp_path: Path) -> None:

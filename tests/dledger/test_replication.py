@@ -221,6 +221,17 @@ def test_the_window_bounds_what_is_in_flight() -> None:
     assert [effect.first for effect in effects if isinstance(effect, lcore.SendAppend)] == [6]
 
 
+def test_what_a_peer_has_beyond_a_push_is_not_sent_again() -> None:
+    """A cold push takes the rest of its client batch along; a second push of that rest would not be answered,
+    and might be all that the window holds."""
+    leader = leader_of(ListLog([1] * 100), 1, window=500)
+    leader.peer_up("n1", True)
+    leader.response("n1", PushResponse(1, Code.INCONSISTENT_STATE, -1, -1, -1, -1, -1))
+    leader.response("n1", PushResponse(1, Code.SUCCESS, -1, -1, -1))
+    effects = leader.response("n1", PushResponse(1, Code.SUCCESS, 20, 20, 20))
+    assert [effect.first for effect in effects if isinstance(effect, lcore.SendAppend)] == [21, 24]
+
+
 def test_answers_of_another_term_are_ignored() -> None:
     log = ListLog([1, 1])
     leader = leader_of(log, 2)
