@@ -42,6 +42,7 @@ class DiskFaults:
         self.rng = world.stream(f"disk/{name}")
         self.slowness = 1.0
         self.hung = False
+        self.forgetful = 0.0  # that something is not in memory, each time somebody looks
         self.troubled = False  # whether reads and writes have to ask
         self._room: int | None = None
         self._failures: list[_Failure] = []
@@ -101,6 +102,14 @@ class DiskFaults:
             self.world.note(self.name, "quick", "")
         self.slowness = factor
 
+    def forget(self, chance: float) -> None:
+        """Let memory be short: whatever was in it may be gone when it is looked for. 0 ends it."""
+        if chance:
+            self.world.fault(self.name, "short_memory", f"{chance:g}")
+        else:
+            self.world.note(self.name, "memory", "")
+        self.forgetful = chance
+
     def hang(self) -> None:
         """Let no job that uses the disk end before `resume`. A power cut meanwhile loses them."""
         if not self.hung:
@@ -117,10 +126,13 @@ class DiskFaults:
                 self.world.push(self.world.now, action, argument)
 
     def mend(self) -> None:
-        """End all of this: room, failures that have not happened yet, slowness, hanging. Rot stays."""
+        """End all of this: room, failures that have not happened yet, slowness, hanging, short memory. Rot
+        stays."""
         self.resume()
         if self.slowness != 1:
             self.slow(1)
+        if self.forgetful:
+            self.forget(0)
         if self._room is not None:
             self.room(None)
         self._failures.clear()

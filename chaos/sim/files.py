@@ -45,9 +45,9 @@ class SimFile:
 
     def pread_now(self, length: int, offset: int) -> bytes | None:
         """The same without waiting for the device; None when not all of it is in memory."""
-        inode = self._open_inode()
-        if not inode.in_memory(offset, length):
-            self._files.disk.world.cold_reads += 1
+        inode, disk = self._open_inode(), self._files.disk
+        if (disk.forgetful and disk.rng.random() < disk.forgetful) or not inode.in_memory(offset, length):
+            disk.world.cold_reads += 1
             return None
         self._files.reads(self.path)
         return inode.read(offset, length)

@@ -281,8 +281,8 @@ class Injector(RotFaults):
         """Other programs on the machine take the memory that its files were in, again and again."""
         disk = self._world.nodes[self._target(fault) or self._stage.names[0]].disk
         disk.evict()
-        for delay_ms in range(fault.amount, fault.lasting_ms, fault.amount):
-            self._later(delay_ms, disk.evict)
+        disk.forget(fault.amount / 100)
+        self._later(fault.lasting_ms, partial(disk.forget, 0))
         return True
 
     def _disk_error(self, fault: Fault) -> bool:

@@ -323,10 +323,11 @@ def test_the_scenario_of_2015_is_refused() -> None:
         for name in rest:
             world.partition(first, name)
             world.partition("n4", name)
-        promote = partial(group.nodes[first].changes.promote, "n4")
+        promote = group.nodes[first].changes.promote
         process = world.nodes[first].process
         assert process is not None
-        process.loop.call_soon(promote)
+        loop = process.loop
+        loop.call_soon(lambda: loop.create_task(promote("n4"), name="promote"))
         world.run_until(lambda: group.nodes["n4"].role is Role.FOLLOWER, 2)
         world.run_until(lambda: any(group.nodes[name].role is Role.LEADER for name in rest), 5)
         second = next(name for name in rest if group.nodes[name].role is Role.LEADER)
@@ -479,7 +480,8 @@ def test_a_learner_votes_for_who_promoted_it_by_an_entry_that_it_lacks(seed: int
         world.partition("n0", "n1")
         process = world.nodes["n0"].process
         assert process is not None
-        process.loop.call_soon(partial(group.nodes["n0"].changes.promote, "n1"))
+        loop, promote = process.loop, group.nodes["n0"].changes.promote
+        loop.call_soon(lambda: loop.create_task(promote("n1"), name="promote"))
         world.run_until(lambda: group.nodes["n0"].log.durable_index == 2, 1)
         assert group.nodes["n1"].role is Role.LEARNER
         world.power_cut("n0")

@@ -298,6 +298,24 @@ def test_what_left_memory_is_read_by_a_worker_and_then_at_once() -> None:
     assert seen == [b"xxx", None, b"xxx", None, b"yyy"] and world.cold_reads == 2
 
 
+def test_short_memory_forgets_now_and_then() -> None:
+    world = World(1)
+    node = world.node("n0")
+    seen: list[bytes | None] = []
+
+    async def main(env: Env) -> None:
+        file = env.files.open("/a", create=True)
+        file.pwritev([b"x"], 0)
+        node.disk.forget(0.5)
+        seen.extend(file.pread_now(1, 0) for _ in range(100))
+        node.disk.mend()
+        assert all(file.pread_now(1, 0) == b"x" for _ in range(100))
+
+    world.spawn(node, main)
+    world.run_for(1)
+    assert 20 < seen.count(None) < 80 and world.faults == {"short_memory": 1}
+
+
 def test_a_job_ends_with_its_one_durable_action() -> None:
     def two(env: Env) -> None:
         env.files.open("/a", create=True).fdatasync()
