@@ -29,7 +29,9 @@ def start_mark(pid: int) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         return _start_mark_ps(pid) if not Path("/proc/self/stat").exists() else None
     fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else f"ticks {fields[19]}"
+    # Its files, and so its ports, stay open until the last of its threads has ended.
+    ended = fields[0] == "X" or (fields[0] == "Z" and int(fields[17]) <= 1)
+    return None if ended else f"ticks {fields[19]}"
 
 
 def _start_mark_ps(pid: int) -> str | None:

@@ -140,7 +140,7 @@ class DLedgerClient:
 
     async def members(self) -> dict[str, Any]:
         """The leader's view: `members` (a list of maps), `preferred`, `config_index`, `pending`, `term`."""
-        answer = await self._to_leader({"op": "members"}, b"")
+        answer = await self._to_leader({"op": "members"}, b"", again=True)
         return {name: value for name, value in answer.header.items() if name not in ("id", "code")}
 
     async def add_member(self, node: str, address: str, *, stays: bool = False) -> int:

@@ -10,6 +10,8 @@ event loop reads only what is in memory (`unit_now`); what is not, a worker fetc
 
 from __future__ import annotations
 
+import errno
+
 from dledger.log.reading import read_around_errors
 from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, IndexUnit
 from formats.store_files import INDEX_DIR, parse_segment_name, segment_name
@@ -87,14 +89,17 @@ class IndexFiles:
     def fetch(self, index: int) -> bool:
         """Have a unit in memory with its neighbours (`FETCHED`), for a worker of any lane.
 
-        False when it cannot be read: then `believe_lost`. OSError when the file cannot be opened.
+        False when it cannot be read: then `believe_lost`. OSError when that says nothing of the unit: too many
+        files are open.
         """
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
         try:
             # A handle of its own: whoever drops or removes files closes the shared one meanwhile.
             file = self._files.open_read(f"{self._dir}/{segment_name(start)}")
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise
             return False
         try:
             size, place = FETCHED * INDEX_UNIT_SIZE, at - start

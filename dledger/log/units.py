@@ -54,8 +54,9 @@ class UnitsAtHand:
             pass
         fetched = self._fetching.get(index // FETCHED)
         if fetched is None:
-            fetched = self._fetching[index // FETCHED] = asyncio.get_running_loop().create_future()
+            fetched = asyncio.get_running_loop().create_future()
             self._fetch(index, fetched)
+            self._fetching[index // FETCHED] = fetched
         raise ColdUnit(fetched)
 
     def at_hand(self, index: int) -> IndexUnit | None:
@@ -70,16 +71,12 @@ class UnitsAtHand:
         reading.add_done_callback(lambda reading: self._was_read(index, fetched, reading))
 
     def _was_read(self, index: int, fetched: asyncio.Future[None], reading: asyncio.Future[bool]) -> None:
-        if reading.cancelled():
-            del self._fetching[index // FETCHED]
-            fetched.cancel()
-            return
-        error = reading.exception()
-        if isinstance(error, OSError):  # too many open files, for one: that says nothing of the unit
+        error = None if reading.cancelled() else reading.exception()
+        if isinstance(error, OSError):  # there are too many open files
             self._env.log.warning("index file not opened", index=index, error=error)
             asyncio.get_running_loop().call_later(RETRY_S, self._fetch, index, fetched)
             return
         del self._fetching[index // FETCHED]
-        if not reading.result():
+        fetched.set_result(None)  # whoever waits looks again
+        if not reading.cancelled() and not reading.result():
             self._index.believe_lost(index)
-        fetched.set_result(None)

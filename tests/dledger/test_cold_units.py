@@ -36,7 +36,8 @@ class ForgettingFiles(OsFiles):
         self.broken_from: int | None = None
         """Reads that go beyond this byte of a file fail."""
         self.refused = 0
-        """So many openings of index files fail for want of descriptors."""
+        """So many openings of index files fail with `refusal`."""
+        self.refusal = errno.EMFILE
         self.fetches = 0
 
     def open(self, path: str, create: bool = False) -> OsFile:
@@ -45,7 +46,7 @@ class ForgettingFiles(OsFiles):
     def open_read(self, path: str) -> OsFile:
         if self.refused and "/index/" in path:
             self.refused -= 1
-            raise OSError(errno.EMFILE, "Too many open files", path)
+            raise OSError(self.refusal, "planted", path)
         return self._watch(super().open_read(path))
 
     def _watch(self, file: OsFile) -> OsFile:
@@ -149,6 +150,19 @@ def test_an_index_file_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> N
         pos, size = await log.find(7)
         assert files.refused == 0 and not log.faulty
         assert unpack_header(await log.read(pos, size)).index == 7
+
+    cold(tmp_path, work)
+
+
+def test_an_index_file_that_is_broken_is_not_tried_again(tmp_path: Path) -> None:
+    async def work(log: LogStore, files: ForgettingFiles) -> None:
+        files.refused, files.refusal = 1, errno.EIO
+        async with asyncio.timeout(5):
+            with pytest.raises(Rotten):
+                await log.read_range(7, 7)
+        assert 7 in log.faulty
+        await log.examine(7, 7)
+        await log.read_range(7, 7)
 
     cold(tmp_path, work)
 
