@@ -89,8 +89,8 @@ class IndexFiles:
     def fetch(self, index: int) -> bool:
         """Have a unit in memory with its neighbours (`FETCHED`), for a worker of any lane.
 
-        False when it cannot be read: then `believe_lost`. OSError when that says nothing of the unit: too many
-        files are open.
+        False when it cannot be read: then `believe_lost`. OSError when that says nothing of the unit, as too
+        many files are open.
         """
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
