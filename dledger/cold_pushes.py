@@ -76,7 +76,7 @@ class ColdPushes:
         throttle: Throttle,
         read: Callable[[LeaderReplication, SendAppend], Awaitable[tuple[bytes, int] | None]],
         send: Callable[[LeaderReplication, Push, bytes, int], None],
-        live: Callable[[LeaderReplication, str], bool],
+        live: Callable[[LeaderReplication, Push], bool],
     ) -> None:
         self._throttle = throttle
         self._read = read
@@ -117,7 +117,7 @@ class ColdPushes:
             peer = self._turns.popleft()
             queue = self._queues[peer]
             leader, push = queue[0]
-            live = self._live(leader, peer)
+            live = self._live(leader, push)
             throttled = live and isinstance(push, SendAppend) and self._throttle.holds(leader, peer)
             if throttled and (ready := self._throttle.ready_at(peer)) > loop.time():
                 held[peer] = ready
@@ -138,7 +138,7 @@ class ColdPushes:
         if read is None:
             return
         data, last = read
-        if self._live(leader, push.peer):
+        if self._live(leader, push):
             self._send(leader, push, data, last)
         if throttled:
             self._throttle.sent(push.peer, len(data), asyncio.get_running_loop().time())

@@ -23,7 +23,7 @@ from dledger.replication import follower as follower_core
 from dledger.replication import leader as leader_core
 from dledger.replication.follower import FollowerReplication, Push
 from dledger.replication.install import Offer
-from dledger.replication.leader import LeaderReplication, PushState
+from dledger.replication.leader import LeaderReplication
 from formats.entry import CorruptEntry, unpack_header
 from runtime import Env
 
@@ -165,10 +165,18 @@ class Replicator:
         self, leader: LeaderReplication, effect: leader_core.SendAppend
     ) -> tuple[bytes, int] | None:
         try:
-            return await self._log.read_range(effect.first, effect.last)
+            data, last = await self._log.read_range(effect.first, effect.last)
         except Rotten:
-            leader.pause(effect.peer)  # never send rot: go on when it is repaired, or when it is retired
+            self._pause(leader, effect)  # never send rot: go on when it is repaired, or when it is retired
             return None
+        if leader.withholds(effect.peer, last):
+            self._pause(leader, effect)  # the rest of a client batch: go on when it is committed
+            return None
+        return data, last
+
+    def _pause(self, leader: LeaderReplication, effect: leader_core.SendAppend) -> None:
+        if leader.wants(effect):
+            leader.pause(effect.peer)
 
     def _push_cold(
         self,
@@ -182,10 +190,12 @@ class Replicator:
         else:
             self._peers.send(effect.peer, Commit(leader.term, leader.self_id, leader.commit_index))
 
-    def _is_live(self, leader: LeaderReplication, peer: str) -> bool:
-        progress = leader.progress.get(peer)
-        paused = progress is not None and progress.state is PushState.PAUSED
-        return self.leader is leader and self._peers.connected(peer) and not paused
+    def _is_live(
+        self, leader: LeaderReplication, effect: leader_core.SendAppend | leader_core.SendCommit
+    ) -> bool:
+        if self.leader is not leader or not self._peers.connected(effect.peer):
+            return False
+        return leader.wants(effect) if isinstance(effect, leader_core.SendAppend) else True
 
     def resume_paused(self) -> None:
         """Try peers whose disk was full, or that wait for what was rotten here."""

@@ -260,6 +260,10 @@ class Disk(DiskFaults):
 
     def used(self) -> int:
         """Bytes of the blocks of all files that have a name or are open."""
+        return sum(inode.room for inode in self._inodes())
+
+    def _inodes(self) -> dict[Inode, None]:
+        """All files that have a name or are open, in the order of their opening or making."""
         inodes = dict.fromkeys(self.open_inodes.values())
         places = [self.root]
         while places:
@@ -268,19 +272,14 @@ class Disk(DiskFaults):
                     places.append(thing)
                 else:
                     inodes[thing] = None
-        return sum(inode.room for inode in inodes)
+        return inodes
 
     # -- the page cache ------------------------------------------------------------------------------
 
     def evict(self) -> None:
         """Memory is short: of no file is anything in the page cache any more."""
-        places = [self.root]
-        while places:
-            for thing in places.pop().names.values():
-                if isinstance(thing, Directory):
-                    places.append(thing)
-                else:
-                    thing.evict()
+        for inode in self._inodes():
+            inode.evict()
         self.world.note(self.name, "evict", "")
 
     # -- rot ----------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ EIO_WRITE = Draw("eio-write", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1,
 EIO_FSYNC = Draw("eio-fsync", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1, 3))
 WIPE = Draw("wipe", targets=ANY, lasting_ms=(50, 4_000))
 DISK_STALL = Draw("disk-hang", targets=LEADERS, lasting_ms=(500, 8_000))
-SHORT_MEMORY = Draw("short-memory", targets=ANY, lasting_ms=(1_000, 15_000), amount=(5, 25))
+SHORT_MEMORY = Draw("short-memory", targets=ANY, lasting_ms=(1_000, 15_000), amount=(5, 50))
 DISK_ROOM = Draw("disk-room", targets=ANY, lasting_ms=(2_000, 10_000), amount=(0, 100_000))
 ROT = Draw("rot", targets=ANY, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
 ROT_INDEX = Draw("rot-index", 2, lasting_ms=(50, 3_000), amount=(0, 1 << 16))

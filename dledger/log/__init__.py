@@ -1,2 +1,2 @@
-"""The log on disk: `store` (append, group commit, read), `segments` and `pool`, `index_files`, `recovery`,
-`hard_state` (term and vote), `appender` (the leader's sealing), `terms` (where each term starts)."""
+"""The log on disk: `store` (append, group commit, read), `segments` and `pool`, `index_files` and `units`,
+`recovery`, `hard_state` (term and vote), `appender` (the leader's sealing), `terms` (where terms start)."""

@@ -28,10 +28,6 @@ FETCHED = 2048
 class NotInMemory(Exception):
     """A unit would have to be waited for."""
 
-    def __init__(self, index: int) -> None:
-        super().__init__(f"the index unit of entry {index} is not in memory")
-        self.index = index
-
 
 class IndexFiles:
     """The directory `index`. Methods block (FLUSH lane), but for `unit_now`, `believe_lost`, `look_again` and
@@ -46,7 +42,7 @@ class IndexFiles:
         self._reserved: dict[int, int] = {}
         self._dirty: dict[int, File] = {}
         self._unreadable: set[int] = set()
-        """Entries whose units a worker could not read, until they are written again."""
+        """Entries whose units a worker could not read, until they are written again or examined."""
 
     def open(self) -> None:
         """Open all index files."""
@@ -83,7 +79,7 @@ class IndexFiles:
         except OSError:
             return None
         if data is None:
-            raise NotInMemory(index)
+            raise NotInMemory(f"the index unit of entry {index}")
         return _unit(data, index)
 
     def fetch(self, index: int) -> bool:
@@ -108,7 +104,7 @@ class IndexFiles:
             file.close()
 
     def believe_lost(self, index: int) -> None:
-        """`fetch` failed: the unit counts as not there until it is written again, or `look_again`."""
+        """`fetch` failed: the unit counts as not there until it is written again or examined."""
         self._unreadable.add(index)
 
     def look_again(self, first: int, last: int) -> None:

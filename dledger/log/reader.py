@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import cache, partial
 
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.faulty import FaultyEntries
@@ -373,8 +374,10 @@ class ReadableLog:
             if data is None:
                 raise ValueError(f"the log ends at {self._end_pos}, not {pos + size}")
             return bytes(data)
-        if self.faulty and await self._is_known_rotten(pos, size):
-            raise Rotten(*await self._indexes_at(pos, size), "known")
+        if self.faulty:
+            first, last = await self._indexes_at(pos, size)
+            if self.faulty.within(first, last) is not None:
+                raise Rotten(first, last, "known")
         try:
             return await self.read_later(pos, size)
         except OSError as error:
@@ -384,31 +387,21 @@ class ReadableLog:
 
     def _is_rotten(self, pos: int, size: int) -> bool:
         """Whether these bytes touch a faulty entry; ColdUnit."""
-        return self.faulty.within(self._index_at(pos), self._index_at(pos + size - 1)) is not None
-
-    async def _is_known_rotten(self, pos: int, size: int) -> bool:
-        return await settled(lambda: self._is_rotten(pos, size))
+        touched = _touched(pos, size, self._first_index, self._last_index, self._pos_of)
+        return self.faulty.within(*touched) is not None
 
     async def _indexes_at(self, pos: int, size: int) -> tuple[int, int]:
         """First and last entry that these bytes touch."""
-        return await settled(lambda: (self._index_at(pos), self._index_at(pos + size - 1)))
-
-    def _index_at(self, pos: int) -> int:
-        """The entry that holds a byte; where index units are lost, one before it."""
-        low, high = self._first_index, self._last_index
-        while low < high:
-            at = (low + high + 1) // 2
-            while (begin := self._pos_of(at)) is None and at > low:
-                at -= 1
-            if at == low:
-                return low
-            if begin is not None and begin <= pos:
-                low = at
-            else:
-                high = at - 1
-        return low
+        while True:
+            cuts, first = self.cuts, self._first_index
+            # Where memory is short, the units of a whole search may never be there at once.
+            pos_of = cache(self._pos_of)
+            touched = await settled(partial(_touched, pos, size, first, self._last_index, pos_of))
+            if cuts == self.cuts and first == self._first_index:
+                return touched
 
     def _pos_of(self, index: int) -> int | None:
+        """Where an entry begins, None when that is lost; ColdUnit."""
         try:
             return self.locate(index)[0]
         except KeyError:
@@ -445,3 +438,25 @@ class ReadableLog:
     def _written_index(self) -> int:
         """Last entry that is in the file."""
         return self._unwritten[0].first - 1 if self._unwritten else self._last_index
+
+
+def _touched(
+    pos: int, size: int, first: int, last: int, pos_of: Callable[[int], int | None]
+) -> tuple[int, int]:
+    """First and last of entries `first..last` that these bytes touch."""
+    return _entry_at(pos, first, last, pos_of), _entry_at(pos + size - 1, first, last, pos_of)
+
+
+def _entry_at(pos: int, first: int, last: int, pos_of: Callable[[int], int | None]) -> int:
+    """Which of entries `first..last` holds a byte; where index units are lost, one before it."""
+    while first < last:
+        at = (first + last + 1) // 2
+        while (begin := pos_of(at)) is None and at > first:
+            at -= 1
+        if at == first:
+            return first
+        if begin is not None and begin <= pos:
+            first = at
+        else:
+            last = at - 1
+    return first

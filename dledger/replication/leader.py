@@ -56,6 +56,8 @@ class Progress:
     inflight: deque[tuple[int, int]] = field(default_factory=deque)
     """(last index, bytes) of unacknowledged frames."""
     inflight_bytes: int = 0
+    window: int = 0
+    """Number of the window that these frames belong to; pushes of an older one are not sent any more."""
     counts: bool = False
     """Whether it is a recorded incarnation: only then its watermarks count for commit."""
     offer: Offer | None = None
@@ -93,6 +95,8 @@ class SendAppend:
     first: int
     last: int
     prev_term: int
+    window: int
+    """See `Progress.window`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,8 @@ class LeaderReplication:
         self._window = inflight_bytes
         self._frames = inflight_frames
         self._offer = offer
+        self._windows = 0
+        """Windows begun, of all peers."""
         self._voters: tuple[str, ...] = ()
         self._leaving: tuple[str, ...] = ()
         self.set_members(voters, peers)
@@ -256,6 +262,15 @@ class LeaderReplication:
         if progress is not None and progress.state is not PushState.DOWN:
             progress.state = PushState.PAUSED
             self._clear_window(progress)
+
+    def withholds(self, peer: str, index: int) -> bool:
+        """Whether the peer, which leaves, must not get this entry (yet)."""
+        return peer in self._leaving and index > self.commit_index
+
+    def wants(self, push: SendAppend) -> bool:
+        """Whether a push that waited is still to be sent: its peer was not paused or asked anew meanwhile."""
+        progress = self.progress.get(push.peer)
+        return progress is not None and progress.window == push.window
 
     def resume_paused(self) -> list[Effect]:
         """Try the paused peers again."""
@@ -384,6 +399,8 @@ class LeaderReplication:
         )
 
     def _clear_window(self, progress: Progress) -> None:
+        self._windows += 1
+        progress.window = self._windows
         progress.inflight.clear()
         progress.inflight_bytes = 0
 
@@ -407,7 +424,7 @@ class LeaderReplication:
             if size is None:
                 size = self._window  # nothing more before it is acknowledged
             end = min(end, last)
-            effects.append(SendAppend(peer, first, end, prev_term))
+            effects.append(SendAppend(peer, first, end, prev_term, progress.window))
             progress.inflight.append((end, size))
             progress.inflight_bytes += size
             progress.next = end + 1

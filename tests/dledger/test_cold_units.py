@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,8 @@ class ForgettingFiles(OsFiles):
 
     def __init__(self) -> None:
         self.cold = False
+        self.short = False
+        """What was looked at once is gone again."""
         self.broken = False
         self.broken_from: int | None = None
         """Reads that go beyond this byte of a file fail."""
@@ -39,6 +42,9 @@ class ForgettingFiles(OsFiles):
         """So many openings of index files fail with `refusal`."""
         self.refusal = errno.EMFILE
         self.fetches = 0
+        self.gate = threading.Event()
+        """Fetches wait for it."""
+        self.gate.set()
 
     def open(self, path: str, create: bool = False) -> OsFile:
         return self._watch(super().open(path, create))
@@ -54,10 +60,14 @@ class ForgettingFiles(OsFiles):
             now, later = file.pread_now, file.pread
 
             def pread_now(length: int, offset: int) -> bytes | None:
-                return None if self.cold else now(length, offset)
+                if self.cold:
+                    return None
+                self.cold = self.short
+                return now(length, offset)
 
             def pread(length: int, offset: int) -> bytes:
                 self.fetches += 1
+                assert self.gate.wait(5)
                 beyond = self.broken_from is not None and offset + length > self.broken_from
                 if self.broken or beyond:
                     raise OSError(5, "Input/output error", file.path)
@@ -180,6 +190,67 @@ def test_what_is_retired_while_its_place_is_looked_for_is_no_damage(tmp_path: Pa
         assert not log.faulty and log.durable_index == log.last_index
 
     cold(tmp_path, work, 60)
+
+
+def test_what_is_cut_while_it_is_read_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(log: LogStore, files: ForgettingFiles) -> None:
+        read = log._read_unchecked
+
+        async def read_later(first: int, pos: int, size: int) -> bytes:
+            if log.last_term == 1:
+                assert await log.truncate(20)
+                await append(log, 20, term=2, size=6000)
+            return await read(first, pos, size)
+
+        monkeypatch.setattr(log, "_read_unchecked", read_later)
+        with pytest.raises(Rotten):
+            await log.read_range(25, 28)
+        assert log.last_term == 2 and not log.faulty
+
+    cold(tmp_path, work)
+
+
+def test_where_rot_lies_is_found_while_memory_holds_one_unit_at_a_time(tmp_path: Path) -> None:
+    async def work(log: LogStore, files: ForgettingFiles) -> None:
+        files.cold = False
+        places = {index: log.locate(index) for index in (7, 30)}
+        log.note_damage(7, 7)
+        files.cold = files.short = True
+        async with asyncio.timeout(5):
+            assert unpack_header(await log.read(*places[30])).index == 30
+            with pytest.raises(Rotten) as told:
+                await log.read(*places[7])
+        assert (told.value.first, told.value.last) == (7, 7)
+
+    cold(tmp_path, work)
+
+
+def test_where_rot_lies_is_looked_for_anew_when_the_log_was_cut_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(log: LogStore, files: ForgettingFiles) -> None:
+        files.cold = False
+        place, size = log.locate(30)
+        pos_of, asked, cold_unit = log._pos_of, list[int](), asyncio.get_running_loop().create_future()
+
+        def look(index: int) -> int | None:
+            asked.append(index)
+            if len(asked) == 4:
+                raise ColdUnit(cold_unit)
+            return pos_of(index)
+
+        monkeypatch.setattr(log, "_pos_of", look)
+        looking = asyncio.create_task(log._indexes_at(place, size))
+        await asyncio.sleep(0)
+        assert len(asked) == 4
+        assert await log.truncate(20)
+        await append(log, 20, term=2, size=6000)
+        cold_unit.set_result(None)
+        first, last = await looking
+        begin, end = log.locate(first)[0], sum(log.locate(last))
+        assert begin <= place and place + size <= end, "of the log as it is now"
+
+    cold(tmp_path, work)
 
 
 def test_a_check_of_what_is_there_twice_does_not_wait(tmp_path: Path) -> None:

@@ -388,7 +388,7 @@ def test_leaders_send_entries_from_the_next_index_on() -> None:
     leader.response("n1", PushResponse(1, Code.SUCCESS, 1, 1, 1))
     log.append([Entry(1, "a"), Entry(1, "b")])
     sent = [effect for effect in leader.extended() if isinstance(effect, lcore.SendAppend)]
-    assert sent == [lcore.SendAppend("n1", 2, 3, 1)]
+    assert [(push.first, push.last, push.prev_term) for push in sent] == [(2, 3, 1)]
 
 
 def test_leaders_advance_next_and_match_index_on_success() -> None:
