@@ -3,20 +3,61 @@
 from __future__ import annotations
 
 import socket
+import time
+import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
+
+OUT_OF_TIME = "out of time (--within)"
+_began = time.monotonic()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite", action="store_true", help="tests/scripts: write what the commands print now into them"
     )
+    parser.addoption(
+        "--within",
+        type=float,
+        metavar="SECONDS",
+        help="begin no test later than this; what was not begun is skipped and counted at the end",
+    )
+    parser.addoption(
+        "--turn",
+        metavar="TEXT",
+        help="shuffle the files by this, such as the day: with --within each turn leaves out other ones"
+        " (with xdist: --dist loadfile --no-loadscope-reorder)",
+    )
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    turn = config.getoption("--turn")
+    if turn is not None:
+        items.sort(key=lambda item: zlib.crc32(f"{turn}:{item.path.name}".encode()))
+
+
+# First of all: a group or a session that is made for a test that is not begun costs more than most tests.
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    within = item.config.getoption("--within")
+    if within is not None and time.monotonic() - _began > within:
+        pytest.skip(OUT_OF_TIME)
     if item.get_closest_marker("spark") is not None:
         pytest.importorskip("pyspark")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [report.nodeid for report in terminalreporter.getreports("skipped") if is_late(report)]
+    if skipped:
+        files = sorted({nodeid.partition("::")[0] for nodeid in skipped})
+        terminalreporter.write_line(
+            f"{OUT_OF_TIME}: {len(skipped)} tests of {len(files)} files were not begun: {' '.join(files)}"
+        )
+
+
+def is_late(report: pytest.TestReport) -> bool:
+    return OUT_OF_TIME in str(report.longrepr)
 
 
 @pytest.fixture(scope="session")
