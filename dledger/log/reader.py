@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import chain
 
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.faulty import FaultyEntries
@@ -386,24 +387,24 @@ class ReadableLog:
             raise Rotten(first, last, str(error)) from error
 
     def _is_rotten(self, pos: int, size: int) -> bool:
-        """Whether these bytes touch a faulty entry; ColdUnit."""
-        touched = _touched(pos, size, self._first_index, self._last_index, self._pos_of)
+        """Whether these bytes may touch a faulty entry; ColdUnit."""
+        touched = _touched(pos, size, self._first_index, self._last_index, self._place_of)
         return self.faulty.within(*touched) is not None
 
     async def _indexes_at(self, pos: int, size: int) -> tuple[int, int]:
-        """First and last entry that these bytes touch."""
+        """First and last entry that these bytes may touch."""
         while True:
             cuts, first = self.cuts, self._first_index
             # Where memory is short, the units of a whole search may never be there at once.
-            pos_of = cache(self._pos_of)
-            touched = await settled(partial(_touched, pos, size, first, self._last_index, pos_of))
+            place_of = cache(self._place_of)
+            touched = await settled(partial(_touched, pos, size, first, self._last_index, place_of))
             if cuts == self.cuts and first == self._first_index:
                 return touched
 
-    def _pos_of(self, index: int) -> int | None:
-        """Where an entry begins, None when that is lost; ColdUnit."""
+    def _place_of(self, index: int) -> tuple[int, int] | None:
+        """(pos, size) of an entry, None when its index unit is lost; ColdUnit."""
         try:
-            return self.locate(index)[0]
+            return self.locate(index)
         except KeyError:
             return None
 
@@ -441,22 +442,26 @@ class ReadableLog:
 
 
 def _touched(
-    pos: int, size: int, first: int, last: int, pos_of: Callable[[int], int | None]
+    pos: int, size: int, first: int, last: int, place_of: Callable[[int], tuple[int, int] | None]
 ) -> tuple[int, int]:
-    """First and last of entries `first..last` that these bytes touch."""
-    return _entry_at(pos, first, last, pos_of), _entry_at(pos + size - 1, first, last, pos_of)
+    """First and last of entries `first..last` that these bytes may touch."""
+    return _may_hold(pos, first, last, place_of)[0], _may_hold(pos + size - 1, first, last, place_of)[1]
 
 
-def _entry_at(pos: int, first: int, last: int, pos_of: Callable[[int], int | None]) -> int:
-    """Which of entries `first..last` holds a byte; where index units are lost, one before it."""
+def _may_hold(
+    pos: int, first: int, last: int, place_of: Callable[[int], tuple[int, int] | None]
+) -> tuple[int, int]:
+    """First and last of entries `first..last` that may hold a byte: one, where no index units are lost."""
     while first < last:
-        at = (first + last + 1) // 2
-        while (begin := pos_of(at)) is None and at > first:
-            at -= 1
-        if at == first:
-            return first
-        if begin is not None and begin <= pos:
+        middle = (first + last + 1) // 2
+        for at in chain(range(middle, first, -1), range(middle + 1, last + 1)):
+            if (place := place_of(at)) is not None:
+                break
+        else:  # only the first one's unit may be there
+            place = place_of(first)
+            return first, first if place is not None and pos < sum(place) else last
+        if place[0] <= pos:
             first = at
         else:
             last = at - 1
-    return first
+    return first, first

@@ -194,16 +194,16 @@ class LogStore(FlushedLog):
 
     async def _is_lost(self, index: int) -> bool:
         """Whether the index unit of an entry is."""
-        return await settled(lambda: self._pos_of(index)) is None
+        return await settled(lambda: self._place_of(index)) is None
 
     def _knows_end_before(self, index: int) -> bool:
         """Whether entry `index`, or the end of the one before it, can be located."""
         if index <= self._first_index or index > self._last_index:
             return True
-        pos = self._pos_of(index)
-        if pos is not None and pos > self._segments.start_of(pos):
+        place = self._place_of(index)
+        if place is not None and place[0] > self._segments.start_of(place[0]):
             return True
-        if self._pos_of(index - 1) is not None:
+        if self._place_of(index - 1) is not None:
             return True
         self.note_damage(index - 1, index - 1)
         return False

@@ -231,15 +231,15 @@ def test_where_rot_lies_is_looked_for_anew_when_the_log_was_cut_meanwhile(
     async def work(log: LogStore, files: ForgettingFiles) -> None:
         files.cold = False
         place, size = log.locate(30)
-        pos_of, asked, cold_unit = log._pos_of, list[int](), asyncio.get_running_loop().create_future()
+        place_of, asked, cold_unit = log._place_of, list[int](), asyncio.get_running_loop().create_future()
 
-        def look(index: int) -> int | None:
+        def look(index: int) -> tuple[int, int] | None:
             asked.append(index)
             if len(asked) == 4:
                 raise ColdUnit(cold_unit)
-            return pos_of(index)
+            return place_of(index)
 
-        monkeypatch.setattr(log, "_pos_of", look)
+        monkeypatch.setattr(log, "_place_of", look)
         looking = asyncio.create_task(log._indexes_at(place, size))
         await asyncio.sleep(0)
         assert len(asked) == 4

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import shutil
+from bisect import bisect_right
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from test_log_store import SEGMENT, Session, faulty, fill, forget_units, overwrite, position, use
 
 from dledger.log.mending import Unfitting
+from dledger.log.reader import _may_hold
 from dledger.log.reading import Rotten
 from dledger.log.recovery import StoreDamaged
 from dledger.log.scrub import Scrubber
@@ -358,6 +361,80 @@ def test_rot_is_never_handed_out(tmp_path: Path, pristine: Path) -> None:
             await log.read(pos, size)
 
     use(directory, work)
+
+
+def lose_units(directory: Path, first: int, last: int) -> None:
+    for index in range(first, last + 1):
+        overwrite(
+            directory / "index" / f"{index // UNITS * UNITS * INDEX_UNIT_SIZE:020d}",
+            index % UNITS * INDEX_UNIT_SIZE,
+            bytes(INDEX_UNIT_SIZE),
+        )
+
+
+@pytest.mark.parametrize("bad", [290, 300, 310])
+def test_rot_whose_index_unit_is_lost_too_is_never_handed_out(
+    tmp_path: Path, pristine: Path, bad: int
+) -> None:
+    directory = tmp_path / "store"
+    shutil.copytree(pristine, directory)
+    file, offset, _ = position(directory, bad)
+
+    async def work(session: Session) -> None:
+        log = session.log
+        places = {index: log.locate(index) for index in range(285, 316)}
+        overwrite(file, offset + HEADER_SIZE, b"rot")
+        with pytest.raises(Rotten):
+            await log.read_range(bad, bad)
+        lose_units(directory, 290, 310)
+        assert log.view(*places[bad]) is None
+        with pytest.raises(Rotten) as told:
+            await log.read(*places[bad])
+        assert 289 <= told.value.first <= bad <= told.value.last <= 310
+        for whole in (285, 289, 311, 315):
+            assert log.view(*places[whole]) is not None
+            assert unpack_header(await log.read(*places[whole])).index == whole
+
+    use(directory, work)
+
+
+def test_what_cannot_be_read_behind_lost_index_units_is_what_was_asked_for(
+    tmp_path: Path, pristine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "store"
+    shutil.copytree(pristine, directory)
+
+    async def work(session: Session) -> None:
+        log = session.log
+        lose_units(directory, 2, 4)
+
+        def unreadable(pos: int, size: int) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(log._segments, "pread", unreadable)
+        with pytest.raises(Rotten):
+            await log.read_range(6, 6)
+        assert list(log.faulty) == [(6, 6)]
+
+    use(directory, work)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=60), st.data())
+def test_the_entries_that_may_hold_a_byte_are_the_right_one_and_lost_ones_beside_it(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    begins = [sum(sizes[:n]) for n in range(len(sizes))]
+    lost = data.draw(st.sets(st.sampled_from(range(len(sizes)))))
+    pos = data.draw(st.integers(0, sum(sizes) - 1))
+    right = bisect_right(begins, pos) - 1
+    first, last = _may_hold(
+        pos, 0, len(sizes) - 1, lambda index: None if index in lost else (begins[index], sizes[index])
+    )
+    assert first <= right <= last
+    if right not in lost:
+        assert (first, last) == (right, right) or (first == 0 and set(range(right)) <= lost)
+    else:
+        assert set(range(first + 1, last + 1)) <= lost and last - first <= len(lost)
 
 
 @pytest.mark.parametrize("index", [0, 1, 300])
