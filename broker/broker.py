@@ -145,9 +145,7 @@ class Broker:
             return
         if self._sealer is None or self._sealer.term != term:
             # After a hand-over that did not work the same leadership goes on, with its pending offsets.
-            self._sealer = Sealer(
-                self.env, appender, self.store.state, self._system_topics, self.config.store_host
-            )
+            self._sealer = Sealer(appender, self.store.state, self._system_topics, self.config.store_host)
         self.registrar.leader_known(term)
         self.gate.open(self._sealer)
         self._client_processor.create_known_groups(self._sealer)

@@ -33,8 +33,11 @@ class Appender(Protocol):
     ) -> int:
         """Add one entry whose body is `parts` joined, of `size` bytes. Its index."""
 
-    def add_system(self, body: bytes, store_timestamp_ms: int) -> int:
+    def add_system(self, body: bytes) -> int:
         """Add one SYSTEM entry. Its index."""
+
+    def now_ms(self) -> int:
+        """Store time of what is added in this turn of the loop: never before the newest record (S15)."""
 
 
 class Node(Protocol):

@@ -8,7 +8,6 @@ thrown away when leadership ends (architecture rule 6).
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Mapping
 
@@ -21,12 +20,9 @@ from formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1
 from formats.state import GroupConfig, ReplicatedState, TopicConfig, pack_op
 from remoting.codes import ResponseCode
 from remoting.errors import RemotingError
-from runtime.env import Env
 
 _SHORT = struct.Struct(">h")
 _TEXT_LENGTH = tuple(bytes([length]) for length in range(256))
-MAX_SKEW_MS = 1000
-"""The clock may lag the newest record by this much before the operator hears of it (safety.md S15)."""
 
 
 class TopicSlot:
@@ -55,21 +51,15 @@ class Sealer:
 
     def __init__(
         self,
-        env: Env,
         appender: Appender,
         state: ReplicatedState,
         system_topics: Mapping[str, TopicConfig],
         store_host: bytes,
     ) -> None:
-        self._env = env
         self._appender = appender
         self._state = state
         self._system_topics = system_topics
         self._store_host = store_host
-        self._last_ms = state.last_store_time_ms
-        self._now_ms = 0
-        self._skew_told = False
-        self._loop = asyncio.get_running_loop()
         self.slots: dict[str, TopicSlot] = {}
         self._groups: dict[str, GroupConfig] = {}
         self.term = appender.term
@@ -135,7 +125,7 @@ class Sealer:
 
     def append_op(self, op: Mapping[str, object]) -> int:
         """Append one operation of `formats.state`. Its index."""
-        return self._appender.add_system(pack_op(op), self.now_ms())
+        return self._appender.add_system(pack_op(op))
 
     def add_message(
         self,
@@ -154,8 +144,8 @@ class Sealer:
         body_size = len(body)
         size = FIXED_SIZE + body_size + len(tail)
         queue_offset = slot.next[queue_id]
-        now = self._now_ms or self.now_ms()
         appender = self._appender
+        now = appender.now_ms()
         position = appender.reserve(HEADER_SIZE + size) + HEADER_SIZE
         fixed = FIXED.pack(
             size,
@@ -191,7 +181,7 @@ class Sealer:
     ) -> tuple[int, int, list[int]]:
         """Append a batch as one whole (safety.md S11). `messages`: flag, body, properties; `total_size`:
         their entries with headers. Last index, first queue offset, physical offsets."""
-        now = self._now_ms or self.now_ms()
+        now = self._appender.now_ms()
         add = self._appender.add
         field = slot.field
         pack_length = _SHORT.pack
@@ -229,20 +219,6 @@ class Sealer:
         slot.next[queue_id] = queue_offset
         self.messages += len(messages)
         return index, first, positions
-
-    def now_ms(self) -> int:
-        """Store time: the wall clock read once a turn of the loop, never before the newest record (S15)."""
-        if self._now_ms == 0:
-            wall = self._env.wall.now_ms()
-            if self._last_ms - wall > MAX_SKEW_MS and not self._skew_told:
-                self._skew_told = True
-                self._env.log.warning("clock is behind the newest record", by_ms=self._last_ms - wall)
-            self._now_ms = self._last_ms = max(wall, self._last_ms)
-            self._loop.call_soon(self._turn_over)
-        return self._now_ms
-
-    def _turn_over(self) -> None:
-        self._now_ms = 0
 
     def _make_slot(self, config: TopicConfig) -> TopicSlot:
         slot = self.slots[config.name] = TopicSlot(config, [])

@@ -275,6 +275,15 @@ class Cluster:
                 f"entry {index} of term {entry.term} has chain {entry.chain:x} on {store}, {chain:x} before"
             )
 
+    def dated(self, store: str, index: int, store_time_ms: int, before_ms: int) -> None:
+        """An entry joined a log; store times of its record and of the one before, -1 for none."""
+        # Store time never goes back in a log (safety.md S15): retention goes by it.
+        self.count("store time never goes back")
+        if 0 <= store_time_ms < before_ms:
+            raise InvariantViolated(
+                f"store time goes back at entry {index} on {store}: {store_time_ms} ms after {before_ms}"
+            )
+
     def cut(self, store: str, index: int, log: dict[int, Entry]) -> None:
         """A node removes its entries from `index` on."""
         # Nothing committed is ever cut, whether the node knows of the commit or not.

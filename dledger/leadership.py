@@ -129,7 +129,7 @@ class Leadership:
         )
         self._replicator.leader = leader
         body = self._members.opening_body(term, config.self_id)
-        appender.add_system(body, self._env.wall.now_ms(), Kind.TERM_OPENING)
+        appender.add_system(body, Kind.TERM_OPENING)
         self._pump()
         for peer in self._membership.others:
             if self._peers.connected(peer):
@@ -218,7 +218,7 @@ class Leadership:
         if leaves is not None and leaves != self._config.self_id:
             self._membership.leave(leaves, leading.next_index)
         body = encode_configuration(configuration)
-        index = leading.add_system(body, self._env.wall.now_ms(), Kind.CONFIG)
+        index = leading.add_system(body, Kind.CONFIG)
         self._membership.adopted(index, configuration)
         self._pump()
         return index

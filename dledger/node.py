@@ -474,10 +474,6 @@ class Node(Conversation):
         self.membership.changed()
         self._fitness.look()
 
-    def wall_ms(self) -> int:
-        """Time of day for records, in ms."""
-        return self._env.wall.now_ms()
-
     def members_changed(self) -> None:
         """The configuration, or what is known to be committed of it, is another."""
         removed = self._members.removed(self.commit_index)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dledger.log.base import LogBase
+from dledger.log.reading import store_time_of
 from formats.entry import (
     COVERED,
     HEADER_SIZE,
@@ -76,6 +77,8 @@ class Walk:
     """What was found behind the last entry, when it was neither blank nor the wanted end."""
     covered: bool = False
     """Whether the CRC of the last entry covers its channel (`formats.entry.COVERED`)."""
+    newest_ms: int = -1
+    """Highest store time of a record, in ms."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,9 @@ def log_base(files: Files, node_dir: str) -> LogBase | None:
         found = decode_manifest(manifest or b"")
     except CorruptFile:
         return None  # then the first entry says which one it is
-    return LogBase(found.index, found.term, found.pos, found.chain) if found.pos == pos else None
+    if found.pos != pos:
+        return None
+    return LogBase(found.index, found.term, found.pos, found.chain, found.store_time_ms)
 
 
 def segment_starts(files: Files, node_dir: str, segment_size: int) -> list[int]:
@@ -309,6 +314,7 @@ class _Walker:
                 yield str(error)
                 return
             self._believe(header)
+            self.result.newest_ms = max(self.result.newest_ms, store_time_of(window, at))
             at += header.size
             yield header
 

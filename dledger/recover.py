@@ -329,7 +329,7 @@ class _Forced:
             await run(Lane.DISK, files.mkdir, f"{self._dir}/{DATA_DIR}")
             await run(Lane.FLUSH, self._make_segment, self._segment(start))
             await run(Lane.FLUSH, files.sync_dir, f"{self._dir}/{DATA_DIR}")
-        record = system_record(body, pos + HEADER_SIZE, self._env.wall.now_ms())
+        record = system_record(body, pos + HEADER_SIZE, max(self._env.wall.now_ms(), log.newest_ms))  # S15
         index = log.last_index + 1
         entry = encode_entry(index, term, pos, record, log.last_chain, Kind.CONFIG, covered=log.covered)
         # Nothing that could be believed stays behind it (S1).

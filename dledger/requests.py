@@ -102,7 +102,7 @@ class ClientRequests:
         elif (refusal := appender.refusal) is not None:
             self._answer(connection, number, refusal, text=_REFUSALS[refusal])
         else:
-            index = appender.add_system(body, node.wall_ms(), Kind.RAW)
+            index = appender.add_system(body, Kind.RAW)
             self._await_commit(index, connection, number)
 
     def _await_commit(self, index: int, connection: PeerConnection, number: int) -> None:

@@ -63,7 +63,7 @@ class Batches:
         pos = appender.reserve(sum(HEADER_SIZE + size for size in sizes))
         first = last = appender.next_index
         for place, (value, size) in enumerate(zip(values, sizes, strict=True)):
-            record = system_record(value, pos + HEADER_SIZE, node.wall_ms())
+            record = system_record(value, pos + HEADER_SIZE, appender.now_ms())
             last = appender.add((record,), size, Kind.RAW, len(values) - 1 - place)
             pos += HEADER_SIZE + size
         self._waiting[machine.name].append((first, last, node.term, reply))

@@ -284,7 +284,16 @@ class Probe(HostEvents):
         for index, size in enumerate(batch.sizes, batch.first):
             entry = self.log[index] = entry_of(unpack_header(batch.data, offset))
             self._cluster.appended(self.machine.store, index, entry)
-            self._stage.chronicle.note(index, entry.term, memoryview(batch.data)[offset : offset + size])
+            chronicle = self._stage.chronicle
+            chronicle.note(index, entry.term, memoryview(batch.data)[offset : offset + size])
+            before = self.log.get(index - 1)
+            if before is not None:
+                self._cluster.dated(
+                    self.machine.store,
+                    index,
+                    chronicle.store_time(index, entry.term),
+                    chronicle.store_time(index - 1, before.term),
+                )
             self._stage.appended(self.machine, entry)
             offset += size
 

@@ -65,6 +65,7 @@ class Appender:
         self._batched = False
         self._sealed: list[Batch] = []
         self._scheduled = False
+        self._now_ms = -1
 
     @property
     def room(self) -> bool:
@@ -115,7 +116,7 @@ class Appender:
         if kind not in self._known_kinds and not self._may_write(kind):
             raise ValueError(f"entries of kind {kind} are not written before all voters know them")
         if not self._scheduled:
-            self._cover()
+            self._begin_turn()
         channel = self._covered | kind << 24 | batch_remaining
         body_crc = channel if self._covered else 0
         for part in parts:
@@ -144,27 +145,35 @@ class Appender:
             self._batched = True
         self._next_pos += entry_size
         self._next_index = index + 1
-        if not self._scheduled:
-            self._scheduled = True
-            self._schedule()
         return index
 
-    def add_system(self, body: bytes, store_timestamp_ms: int, kind: int = Kind.SYSTEM) -> int:
+    def add_system(self, body: bytes, kind: int = Kind.SYSTEM) -> int:
         """Seal a system entry: `body` becomes that of a CommitLog record of the reserved topic (S10)."""
         size = system_record_size(len(body))
         pos = self.reserve(HEADER_SIZE + size)
-        return self.add((system_record(body, pos + HEADER_SIZE, store_timestamp_ms),), size, kind)
+        return self.add((system_record(body, pos + HEADER_SIZE, self.now_ms()),), size, kind)
+
+    def now_ms(self) -> int:
+        """Store time of what is added in this turn of the loop, in ms; never before the newest record's."""
+        if not self._scheduled:
+            self._begin_turn()
+        if self._now_ms < 0:
+            self._now_ms = self._log.store_time_now()
+        return self._now_ms
 
     def take(self) -> list[Batch]:
         """What was sealed since the last call, in order; called by the pump."""
         self._scheduled = False
+        self._now_ms = -1
         self._seal()
         sealed, self._sealed = self._sealed, []
         return sealed
 
-    def _cover(self) -> None:
+    def _begin_turn(self) -> None:
         if not self._covered and self._may_cover():
             self._covered = COVERED
+        self._scheduled = True
+        self._schedule()
 
     def committed(self, index: int, pos: int) -> None:
         """The commit index moved: the pending limits count from here."""

@@ -16,6 +16,8 @@ class LogBase:
     term: int
     pos: int
     chain: int | None
+    store_time_ms: int = -1
+    """Of that entry's record, -1 when it is not known."""
 
     @property
     def known(self) -> bool:

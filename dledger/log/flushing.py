@@ -16,6 +16,7 @@ from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
 from dledger.log.mending import MendableLog, NoRoom
 from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
+from dledger.log.reading import store_time_of
 from dledger.log.tail import Batch
 from formats.entry import CHANNEL_OFFSET, INDEX_UNIT, MAGIC, MIN_BLANK_SIZE
 from runtime import DiskUsage, Env, File, Lane
@@ -26,6 +27,8 @@ ASYNC_SYNC_INTERVAL_S = 0.05
 """ASYNC_FLUSH: how often what was written is fsynced while writes go on."""
 ROOM_RETRY_S = 0.25
 """How often a tail that found no room tries again."""
+MAX_SKEW_MS = 1000
+"""A wall clock further behind the newest record is warned of, once until it is right (safety.md S15)."""
 UNITS_AHEAD = 4096
 """Index units that must have their blocks before entries for them are sealed on a full disk."""
 
@@ -59,6 +62,7 @@ class FlushedLog(MendableLog):
         self._synced_index = -1
         self._last_sync = 0.0
         self._failed = False
+        self._skew_told = False
         self.resets = 0
         """How often the log was replaced."""
         self._wake = asyncio.Event()
@@ -81,9 +85,20 @@ class FlushedLog(MendableLog):
         self._last_term = batch.term
         self._end_pos = batch.end_pos
         self.last_chain = batch.chain
+        last = len(batch.data) - batch.sizes[-1]
+        self.newest_ms = max(self.newest_ms, store_time_of(batch.data, last))
         if not self.covered:
-            self.covered = batch.data[len(batch.data) - batch.sizes[-1] + CHANNEL_OFFSET] >= 0x80
+            self.covered = batch.data[last + CHANNEL_OFFSET] >= 0x80
         self._wake.set()
+
+    def store_time_now(self) -> int:
+        """Store time for the next record, in ms: the wall clock, but never before the newest one's (S15)."""
+        wall = self._env.wall.now_ms()
+        behind = self.newest_ms - wall
+        if behind > MAX_SKEW_MS and not self._skew_told:
+            self._env.log.warning("clock is behind the newest record", by_ms=behind)
+        self._skew_told = behind > MAX_SKEW_MS
+        return max(wall, self.newest_ms)
 
     async def run_flusher(self) -> None:
         """Write the tail until cancelled. A failed write or fsync is final: NodeFailed (S3)."""

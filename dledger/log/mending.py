@@ -16,7 +16,7 @@ from typing import NoReturn, TypeVar
 
 from dledger.log.index_files import IndexFiles
 from dledger.log.reader import ReadableLog
-from dledger.log.reading import check_stored
+from dledger.log.reading import check_stored, store_time_of
 from dledger.log.segments import Segments
 from dledger.log.units import settled
 from dledger.log.walk import End, Place, Rot, Walker, chain_of, header_of, place_before
@@ -144,8 +144,10 @@ class MendableLog(ReadableLog):
             self.faulty.remove(first, last)
             for begin, end in found.rotten:
                 self.faulty.add(begin, end)
-            if self.last_chain is None and self._last_index <= last and self._last_index not in self.faulty:
-                self.last_chain = await self._chain_of(self._last_index)
+            if self._last_index <= last and self._last_index not in self.faulty:
+                if self.last_chain is None:
+                    self.last_chain = await self._chain_of(self._last_index)
+                await self._header_at_end()  # which learns its store time
 
     async def configs_among(self, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
         """Which of these entries, all of them durable, are configurations, and which are rotten (noted)."""
@@ -194,6 +196,7 @@ class MendableLog(ReadableLog):
             self.faulty.remove(first, last)
             if last == self._last_index:
                 self.last_chain = headers[-1].chain_crc
+                self.newest_ms = max(self.newest_ms, store_time_of(data, headers[-1].pos - pos))
 
     async def mend_blank(self, index: int, pos: int, cuts: int) -> None:
         """Write the blank tail of a segment again, which says that the log goes on in the next one (S5).

@@ -17,12 +17,19 @@ from itertools import chain
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.faulty import FaultyEntries
 from dledger.log.index_files import IndexFiles
-from dledger.log.reading import BATCH_BROKEN, CHAIN_BROKEN, Rotten, check_stored
+from dledger.log.reading import (
+    BATCH_BROKEN,
+    CHAIN_BROKEN,
+    HEAD_BYTES,
+    Rotten,
+    check_stored,
+    store_time_of,
+)
 from dledger.log.segments import Segments
 from dledger.log.tail import Batch, cut_batch
 from dledger.log.terms import TermTable
 from dledger.log.units import ColdUnit, UnitsAtHand, settled
-from formats.entry import HEADER_SIZE, CorruptEntry, check_entry, unpack_header
+from formats.entry import HEADER_SIZE, CorruptEntry, EntryHeader, check_entry, unpack_header
 from runtime import Env, Lane
 
 HOT_SEGMENTS = 4
@@ -49,6 +56,8 @@ class ReadableLog:
         self._durable_index = -1
         self._durable_pos = 0
         self.last_chain: int | None = 0
+        self.newest_ms = -1
+        """Highest store time of a record that this log was seen to end with (S15), -1 before there is one."""
         """Chain value of the last entry; None while that one is rotten."""
         self.covered = False
         """Whether an entry whose CRC covers its channel was the last one, now or before in this life."""
@@ -385,6 +394,22 @@ class ReadableLog:
             first, last = await self._indexes_at(pos, size)
             self.note_damage(first, last)
             raise Rotten(first, last, str(error)) from error
+
+    async def _header_at_end(self) -> EntryHeader | None:
+        """Of the last entry, which is in a file; None for an empty log, or when that entry is rotten.
+
+        Its store time is learned, too.
+        """
+        if self._last_index < self._first_index or self._last_index in self.faulty:
+            return None
+        try:
+            pos, size = await self.find(self._last_index)
+            head = await self.read(pos, min(size, HEAD_BYTES))
+            self.newest_ms = max(self.newest_ms, store_time_of(head))
+            return unpack_header(head)
+        except (KeyError, Rotten):
+            self.note_damage(self._last_index, self._last_index)
+            return None
 
     def _is_rotten(self, pos: int, size: int) -> bool:
         """Whether these bytes may touch a faulty entry; ColdUnit."""

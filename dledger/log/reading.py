@@ -3,6 +3,8 @@ check of what was read before anybody uses it."""
 
 from __future__ import annotations
 
+import struct
+
 from formats.checksum import crc32
 from formats.entry import (
     CHAIN,
@@ -14,8 +16,14 @@ from formats.entry import (
     EntryHeader,
     unpack_header,
 )
+from formats.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_TIMESTAMP_AT
 from runtime import File
 
+HEAD_BYTES = HEADER_SIZE + 88
+"""Of an entry: its header and the fixed part of its record."""
+_MAGIC_AND_FLAG = struct.Struct(">4xi28xi")
+_LONG = struct.Struct(">q")
+_V6_EXTRA = 12
 _SECTORS = 4096
 """Bytes that are given up together where the device reports an error."""
 
@@ -109,3 +117,14 @@ def size_of(data: bytes, count: int) -> int:
     for _ in range(count):
         size += unpack_header(data, size).size
     return size
+
+
+def store_time_of(data: bytes | memoryview, at: int = 0) -> int:
+    """Store time in ms of the record in the entry at `at` (HEAD_BYTES are enough), -1 when it holds none."""
+    if len(data) - at < HEAD_BYTES:
+        return -1
+    magic, sys_flag = _MAGIC_AND_FLAG.unpack_from(data, at + HEADER_SIZE)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return -1
+    behind = at + HEADER_SIZE + STORE_TIMESTAMP_AT + (_V6_EXTRA if sys_flag & BORN_HOST_V6 else 0)
+    return int(_LONG.unpack_from(data, behind)[0])

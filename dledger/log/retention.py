@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 HOUR_MS = 3_600_000
@@ -116,7 +117,11 @@ def decide(
         chosen = _last(unneeded, lambda boundary: boundary.index < delete_before, "asked for")
     if is_delete_hour(settings, situation.now_ms) or situation.used_ratio > settings.clean_ratio:
         limit = situation.now_ms - settings.reserved_hours * HOUR_MS
-        expired = _last(unneeded, lambda boundary: 0 <= boundary.store_time_ms <= limit, "expired")
+        # A log that another program wrote may hold times that went back: what comes before a boundary may
+        # then be younger than it is.
+        newest = accumulate((boundary.store_time_ms for boundary in unneeded), max)
+        old = [boundary for boundary, at_most in zip(unneeded, newest, strict=True) if at_most <= limit]
+        expired = _last(old, lambda boundary: boundary.store_time_ms >= 0, "expired")
         if expired is not None and (chosen is None or expired.boundary.pos > chosen.boundary.pos):
             chosen = expired
     return chosen

@@ -17,12 +17,11 @@ from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.flushing import ROOM_RETRY_S, FlushedLog
 from dledger.log.mending import NoRoom, write_synced
-from dledger.log.reading import Rotten
 from dledger.log.recovery import REFILL_ADVICE, Recovered, choose_base, missing_segments, recover
 from dledger.log.tail import first_part
 from dledger.log.terms import TermTable
 from dledger.log.units import settled
-from formats.entry import COVERED, HEADER_SIZE, INDEX_UNIT, EntryHeader, unpack_header
+from formats.entry import COVERED, HEADER_SIZE, INDEX_UNIT
 from formats.store_files import DATA_DIR, INDEX_DIR
 from runtime import File, Lane
 
@@ -70,6 +69,7 @@ class LogStore(FlushedLog):
         base = self._base = await run(
             Lane.DISK, choose_base, self._segments, self._index, mark, bases or {}, begins
         )
+        self.newest_ms = base.store_time_ms
         mark = mark if mark is not None and mark.index > base.index else None  # else left over
         for start in await run(Lane.DISK, missing_segments, self._segments, self._index, mark, base):
             self._env.log.error("segment file is missing: its entries are faulty", start=start)
@@ -263,17 +263,6 @@ class LogStore(FlushedLog):
         header = await self._header_at_end()
         return None if header is None else header.chain_crc
 
-    async def _header_at_end(self) -> EntryHeader | None:
-        """Of the last entry, which is in a file; None for an empty log, or when that entry is rotten."""
-        if self._last_index < self._first_index or self._last_index in self.faulty:
-            return None
-        try:
-            pos, _ = await self.find(self._last_index)
-            return unpack_header(await self.read(pos, HEADER_SIZE))
-        except (KeyError, Rotten):
-            self.note_damage(self._last_index, self._last_index)
-            return None
-
     # Beginning later
 
     async def drop_before(self, base: LogBase) -> bool:
@@ -335,6 +324,7 @@ class LogStore(FlushedLog):
         self._last_term = base.term
         self._end_pos = self._written_pos = self._durable_pos = base.pos
         self.last_chain = base.chain
+        self.newest_ms = base.store_time_ms
         run, files = self._env.workers.run, self._env.files
         for start in reversed(self._segments.starts):
             await self._retire(start)

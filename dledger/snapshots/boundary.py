@@ -8,29 +8,22 @@ The disk may be slow or full: then a boundary stays without a snapshot, and rete
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
 from dledger.host import Host
-from dledger.log.reading import Rotten
+from dledger.log.reading import Rotten, store_time_of
 from dledger.log.store import LogStore
 from dledger.snapshots.catalog import SnapshotCatalog
-from formats.entry import HEADER_SIZE, unpack_header
-from formats.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_TIMESTAMP_AT
+from formats.entry import unpack_header
 from formats.snapshot import make_manifest
 from runtime import Env, Lane
 from runtime.pieces import gathered
 
 MAX_WAITING = 2
 """Snapshots in memory that wait to be written; a boundary that comes then gets none."""
-HEAD_BYTES = HEADER_SIZE + 88
-"""Of an entry: its header and the fixed part of its record."""
-_HEAD = struct.Struct(">4xi28xi")
-_LONG = struct.Struct(">q")
-_V6_EXTRA = 12
 
 
 @dataclass(frozen=True)
@@ -100,7 +93,7 @@ class BoundarySnapshots:
                 term,
                 taken.pos,
                 unpack_header(entry).chain_crc,
-                store_time_of(entry[:HEAD_BYTES]),
+                store_time_of(entry),
                 taken.config,
                 parts,
             )
@@ -119,14 +112,3 @@ class BoundarySnapshots:
         self.taken += 1
         self._env.log.info("snapshot", index=taken.index, pos=taken.pos, digest=manifest.digest[:16])
         self._on_published()
-
-
-def store_time_of(head: bytes) -> int:
-    """Store time in ms of the record in an entry, given the entry's first bytes; -1 when it holds none."""
-    if len(head) < HEAD_BYTES:
-        return -1
-    magic, sys_flag = _HEAD.unpack_from(head, HEADER_SIZE)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        return -1
-    at = HEADER_SIZE + STORE_TIMESTAMP_AT + (_V6_EXTRA if sys_flag & BORN_HOST_V6 else 0)
-    return int(_LONG.unpack_from(head, at)[0])

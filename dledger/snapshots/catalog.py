@@ -189,7 +189,7 @@ def superfluous(positions: list[int], keep: int) -> list[int]:
 
 def base_of(manifest: Manifest) -> LogBase:
     """The beginning of a log at this snapshot."""
-    return LogBase(manifest.index, manifest.term, manifest.pos, manifest.chain)
+    return LogBase(manifest.index, manifest.term, manifest.pos, manifest.chain, manifest.store_time_ms)
 
 
 def offer_of(manifest: Manifest) -> Offer:

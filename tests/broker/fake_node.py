@@ -77,8 +77,9 @@ class FakeLog:
 class FakeAppender:
     """Seals straight into the log."""
 
-    def __init__(self, log: FakeLog, term: int, added: Callable[[], None]) -> None:
+    def __init__(self, log: FakeLog, term: int, added: Callable[[], None], now_ms: Callable[[], int]) -> None:
         self.term = term
+        self.now_ms = now_ms
         self.room = True
         self.refusal: Code | None = None
         self.log = log
@@ -96,9 +97,9 @@ class FakeAppender:
         self._added()
         return index
 
-    def add_system(self, body: bytes, store_timestamp_ms: int) -> int:
+    def add_system(self, body: bytes) -> int:
         pos = self.reserve(HEADER_SIZE + system_record_size(len(body)))
-        record = system_record(body, pos + HEADER_SIZE, store_timestamp_ms)
+        record = system_record(body, pos + HEADER_SIZE, self.now_ms())
         return self.add((record,), len(record), Kind.SYSTEM)
 
 
@@ -106,6 +107,7 @@ class FakeNode:
     """Leads when told; commits by itself (`auto`) at the next turn of the loop, or when told."""
 
     def __init__(self, env: Env, config: NodeConfig, host: Host, log: FakeLog | None = None) -> None:
+        self._env = env
         self.config = config
         self.host = host
         self.log = log or FakeLog()
@@ -144,7 +146,7 @@ class FakeNode:
 
     def serve(self) -> None:
         self.serving = True
-        self.appender = FakeAppender(self.log, self.term, self._added)
+        self.appender = FakeAppender(self.log, self.term, self._added, self._env.wall.now_ms)
         self.host.on_serving(self.term)
 
     def follow(self, leader: str | None) -> None:

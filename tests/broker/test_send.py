@@ -323,22 +323,6 @@ def test_a_message_tried_too_often_goes_to_the_dead_letters(tmp_path: Path) -> N
     run(test)
 
 
-def test_store_time_never_goes_back(tmp_path: Path) -> None:
-    async def test() -> None:
-        world = await World(str(tmp_path)).open()
-        await world.send()
-        world.clock.value -= 5000
-        await world.send()
-        times = [record.store_timestamp for record in (await world.pull()).records]
-        assert times[1] == times[0]
-        world.node.follow("n1")
-        world.node.lead()
-        await world.send()
-        assert (await world.pull(offset=2)).records[0].store_timestamp == times[0]
-
-    run(test)
-
-
 def test_queue_offsets_go_on_after_a_change_of_leadership(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()

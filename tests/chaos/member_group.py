@@ -258,7 +258,7 @@ class MemberGroup:
             assert appender is not None
             for _ in range(20):
                 if appender.room and len(indexes) < count:
-                    indexes.append(appender.add_system(bytes(size), 1, Kind.RAW))
+                    indexes.append(appender.add_system(bytes(size), Kind.RAW))
 
         while len(indexes) < count:
             process = self.world.nodes[leader].process

@@ -189,6 +189,14 @@ def test_one_term_has_one_entry_at_an_index() -> None:
         cluster.appended("n1", 0, Entry(1, 7, 0, 100))
 
 
+def test_store_time_never_goes_back_in_a_log() -> None:
+    cluster = Cluster()
+    cluster.dated("n0", 1, 7, 7)
+    cluster.dated("n0", 2, -1, 7)  # no record
+    with pytest.raises(InvariantViolated, match="store time goes back at entry 3 on n0: 6 ms after 7"):
+        cluster.dated("n0", 3, 6, 7)
+
+
 def test_nothing_committed_is_cut() -> None:
     cluster = committed(1, 1)
     cluster.cut("n1", 1, entries(1, 2))

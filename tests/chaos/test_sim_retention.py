@@ -8,10 +8,12 @@ import pytest
 from test_sim_snapshots import NAMES, SMALL, Scene, refilled
 
 from chaos.sim import Settings, World
+from dledger.log.reading import store_time_of
 from dledger.log.retention import HOUR_MS, RetentionSettings
 from formats.entry import Kind
 
 ALL_DAY = tuple(range(24))
+DAY_MS = 24 * HOUR_MS
 EPOCH_HOUR = Settings().epoch_ms // HOUR_MS % 24
 
 
@@ -28,12 +30,18 @@ class Dated(Scene):
         def seal() -> None:
             assert node.appender is not None
             for _ in range(count):
-                added.append(node.appender.add_system(bytes(3000), node.wall_ms(), Kind.RAW))
+                added.append(node.appender.add_system(bytes(3000), Kind.RAW))
 
         process.loop.call_soon(seal)
         self.world.run_until(lambda: added, 1)
         self.group.await_applied((leader,), added[-1])
         return added[-1]
+
+    def store_times(self, name: str) -> list[int]:
+        """Of a node's entries that are in memory, the newest ones, in ms."""
+        log = self.group.nodes[name].log
+        places = [log.locate(index) for index in range(log.first_index, log.last_index + 1)]
+        return [store_time_of(data) for data in (log.view(*place) for place in places) if data is not None]
 
 
 def settings(**changes: object) -> dict[str, object]:
@@ -59,6 +67,48 @@ def test_segments_go_when_their_last_record_is_old_enough() -> None:
         first = scene.first("n0")
         assert all(scene.first(name) == first for name in NAMES), "they agree on the age of a segment"
         assert scene.group.nodes["n0"].log._segments.starts == [scene.group.nodes["n0"].log.begin_pos]
+
+
+def test_a_leader_whose_clock_was_days_slow_makes_nothing_old() -> None:
+    """Found in review: records that are no messages took the wall clock as it was (safety.md S15)."""
+    with World(1) as world:
+        scene = Dated(world, **settings(reserved_hours=72.0))
+        for _ in range(15):
+            scene.add()
+        world.run_for(1)
+        leader = scene.group.await_leader()
+        world.clock_jump(leader, -4 * DAY_MS)
+        for _ in range(6):
+            scene.add()
+        world.run_for(1)
+        world.clock_jump(leader, 4 * DAY_MS)
+        for _ in range(10):
+            last = scene.add()
+        scene.group.await_applied(NAMES, last)
+        world.run_for(1)
+        assert [scene.first(name) for name in NAMES] == [0, 0, 0]
+        times = scene.store_times("n0")
+        assert times == sorted(times) and times[0] > 0 and len(times) > 60
+
+
+def test_store_time_goes_on_from_the_newest_record_under_any_leader() -> None:
+    with World(4) as world:
+        scene = Dated(world, **settings(reserved_hours=72.0))
+        scene.add()
+        first = scene.group.await_leader()
+        for name in NAMES:  # whoever comes next is slow, and remembers nothing but what its log says
+            if name != first:
+                world.clock_jump(name, -DAY_MS)
+                world.kill(name)
+                scene.group.start(name)
+        last = scene.add()
+        scene.group.await_applied(NAMES, last)
+        world.kill(first)
+        second = scene.group.await_leader()
+        assert second != first
+        scene.add()
+        times = scene.store_times(second)
+        assert times == sorted(times) and len(times) > 13
 
 
 @pytest.mark.parametrize("hour", [EPOCH_HOUR, (EPOCH_HOUR + 3) % 24])

@@ -101,7 +101,7 @@ def test_the_index_is_complete_and_the_audit_finds_nothing(tmp_path: Path, ports
         leader = await group.elected()
         assert leader.appender is not None
         for body in bodies(0, 2000):
-            last = leader.appender.add_system(body, 0, Kind.RAW)
+            last = leader.appender.add_system(body, Kind.RAW)
         await group.until(lambda: all(node.applied_index >= last for node in group.nodes.values()))
         await asyncio.sleep(1.2)  # a checkpoint
         await backup(ENV, str(tmp_path / "n1"), str(tmp_path / "copy"))

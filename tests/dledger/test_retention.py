@@ -59,6 +59,13 @@ def test_four_is_meant_in_local_time() -> None:
     assert is_delete_hour(replace(SETTINGS, delete_hours=(4, 12)), NOON)
 
 
+def test_what_lies_behind_something_younger_is_not_older_than_that() -> None:
+    assert begins(SETTINGS, situation(), boundaries(100, 1, 80, 90, 1)) == SEGMENT
+    assert begins(SETTINGS, situation(), boundaries(1, 100, 80, 90, 1)) is None
+    unknown = [replace(boundary, store_time_ms=-1) for boundary in boundaries(100)]
+    assert begins(SETTINGS, situation(), [*unknown, *boundaries(0, 90, 1)[1:]]) == 2 * SEGMENT
+
+
 def test_a_filling_disk_does_not_wait_for_four() -> None:
     old = boundaries(100, 80, 73, 71, 1, now=NOON)
     assert begins(SETTINGS, situation(now_ms=NOON, used_ratio=0.76), old) == 3 * SEGMENT
