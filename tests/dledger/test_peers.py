@@ -14,6 +14,7 @@ from dledger.dialling import Dialler
 from dledger.election.membership import Hello, encode_hello
 from dledger.links import MAX_HELD, PeerConnection
 from dledger.messages import (
+    Append,
     Heartbeat,
     Message,
     ReadIndexRequest,
@@ -41,6 +42,8 @@ from runtime.env import production_env
 
 HELLO_OF_N0 = Hello("g", "n0", "i0", "c", 1, 2, 16 << 20, True, {"n0": "i0", "n1": "i1"})
 HELLO_OF_N1 = replace(HELLO_OF_N0, node="n1", incarnation="i1")
+SLOW_ABOVE = 4 * 1024 * 1024
+"""Unsent bytes above which a link counts as slow."""
 
 
 class Recorder:
@@ -229,6 +232,44 @@ def test_a_peer_of_version_2_gets_them(ports: list[int]) -> None:
             bench.peers.send("n1", RepairRequest(1, 0, 1))
             assert await dialled.message() == RepairRequest(1, 0, 1)
             assert bench.peers.too_new == 0
+
+    asyncio.run(scenario())
+
+
+def test_pushes_are_compressed_while_the_backlog_of_a_link_is_above_its_limit(ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            dialled = await bench.dialled.get()
+            dialled.hello(HELLO_OF_N1)
+            await bench.until(lambda: bench.events.up == ["n1"])
+            assert (await dialled.frame()).number == HELLO
+            pushes: list[Append] = []
+            expected: list[bool] = []
+
+            def push() -> None:
+                number = len(pushes)
+                data = b"%d " % number + bytes(range(256)) * 2048
+                pushes.append(Append(3, "n0", number - 1, 3, number, number, 4096, -1, data))
+                expected.append(bench.peers.backlog("n1") > SLOW_ABOVE)
+                bench.peers.send("n1", pushes[-1])
+
+            async def receive(count: int) -> list[Frame]:
+                frames = [await dialled.frame() for _ in range(count)]
+                assert [decode_message(frame) for frame in frames] == pushes[-count:]
+                return frames
+
+            while bench.peers.backlog("n1") <= SLOW_ABOVE:
+                assert len(pushes) < 100, "sent whole, they fill the link"
+                push()  # in one turn of the loop, and nobody reads
+            for _ in range(3):
+                push()
+            assert expected[0] is False and expected[-3:] == [True] * 3
+            frames = await receive(len(pushes))
+            sizes = [len(frame.payload) for frame in frames]
+            assert [size < len(push.data) for size, push in zip(sizes, pushes, strict=True)] == expected
+            push()
+            (frame,) = await receive(1)
+            assert len(frame.payload) == len(pushes[-1].data), "the link is fast again"
 
     asyncio.run(scenario())
 
