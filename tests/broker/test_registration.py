@@ -1,0 +1,154 @@
+"""Which broker id the NameServer hears, and when: 0 only of who serves (safety.md S23)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.app import main
+from broker.broker import Broker
+from broker.config import BrokerConfig
+from chaos.sim import World as SimWorld
+from dledger.host import Role
+from namesrv.config import NamesrvConfig
+from namesrv.service import NameServer
+from namesrv.service import main as namesrv_main
+from remoting.codes import ResponseCode
+from remoting.commands import Response
+from remoting.headers import RegisterBrokerHeader
+from runtime.env import Env
+from tests.broker.harness import World, run
+
+NAMESRV = "ns:9876"
+NAMES = ("n0", "n1", "n2")
+
+
+class Told:
+    """Stands for the client of the registrar: keeps the broker ids of registrations, which all succeed."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    async def invoke(
+        self, addr: str, code: int, header: Any, body: bytes = b"", timeout_s: float = 3.0
+    ) -> Response:
+        assert isinstance(header, RegisterBrokerHeader)
+        self.ids.append(header.brokerId)
+        return Response(ResponseCode.SUCCESS)
+
+    async def heard(self, count: int) -> list[int]:
+        """The ids, once there are so many."""
+        async with asyncio.timeout(5):
+            while len(self.ids) < count:  # noqa: ASYNC110 - looks at what the registrar does
+                await asyncio.sleep(0.001)
+        return self.ids
+
+
+@asynccontextmanager
+async def registering(root: Path) -> AsyncIterator[tuple[World, Told]]:
+    """A broker that does not lead yet, and what its registrar tells."""
+    world = await World(str(root), namesrv_addr=(NAMESRV,)).open(lead=False)
+    told = Told()
+    world.broker.registrar._client = told  # type: ignore[assignment]
+    task = asyncio.create_task(world.broker.registrar.run(), name="registrar")
+    yield world, told
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_leader_claims_id_0_when_its_term_is_open_and_gives_it_up(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with registering(tmp_path) as (world, told):
+            own = world.config.follower_id
+            assert own != 0 and await told.heard(1) == [own]
+            world.node.stand()
+            assert await told.heard(2) == [own, own], "elected, but its term is not open"
+            world.node.serve()
+            assert await told.heard(3) == [own, own, 0]
+            world.node.follow("n1")
+            assert await told.heard(4) == [own, own, 0, own]
+
+    run(test)
+
+
+class Group:
+    """Three whole brokers and a NameServer in one simulated world."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self.world = world
+        self.brokers: dict[str, Broker] = {}
+        self.nameserver: NameServer | None = None
+        for name in ("ns", *NAMES):
+            world.node(name)
+        world.spawn("ns", partial(namesrv_main, config=NamesrvConfig(), on_ready=self._named))
+        for name in NAMES:
+            world.spawn(name, partial(self._broker, name=name))
+
+    def _named(self, nameserver: NameServer) -> None:
+        self.nameserver = nameserver
+
+    async def _broker(self, env: Env, name: str) -> None:
+        config = BrokerConfig(
+            store_root="/store",
+            self_id=name,
+            peers={peer: f"{peer}:40911" for peer in NAMES},
+            broker_ip=f"10.0.0.{NAMES.index(name) + 1}",
+            segment_size=8 * 1024 * 1024 + 256 * 1024,
+            pool_segments=0,
+            http_port=0,
+            namesrv_addr=(NAMESRV,),
+        )
+
+        def ready(broker: Broker) -> None:
+            self.brokers[name] = broker
+
+        await main(env, config, asyncio.Event(), on_ready=ready)
+
+    @property
+    def elected(self) -> str | None:
+        """Who leads in the newest term, whether that is open or not."""
+        leaders = [
+            (one.node.term, name) for name, one in self.brokers.items() if one.node.role is Role.LEADER
+        ]
+        return max(leaders)[1] if leaders else None
+
+    def registered(self) -> dict[int, str]:
+        """What the NameServer knows of the group: broker ids and addresses."""
+        assert self.nameserver is not None
+        config = self.brokers["n0"].config
+        group = self.nameserver.routes.member_group(config.cluster_name, config.broker_name)
+        return {} if group is None else dict(group.brokerAddrs)
+
+    def serving(self) -> str | None:
+        return next((name for name in NAMES if self.brokers[name].node.serving), None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leader_whose_term_cannot_open_is_no_master_to_the_name_server(seed: int) -> None:
+    """It was elected, and is then cut off from the others, not from the NameServer."""
+    with SimWorld(seed) as world:
+        group = Group(world)
+        world.run_until(lambda: len(group.brokers) == 3, 5)
+        world.run_until(lambda: group.elected, 10)
+        first = group.elected
+        assert first is not None
+        node = group.brokers[first].node
+        for name in NAMES:
+            if name != first:
+                world.partition(first, name)
+        world.run_for(0.1)
+        assert node.role is Role.LEADER and not node.serving
+        known = group.registered()
+        assert group.brokers[first].config.client_addr in known.values(), "it was heard"
+        assert 0 not in known
+        world.heal()
+        world.run_until(lambda: group.serving() and 0 in group.registered(), 10)
+        leader = group.serving()
+        assert leader is not None
+        assert group.registered()[0] == group.brokers[leader].config.client_addr
