@@ -135,7 +135,7 @@ def _judge_read(call: Call, log: Mapping[int, bytes], verdict: Verdict) -> None:
 def _judge_order(calls: list[Call]) -> None:
     """Real-time order: what was acknowledged before another append began lies before it, and every read
     point includes it; read points never go back, whoever is asked. With unique values at known indexes,
-    this is linearizability."""
+    this is linearizability of the calls that were answered (docs/testing.md: why, and what is outside)."""
     done = sorted((call for call in calls if call.outcome == ACKNOWLEDGED), key=lambda call: call.end)
     highest: Call | None = None
     place = 0
