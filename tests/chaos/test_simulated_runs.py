@@ -1,4 +1,4 @@
-"""Runs of whole seeds: a few in the default suite, many under `slow`; plans, shrinking, the command."""
+"""Runs of whole seeds: a few in the default suite, many under `soak`; plans, shrinking, the command."""
 
 from __future__ import annotations
 
