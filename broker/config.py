@@ -12,7 +12,7 @@ from typing import Any
 
 from dledger.config import NodeConfig, parse_peers
 from dledger.log.retention import RetentionSettings
-from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
 from formats.message_ids import pack_ipv4_host
 from formats.record import MAX_TOPIC_V1
 from runtime.remote_files import absolute, is_url
@@ -53,7 +53,7 @@ class BrokerConfig:
     segment_size: int = 1024 * 1024 * 1024
     pool_segments: int = 2
     lease_reads: bool = False
-    protocol_min: int = PROTOCOL_MIN
+    protocol_min: int = PROTOCOL_WITH_PROOF
     protocol_max: int = PROTOCOL_MAX
     auto_create_topic: bool = True
     auto_create_group: bool = True

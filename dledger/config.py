@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dledger.election.preferred import PreferredSettings
 from dledger.log.retention import RetentionSettings
-from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
 from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 
 
@@ -58,9 +58,9 @@ class NodeConfig:
     """Share by which the monotonic clocks of two nodes may differ in rate; a lease is shorter by it. A
     machine that suspends, or whose hypervisor stops its clock, must not take part in lease reads."""
 
-    protocol_min: int = PROTOCOL_MIN
-    """Lowest peer protocol to speak. 2 refuses peers of version 1, whose hellos carry no nonce, so that
-    recorded bytes could be played again; raise it when all nodes run a program that speaks 2."""
+    protocol_min: int = PROTOCOL_WITH_PROOF
+    """Lowest peer protocol to speak. 1 lets peers of version 1 in, for an upgrade node by node: their hellos
+    carry no nonce, so that recorded bytes can be played again."""
     protocol_max: int = PROTOCOL_MAX
     """Highest peer protocol to speak. Lower it before a staged upgrade, and raise it again node by node when
     all run the new program: until then nothing is written that the old one does not know."""
@@ -159,7 +159,9 @@ class NodeConfig:
             raise ConfigError(f"protocol_max {self.protocol_max}: {PROTOCOL_MIN} to {PROTOCOL_MAX}")
         if not PROTOCOL_MIN <= self.protocol_min <= self.protocol_max:
             limits = f"from {PROTOCOL_MIN} to peerProtocolMax ({self.protocol_max})"
-            raise ConfigError(f"peerProtocolMin {self.protocol_min}: {limits}")
+            raise ConfigError(
+                f"peerProtocolMin {self.protocol_min}: {limits}; version 1 must be allowed by 1"
+            )
         if self.max_frame_bytes < self.push_bytes + MAX_ENTRY_SIZE + 4096:
             raise ConfigError("max_frame_bytes must hold push_bytes and one entry more")
 

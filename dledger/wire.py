@@ -40,6 +40,8 @@ from dledger.messages import (
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 3
+PROTOCOL_WITH_PROOF = 2
+"""Whose hellos carry a nonce: bytes of an earlier connection are refused. The lowest spoken by default."""
 
 PREFIX = struct.Struct(">IH")
 HELLO = 0

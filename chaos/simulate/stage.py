@@ -22,7 +22,7 @@ from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.host import Role
 from dledger.log.retention import RetentionSettings
 from dledger.node import Node
-from dledger.wire import PROTOCOL_MAX
+from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
 from runtime.env import Env
 
 PORT = 40911
@@ -129,6 +129,7 @@ class Stage:
             sync_flush=self.profile.sync_flush,
             push_bytes=PUSH_BYTES,
             lease_reads=self.profile.lease_reads,
+            protocol_min=PROTOCOL_MIN if self.profile.versions else PROTOCOL_WITH_PROOF,
             protocol_max=self._protocol(machine),
             pool_segments=1,
             scrub_pause_s=3.0,

@@ -43,7 +43,7 @@ def changes(preferred: str) -> list[Callable[[DLedgerClient], Awaitable[Any]]]:
 @pytest.mark.parametrize("seed", range(2))
 def test_the_first_recorded_configuration_waits_for_a_voter_with_an_old_program(seed: int, how: str) -> None:
     with World(seed) as world:
-        group = MemberGroup(world)
+        group = MemberGroup(world, protocol_min=1)
         leader = group.await_leader()
         old, other = (name for name in group.founders if name != leader)
         world.kill(old)
@@ -69,7 +69,7 @@ def test_the_first_recorded_configuration_waits_for_a_voter_with_an_old_program(
 
 def test_the_first_recorded_configuration_waits_for_a_voter_that_was_never_heard() -> None:
     with World(3) as world:
-        group = MemberGroup(world)
+        group = MemberGroup(world, protocol_min=1)
         group.await_leader()
         world.run_for(0.5)
         for name in group.founders:
@@ -97,7 +97,7 @@ def test_the_first_recorded_configuration_waits_for_a_voter_that_was_never_heard
 
 def test_a_learner_with_an_old_program_is_not_promoted() -> None:
     with World(4) as world:
-        group = MemberGroup(world)
+        group = MemberGroup(world, protocol_min=1)
         leader = group.nodes[group.await_leader()]
         group.start("n3", protocol_max=1)
         group.insist(lambda client: client.add_member("n3", "n3:40911"))

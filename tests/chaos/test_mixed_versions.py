@@ -18,7 +18,7 @@ UNKNOWN_KIND = 100
 
 
 def mixed(world: World, old: tuple[str, ...], size: int = 3) -> VotingGroup:
-    group = VotingGroup(world, size)
+    group = VotingGroup(world, size, protocol_min=1)
     for name in old:
         group.own[name] = {"protocol_max": 1}
     group.start_all()
@@ -147,7 +147,7 @@ def kinds(group: VotingGroup, name: str) -> list[tuple[int, bytes]]:
 @pytest.mark.parametrize("old", [1, 2])
 def test_crcs_cover_the_channel_when_all_voters_know_it_and_from_then_on(old: int) -> None:
     with World(4, settings=node_group.SETTINGS) as world:
-        group = VotingGroup(world)
+        group = VotingGroup(world, protocol_min=1)
         group.own["n2"] = {"protocol_max": old}
         group.start_all()
         leader = group.await_leader()

@@ -153,7 +153,7 @@ def test_what_a_leader_of_before_said_is_played_again(
     """With version 1, which has no nonce, it is believed to come from that node: and is out of date."""
     with World(seed, settings=node_group.SETTINGS) as world:
         tape = Tape(monkeypatch)
-        group = node_group.Group(world, protocol_max=version)
+        group = node_group.Group(world, protocol_min=1, protocol_max=version)
         group.await_leader()
         others = [name for name in node_group.NAMES if name != group.leader()]
         hand_over(group, others[0])
@@ -183,10 +183,12 @@ def test_what_a_leader_of_before_said_is_played_again(
 
 
 @pytest.mark.parametrize("message", FORGED[1:3], ids=["vote in a hand-over", "heartbeat"])
-def test_a_forged_hello_of_version_1_raises_terms_and_loses_nothing(message: Message) -> None:
+def test_where_version_1_is_allowed_a_forged_hello_of_it_raises_terms_and_loses_nothing(
+    message: Message,
+) -> None:
     """Who has listened and writes messages of its own passes for a member: against that there is TLS."""
     with World(5, settings=node_group.SETTINGS) as world:
-        group = node_group.Group(world)
+        group = node_group.Group(world, protocol_min=1)
         leader = group.await_leader()
         last = group.append(leader, [b"before"] * 5)
         group.await_applied(node_group.NAMES, last)
@@ -201,9 +203,9 @@ def test_a_forged_hello_of_version_1_raises_terms_and_loses_nothing(message: Mes
 
 
 @pytest.mark.parametrize("message", FORGED[1:3], ids=["vote in a hand-over", "heartbeat"])
-def test_where_version_1_is_refused_a_hello_of_it_raises_no_term(message: Message) -> None:
+def test_a_hello_of_version_1_is_refused_and_raises_no_term(message: Message) -> None:
     with World(5, settings=node_group.SETTINGS) as world:
-        group = node_group.Group(world, protocol_min=2)
+        group = node_group.Group(world)
         leader = group.await_leader()
         terms = {name: node.term for name, node in group.nodes.items()}
         hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].my_hello()) | {"protocol": [1, 1]})

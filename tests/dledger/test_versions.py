@@ -82,7 +82,7 @@ def test_the_version_of_a_group_is_that_of_its_oldest_voter() -> None:
     versions.heard(replace(HELLO, node="n2", protocol_max=1))
     assert versions.group(voters) == 1
     assert versions.group(("n0", "n1")) == PROTOCOL_MAX
-    assert Versions(replace(CONFIG, protocol_max=1)).group(()) == 1
+    assert Versions(replace(CONFIG, protocol_min=1, protocol_max=1)).group(()) == 1
 
 
 def test_every_kind_has_a_version_and_an_unknown_one_is_never_written() -> None:
