@@ -34,12 +34,13 @@ def _parser() -> argparse.ArgumentParser:
 
     for name, text in (
         ("append", "append one entry to the group's log"),
-        ("get", "read one committed entry from the leader"),
+        ("get", "read one committed entry"),
         ("status", "role, term and indexes of every node"),
     ):
         add_access(add(name, text))
     commands.choices["append"].add_argument("body", help="text to append, or - for standard input")
     commands.choices["get"].add_argument("index", type=int)
+    commands.choices["get"].add_argument("--node", help="ask this one of --peers (default: the leader)")
     add_serve(commands)
     command = add("dump", "list the entries of a store directory")
     command.add_argument("store", help="storePathRootDir of a node, or its dledger-<id> directory")
@@ -61,8 +62,11 @@ async def _append(env: Env, args: argparse.Namespace) -> int:
 
 
 async def _get(env: Env, args: argparse.Namespace) -> int:
+    peers = parse_peers(args.peers)
+    if args.node is not None and args.node not in peers:
+        raise ConfigError(f"--node {args.node}: not in --peers")
     async with open_client(env, args) as client:
-        entry = await client.get(args.index)
+        entry = await client.get(args.index, None if args.node is None else peers[args.node])
     if args.json:
         fields = asdict(entry) | {"body": entry.body.hex()}
         print(json.dumps(fields))

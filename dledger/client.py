@@ -102,32 +102,25 @@ class DLedgerClient:
         answer = await self._to_leader({"op": "append"}, body)
         return int(answer.header["index"])
 
-    async def get(self, index: int, *, linearizable: bool = True) -> Entry:
-        """One committed entry, read from the leader.
+    async def get(self, index: int, address: str | None = None, *, linearizable: bool = True) -> Entry:
+        """One committed entry, read from the leader, or from the node at `address`, which need not lead.
 
         A committed entry never changes, so an entry that is there is always right. `linearizable` decides
         what "not there" means: that it was not committed when this call began, or only that the node that was
-        asked does not know it.
+        asked does not know it. A node that cannot find that out, as it is cut off from the majority, fails
+        with WAIT_QUORUM_ACK_TIMEOUT. OSError, TimeoutError: nobody answers at `address`.
         """
-        answer = await self._to_leader(
-            {"op": "get", "index": index, "linearizable": linearizable}, b"", again=True
-        )
+        answer = await self._read(address, {"op": "get", "index": index, "linearizable": linearizable})
         header = answer.header
         return Entry(header["index"], header["term"], header["pos"], header["kind"], answer.payload)
 
     async def read_index(self, address: str | None = None) -> int:
         """An index at or above everything acknowledged before this call (ReadIndex).
 
-        Applied by the node that answers: the one at `address`, which need not lead, or the leader.
+        Applied by the node that answers: the one at `address`, which need not lead, or the leader. Errors as
+        of `get`.
         """
-        if address is None:
-            return int((await self._to_leader({"op": "read_index"}, b"", again=True)).header["index"])
-        async with asyncio.timeout(self._timeout_s):
-            answer = await self._ask(address, {"op": "read_index"}, b"")
-        code = Code(answer.header["code"])
-        if code is not Code.SUCCESS:
-            raise RequestFailed(str(answer.header.get("text") or code.name), code)
-        return int(answer.header["index"])
+        return int((await self._read(address, {"op": "read_index"})).header["index"])
 
     async def metadata(self, address: str) -> dict[str, Any]:
         """Status of the node at an address."""
@@ -170,11 +163,22 @@ class DLedgerClient:
     async def delete_before(self, address: str, index: int) -> int:
         """Ask the node at an address to let its log begin as near before `index` as whole segments and
         snapshots allow. First index at the time of the answer: it goes on in the background."""
-        async with asyncio.timeout(self._timeout_s):
-            answer = await self._ask(address, {"op": "delete_before", "index": index}, b"")
-        if answer.header["code"] != Code.SUCCESS:
-            raise RequestFailed(str(answer.header.get("text")), Code(answer.header["code"]))
+        answer = await self._to_node(address, {"op": "delete_before", "index": index})
         return int(answer.header["first"])
+
+    async def _read(self, address: str | None, request: dict[str, Any]) -> _Answer:
+        """Ask the node at an address, or, for None, whoever leads."""
+        if address is None:
+            return await self._to_leader(request, b"", again=True)
+        return await self._to_node(address, request)
+
+    async def _to_node(self, address: str, request: dict[str, Any]) -> _Answer:
+        async with asyncio.timeout(self._timeout_s):
+            answer = await self._ask(address, request, b"")
+        code = Code(answer.header["code"])
+        if code is not Code.SUCCESS:
+            raise RequestFailed(str(answer.header.get("text") or code.name), code)
+        return answer
 
     async def _to_leader(self, request: dict[str, Any], payload: bytes, *, again: bool = False) -> _Answer:
         """`again`: asking twice does no harm, so a lost answer is no end."""

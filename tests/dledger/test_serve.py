@@ -110,6 +110,10 @@ def test_several_groups_share_the_ports_and_stop_in_order(serving: Serving) -> N
     index = serving.ask("append", "--group", "green", "green")["index"]
     got = serving.ask("get", "--group", "green", str(index))
     assert bytes.fromhex(str(got["body"])) == b"green"
+    for node in serving.addresses:
+        assert serving.ask("get", "--group", "green", "--node", node, str(index)) == got
+    stranger = serving.run("get", "--peers", serving.peers, "--node", "n7", "0")
+    assert stranger.returncode == 2 and "--node n7: not in --peers" in stranger.stderr
     nameless = serving.run("status", "--peers", serving.peers)
     assert nameless.returncode == 1 and "there are: blue, green" in nameless.stdout
 
