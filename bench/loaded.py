@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
-from dledger.config import NodeConfig
-
-LAG_LIMIT_MS = round(NodeConfig.election_timeout_min_s * 1000 / 3, 1)
+from chaos.lateness import LAG_LIMIT_MS
 
 
 class LoadFailed(Exception):

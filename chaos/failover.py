@@ -6,6 +6,8 @@ the node again, wait until it has caught up. With `--load` another process keeps
 way around each kill. With `--stop` the leader is stopped (SIGSTOP) instead, continued after 10 s, and the
 changes of leader and the terms that this cost are counted.
 
+Without `--stop` the delays of the nodes' event loops are judged, too (`chaos.lateness`).
+
 For the slowest rounds the report shows what the other nodes' logs said, in milliseconds since the kill.
 """
 
@@ -30,6 +32,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from chaos.cluster import MIB, PACKAGES, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
+from chaos.lateness import Lateness
 
 TOPIC = "Probe"
 LOAD_TOPIC = "Load"
@@ -179,8 +182,7 @@ class Measurement:
         self._places = 0
         self._load_acked = 0
         self._load_lost = 0
-        self._loop_lag = (0.0, 0.0)
-        """The worst of any node in ms, and how much of it was waiting for a core."""
+        self.lateness = Lateness()
         self._gc_ms = 0.0
 
     @property
@@ -205,6 +207,9 @@ class Measurement:
                 probe.say(f"since {time.monotonic()}")
                 probe.answer()
                 self._rounds(group, probe, load)
+                self._note_pauses(group)
+                for node in group.spec.node_ids:
+                    self.lateness.read_log(log_path(group, node).read_text(errors="replace"))
                 counts = probe.ask("count")
                 if load is not None:
                     checked = load.ask("check")
@@ -278,8 +283,7 @@ class Measurement:
     def _note_pauses(self, group: LocalCluster) -> None:
         for node in group.spec.node_ids:
             state = group.state(node)
-            lag = (float(state.get("loop_lag_ms_max", 0)), float(state.get("loop_lag_ms_max_waited", 0)))
-            self._loop_lag = max(self._loop_lag, lag)
+            self.lateness.look(state)
             self._gc_ms = max(self._gc_ms, float(state.get("gc_ms_max", 0)))
 
     def report(self) -> dict[str, Any]:
@@ -302,8 +306,7 @@ class Measurement:
             "lost": self._acked - self._places,
             "load_acknowledged": self._load_acked,
             "load_lost": self._load_lost,
-            "loop_lag_ms_max": self._loop_lag[0],
-            "loop_lag_ms_max_waited": self._loop_lag[1],
+            **self.lateness.report(),
             "gc_ms_max": self._gc_ms,
             "slowest": [asdict(done) for done in slowest],
         }
@@ -311,7 +314,14 @@ class Measurement:
             report["leader_changes_max"] = max(done.leader_changes for done in self.rounds)
             report["terms_max"] = max(done.terms for done in self.rounds)
             report["within_budget"] &= report["leader_changes_max"] <= 1 and report["terms_max"] <= MAX_TERMS
+        else:
+            report["within_budget"] &= self.lateness.within
         return report
+
+
+def log_path(group: LocalCluster, node: str) -> Path:
+    """Of a node's own log."""
+    return group.directory / "logs" / f"broker-{node}" / "broker.log"
 
 
 class _Tail:
@@ -319,7 +329,7 @@ class _Tail:
 
     def __init__(self, group: LocalCluster, node: str) -> None:
         self.node = node
-        self._path = group.directory / "logs" / f"broker-{node}" / "broker.log"
+        self._path = log_path(group, node)
         self._start = self._path.stat().st_size
 
     def lines(self) -> list[str]:
@@ -374,8 +384,13 @@ def describe(report: dict[str, Any], rounds: Sequence[Round]) -> Iterator[str]:
     )
     lag, collection = report["loop_lag_ms_max"], report["gc_ms_max"]
     waited = report["loop_lag_ms_max_waited"]
+    judged = ""
+    if report["mode"] != "stop":
+        within = "within" if report["loop_lag_within"] else "ABOVE"
+        excused = ", longer ones excused" if report["loop_lag_excused"] else ""
+        judged = f", {within} the limit of {report['loop_lag_limit_ms']:g} ms{excused}"
     yield (
-        f"worst event-loop lag {lag:.1f} ms ({waited:.1f} ms waiting for a core), "
+        f"worst event-loop lag {lag:.1f} ms ({waited:.1f} ms waiting for a core){judged}; "
         f"worst collection {collection:.1f} ms"
     )
     yield (
