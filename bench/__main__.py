@@ -33,7 +33,9 @@ def main(argv: list[str] | None = None) -> int:
     if options.mode == "core":
         return _show(measure(), "us", options.json)
     if options.mode == "idle":
-        return _show(idle(3, options.seconds or 20.0), "% of a core", options.json)
+        taken = idle(3, options.seconds or 20.0)
+        _show(taken, "% of a core", options.json)
+        return 1 if options.check and taken["worst"] > taken["limit"] else 0
     if options.mode == "loaded":
         return _loaded(options)
     if options.mode == "audit":
@@ -170,7 +172,8 @@ def _parser() -> argparse.ArgumentParser:
             "spark-audit",
             "spark-sink",
         ),
-        help="core: microseconds of election and replication steps; idle: CPU time of an idle group; "
+        help="core: microseconds of election and replication steps; idle: CPU time of an idle group "
+        "(--seconds, default 20), with --check exit code 1 when a node takes more than 2 percent of a core; "
         "loaded: longest delays of the event loops in a group under load (--seconds, default 120; --window, "
         "--batch, --size), exit code 1 above a third of the election time-out; "
         "audit: speed and memory of the audit of large stores; "
@@ -194,6 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--store", help="of spark: a store to read, written there if it is missing")
     parser.add_argument("--runs", type=_positive, default=5, help="of the modes of Spark (default: 5)")
+    parser.add_argument("--check", action="store_true", help="of idle: exit code 1 above the limit")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     return parser
 

@@ -11,6 +11,7 @@ import pytest
 from bench.__main__ import main
 from bench.consume import OrderBroken, consume, count_records
 from bench.histogram import BUCKET_S, BUCKETS, Histogram
+from bench.idle import LIMIT_PERCENT
 from bench.produce import produce
 from bench.report import Load, Tally
 from client.errors import ClientError
@@ -145,3 +146,21 @@ def test_a_missing_nameserver_is_an_error_with_its_address(capsys: pytest.Captur
     assert "127.0.0.1:1" in capsys.readouterr().err
     with pytest.raises(ClientError):
         asyncio.run(consume(production_env(), Load("127.0.0.1:1"), lambda: 0.0, lambda _: None, lambda: None))
+
+
+@pytest.mark.parametrize(("worst", "options", "code"), [
+    (2.0, ["--check"], 0),
+    (2.05, ["--check"], 1),
+    (2.05, [], 0),
+])  # fmt: skip
+def test_an_idle_group_that_takes_too_much_fails_the_check(
+    worst: float,
+    options: list[str],
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    percent = {"n0": 0.9, "leader (n1)": worst, "worst": worst, "limit": LIMIT_PERCENT}
+    monkeypatch.setattr("bench.__main__.idle", lambda nodes, seconds: percent)
+    assert main(["idle", "--json", *options]) == code
+    assert json.loads(capsys.readouterr().out) == percent
