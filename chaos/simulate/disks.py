@@ -148,8 +148,9 @@ class StoreOnDisk:
         with memoryview(content) as view:
             return bytes(view[pos - start : pos - start + size])
 
-    def walk(self, durable: bool, begin: int = 0) -> Iterator[tuple[EntryHeader, bytes]]:
-        """(header, body) of the entries from pos `begin` on, as long as they continue and their CRCs fit."""
+    def walk(self, durable: bool, begin: int = 0, behind: int = -1) -> Iterator[tuple[EntryHeader, bytes]]:
+        """(header, body) of the entries behind entry `behind`, from pos `begin` on, as long as they continue
+        and their CRCs fit."""
         expected: int | None = None
         before: EntryHeader | None = None
         for start, content in self.segments(durable):
@@ -165,10 +166,10 @@ class StoreOnDisk:
                     if header.magic != MAGIC or header.pos != start + offset or header.size < HEADER_SIZE:
                         break
                     body = bytes(view[offset + HEADER_SIZE : offset + header.size])
-                    if crc32(body, crc_begin(header.channel)) != header.body_crc or not _continues(
-                        before, header
-                    ):
+                    whole = crc32(body, crc_begin(header.channel)) == header.body_crc
+                    if not whole or header.index != behind + 1 or not _continues(before, header):
                         return
+                    behind = header.index
                     before = header
                     yield header, body
                     offset += header.size
@@ -183,7 +184,7 @@ def _continues(before: EntryHeader | None, header: EntryHeader) -> bool:
         chain = chain_crc(0, 0, header.term, header.body_crc)
         return header.index > 0 or chain == header.chain_crc
     chain = chain_crc(before.chain_crc, header.index, header.term, header.body_crc)
-    return header.index == before.index + 1 and chain == header.chain_crc
+    return chain == header.chain_crc
 
 
 def entry_of(header: EntryHeader) -> Entry:

@@ -228,7 +228,7 @@ class Probe(HostEvents):
             if machine.rotten and index <= last and node.log.term_of(index) == entry.term
         }
         machine.begins(node.log.base)
-        for header, _ in machine.disk_store.walk(durable=False, begin=node.log.begin_pos):
+        for header, _ in machine.disk_store.walk(False, node.log.begin_pos, node.log.base.index):
             if header.index > last:
                 break
             if header.index in machine.rotten and header.index in self.log:

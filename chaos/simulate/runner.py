@@ -207,7 +207,7 @@ class Run:
 
     def _durable_log(self, machine: Machine) -> list[tuple[EntryHeader, bytes]]:
         fsynced = self.stage.profile.sync_flush
-        return list(machine.disk_store.walk(durable=fsynced, begin=machine.base.pos))
+        return list(machine.disk_store.walk(fsynced, machine.base.pos, machine.base.index))
 
     def _judge(self) -> None:
         """All logs are equal, byte for byte on the disks; the clients' histories fit them."""
