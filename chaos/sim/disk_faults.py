@@ -49,6 +49,8 @@ class DiskFaults:
         self._misdirected: list[str] = []
         self.on_misdirect: Callable[[str, int, int, int], None] | None = None
         """Told of a misdirected write: file, where it was to go, bytes, where it went."""
+        self.on_failure: Callable[[str, str], None] | None = None
+        """Told of an operation that fails, and of which file."""
         self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # ends of jobs, for `resume`
 
     def used(self) -> int:
@@ -174,6 +176,8 @@ class DiskFaults:
                     self._failures.remove(rule)
                     self._ask()
                 self.world.fault(self.name, f"eio_{operation}", path)
+                if self.on_failure is not None:
+                    self.on_failure(operation, path)
                 return OSError(errno.EIO, os.strerror(errno.EIO), path)
         return None
 

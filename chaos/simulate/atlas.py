@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from chaos.simulate.stage import Stage
 
 
-ROT = ("rot", "rot-index", "misdirect", "lose-segment")
+ROT = ("rot", "rot-index", "misdirect", "lose-segment", "eio-read")
 """Damage that is repaired while the node runs."""
 ALONE = ("rot-index", "rot-votes", "misdirect")
 """Damage that does not come to a store that is damaged already, nor other damage to it: two in one entry may

@@ -42,6 +42,7 @@ class Injector(RotFaults):
             "slow": self._slow,
             "clock-jump": self._clock_jump,
             "clock-drift": self._clock_drift,
+            "clock-still": self._clock_still,
             "disk-slow": self._disk_slow,
             "disk-hang": self._disk_hang,
             "disk-room": self._disk_room,
@@ -251,6 +252,13 @@ class Injector(RotFaults):
         target = self._target(fault) or self._stage.names[0]
         part = fault.amount / 100
         self._world.clock_drift(target, 1 + part if fault.pick % 2 else 1 - part)
+        self._later(fault.lasting_ms, partial(self._world.clock_drift, target, 1))
+        return True
+
+    def _clock_still(self, fault: Fault) -> bool:
+        """The monotonic clock stands still: no timer falls due, and what comes in is handled."""
+        target = self._target(fault) or self._stage.names[0]
+        self._world.clock_drift(target, 0)
         self._later(fault.lasting_ms, partial(self._world.clock_drift, target, 1))
         return True
 

@@ -19,6 +19,8 @@ CLIENTS = 3
 FIRST_FAULT_MS = 4_000
 DURATION_MS = 60_000
 MIN_FAULTS, MAX_FAULTS = 11, 18
+ALSO = 2
+"""At most so many of the faults that a seed has besides (`Profile.also`)."""
 NEAR_FAULTS = 0.35
 """Share of the operations that come when a fault does: what is in flight then is what may be lost."""
 LARGEST_BODY = 12 * 1024
@@ -107,7 +109,8 @@ def draw_plan(seed: int, profile: str | None = None) -> Plan:
     draw_operations = _draw_broker_operations if chosen.brokers else _draw_operations
     operations = draw_operations(rng, chosen, faults)
     nodes = random.Random(f"{seed}/nodes/{name}").choice(chosen.nodes)
-    return Plan(seed, name, nodes, chosen.spares, DURATION_MS, operations, faults)
+    also = _draw_also(random.Random(f"{seed}/also/{name}"), chosen)
+    return Plan(seed, name, nodes, chosen.spares, DURATION_MS, operations, faults + also)
 
 
 def draw_protocol(plan: Plan, name: str, life: int) -> int:
@@ -195,6 +198,16 @@ def _draw_faults(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
     times = sorted(rng.randint(FIRST_FAULT_MS, DURATION_MS - 4_000) for _ in chosen)
     faults = [_draw_fault(rng, at, draw) for at, draw in zip(times, chosen, strict=True)]
     return tuple(_in_turn(faults, profile.spares))
+
+
+def _draw_also(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
+    """What a seed has besides."""
+    if not profile.also:
+        return ()
+    weights = [draw.weight for draw in profile.also]
+    chosen = rng.choices(profile.also, weights, k=rng.randint(1, ALSO))
+    times = sorted(rng.randint(FIRST_FAULT_MS, DURATION_MS - 4_000) for _ in chosen)
+    return tuple(_draw_fault(rng, at, draw) for at, draw in zip(times, chosen, strict=True))
 
 
 def _in_turn(faults: list[Fault], spares: int) -> Iterator[Fault]:

@@ -25,6 +25,9 @@ class Profile:
     """A mix, and what a run over many of its seeds must have reached (`marks`)."""
 
     faults: tuple[Draw, ...]
+    also: tuple[Draw, ...] = ()
+    """Faults that a seed has besides, one or two, drawn last and from a stream of their own: what came
+    later into a profile adds to the plans of its seeds and changes nothing else in them."""
     nodes: tuple[int, ...] = (3,)
     """Of how many a group is: a seed draws one of these."""
     spares: int = 0
@@ -63,12 +66,14 @@ STOP = Draw("stop", targets=LEADERS, lasting_ms=(50, 10_000))
 STALL = Draw("stall", targets=LEADERS, lasting_ms=(50, 2_000), amount=(1, 60))
 SLOW = Draw("slow", targets=ANY, lasting_ms=(500, 8_000), amount=(5, 60))
 CLOCK_JUMP = Draw("clock-jump", targets=ANY, amount=(10, 86_400_000))
+CLOCK_STILL = Draw("clock-still", 1, LEADERS, (100, 12_000))
 CLOCK_DRIFT = Draw("clock-drift", targets=ANY, lasting_ms=(2_000, 20_000), amount=(1, 50))
 DRIFT_IN_MARGIN = Draw("clock-drift", 3, ANY, (2_000, 20_000), (1, 5))
 DISK_SLOW = Draw("disk-slow", targets=ANY, lasting_ms=(500, 8_000), amount=(5, 200))
 DISK_HANG = Draw("disk-hang", targets=ANY, lasting_ms=(20, 400))
 EIO_WRITE = Draw("eio-write", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1, 3))
 EIO_FSYNC = Draw("eio-fsync", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1, 3))
+EIO_READ = Draw("eio-read", targets=ANY, lasting_ms=(1_000, 6_000), amount=(1, 24))
 WIPE = Draw("wipe", targets=ANY, lasting_ms=(50, 4_000))
 DISK_STALL = Draw("disk-hang", targets=LEADERS, lasting_ms=(500, 8_000))
 SHORT_MEMORY = Draw("short-memory", targets=ANY, lasting_ms=(1_000, 15_000), amount=(5, 50))
@@ -148,6 +153,8 @@ OWN_SNAPSHOT = "a broker goes on from its own snapshot"
 DERIVED = "a broker ended by its derived files"
 MADE_MEANWHILE = "a topic was made while the leader changed"
 FETCHED = "an index unit had to be fetched"
+UNREADABLE = "a segment could not be read"
+READ_AT_START = "a segment could not be read at a start"
 IN_RECOVERY, IN_CUT = "end during recovery", "end during a truncation"
 UNTOLD = "end between saving a term and telling it"
 NO_BATCH = "a client batch is not there at all"
@@ -193,7 +200,11 @@ PROFILES: dict[str, Profile] = {
     "stop-continue": Profile(
         (Draw("stop", 3, LEADERS, (50, 10_000)), STALL, SLOW, KILL, POWER), marks=(OLD_LEADS, STICKY)
     ),
-    "clocks": Profile((CLOCK_JUMP, CLOCK_DRIFT, KILL, POWER, ISOLATE), marks=(OLD_LEADS, STICKY, ROLLED)),
+    "clocks": Profile(
+        (CLOCK_JUMP, CLOCK_DRIFT, KILL, POWER, ISOLATE),
+        also=(CLOCK_STILL,),
+        marks=(OLD_LEADS, STICKY, ROLLED),
+    ),
     "leases": Profile(
         (DRIFT_IN_MARGIN, CLOCK_JUMP, STOP, STALL, KILL, POWER, ISOLATE, ORPHAN, CUT, TRANSFER),
         nodes=EITHER,
@@ -262,8 +273,9 @@ PROFILES: dict[str, Profile] = {
     ),
     "rot": Profile(
         (ROT, LOSE_SEGMENT, SHORT_MEMORY, KILL, POWER_CRASH, CUT),
+        also=(EIO_READ,),
         nodes=EITHER,
-        marks=(FAULTY, REPAIRED, FETCHED),
+        marks=(FAULTY, REPAIRED, FETCHED, UNREADABLE, READ_AT_START),
     ),
     "rot-elsewhere": Profile(
         # Two cuts: the others often have to pass, while a node is not whole yet.

@@ -50,6 +50,7 @@ class RotFaults(MemberFaults):
             "misdirect": self._misdirect,
             "lose-members": self._lose_members,
             "lose-segment": self._lose_segment,
+            "eio-read": self._read_error,
         }
 
     def _damages(self, fault: Fault) -> str | None:
@@ -167,6 +168,33 @@ class RotFaults(MemberFaults):
 
         disk.on_misdirect = landed
         disk.misdirect(f"{machine.node_dir}/{PLACES[fault.pick % len(PLACES)]}")
+        self._later(fault.lasting_ms, disarm)
+        return True
+
+    def _read_error(self, fault: Fault) -> bool:
+        """The next reads of segments fail; most of the time the node is restarted, and its recovery reads."""
+        target = self._damages(fault)
+        if target is None:
+            return False
+        machine = self._stage.machines[target]
+        disk = self._world.nodes[target].disk
+        machine.armed = True
+
+        def disarm() -> None:
+            machine.armed = False
+            disk.mend()
+
+        def failed(operation: str, path: str) -> None:
+            if operation == "read":
+                self._stage.marks.reach("a segment could not be read")
+                if machine.probe is None or not machine.probe.opened:
+                    self._stage.marks.reach("a segment could not be read at a start")
+
+        disk.on_failure = failed
+        disk.fail("read", fault.amount, f"{machine.node_dir}/{DATA_DIR}")
+        if fault.pick % 3:
+            self._world.kill(target)
+            self._later(min(fault.lasting_ms // 2, 500), partial(self._stage.start, target))
         self._later(fault.lasting_ms, disarm)
         return True
 

@@ -83,7 +83,8 @@ class Totals:
         kinds: dict[str, int] = {}
         for name, seeds in self.profiles.items():
             _count(marks, dict.fromkeys(PROFILES[name].marks, seeds))
-            _count(kinds, dict.fromkeys((draw.kind for draw in PROFILES[name].faults), seeds))
+            profile = PROFILES[name]
+            _count(kinds, dict.fromkeys((draw.kind for draw in profile.faults + profile.also), seeds))
         many = self.seeds >= MARKS_FROM_SEEDS
         for mark, seeds in marks.items():
             if mark not in self.marks:
