@@ -115,8 +115,16 @@ class Client:
         except RequestFailed as error:
             call.outcome = REFUSED if error.code in CERTAINLY_NOT else UNKNOWN
             call.text = str(error)
+            self._refused(error.code)
         call.end = self._now()
         return call
+
+    def _refused(self, code: Code | None) -> None:
+        """The marks for it."""
+        if code is Code.UNEXPECTED_ARGUMENT:
+            self._stage.marks.reach("an append was refused as too large")
+        elif code is Code.LEADER_PENDING_FULL and not self._stage.hands_over():
+            self._stage.marks.reach("an append was refused as too much was pending")
 
     def _next(self) -> int:
         """The first entry that nobody may be shown yet."""

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 
 from chaos.simulate.profiles import PROFILES, Draw, Profile
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from formats.entry import HEADER_SIZE
+from formats.record import system_record_size
 
 CLIENTS = 3
 FIRST_FAULT_MS = 4_000
@@ -24,6 +26,9 @@ ALSO = 2
 NEAR_FAULTS = 0.35
 """Share of the operations that come when a fault does: what is in flight then is what may be lost."""
 LARGEST_BODY = 12 * 1024
+"""Of most profiles; for the others see `Profile.max_entry`."""
+MAX_BURSTS, MAX_LARGE = 3, 6
+"""At most so many of the bursts and of the large appends that some profiles have besides."""
 LARGEST_BATCH = 12 * 1024
 """Bytes of the bodies of a client batch: more than a push frame aims at."""
 BROKER_PRODUCERS = 2
@@ -109,8 +114,10 @@ def draw_plan(seed: int, profile: str | None = None) -> Plan:
     draw_operations = _draw_broker_operations if chosen.brokers else _draw_operations
     operations = draw_operations(rng, chosen, faults)
     nodes = random.Random(f"{seed}/nodes/{name}").choice(chosen.nodes)
+    operations += _draw_heavy(random.Random(f"{seed}/heavy/{name}"), chosen, faults)
     also = _draw_also(random.Random(f"{seed}/also/{name}"), chosen)
-    return Plan(seed, name, nodes, chosen.spares, DURATION_MS, operations, faults + also)
+    in_turn = tuple(sorted(operations, key=lambda one: (one.at_ms, one.client)))
+    return Plan(seed, name, nodes, chosen.spares, DURATION_MS, in_turn, faults + also)
 
 
 def draw_protocol(plan: Plan, name: str, life: int) -> int:
@@ -149,6 +156,30 @@ def _draw_operations(
             operations.append(Operation(at, client, "append", size=_size(rng)))
             done += 1
     return tuple(sorted(operations, key=lambda one: (one.at_ms, one.client)))
+
+
+def _draw_heavy(rng: random.Random, profile: Profile, faults: tuple[Fault, ...]) -> tuple[Operation, ...]:
+    """More at once than a leader takes, and entries of the largest size, when a fault happens."""
+    operations: list[Operation] = []
+    low, high = profile.bursts
+    for _ in range(rng.randint(1, MAX_BURSTS) if high else 0):
+        count = rng.randint(low, high)
+        operations.append(Operation(_soon(rng, faults), rng.randrange(CLIENTS), "burst", 200, count))
+    largest = largest_body(profile)
+    for _ in range(rng.randint(MAX_LARGE // 2, MAX_LARGE) if profile.max_entry > Profile.max_entry else 0):
+        size = rng.choice((largest, largest, largest // 2, largest + 1))
+        operations.append(Operation(_soon(rng, faults), rng.randrange(CLIENTS), "append", size))
+    return tuple(operations)
+
+
+def _soon(rng: random.Random, faults: tuple[Fault, ...]) -> int:
+    """A time around that of a fault."""
+    return rng.choice(faults).at_ms + rng.randint(-60, 500)
+
+
+def largest_body(profile: Profile) -> int:
+    """Bytes of a body that a node of the profile takes."""
+    return profile.max_entry - HEADER_SIZE - system_record_size(0)
 
 
 def _draw_broker_operations(

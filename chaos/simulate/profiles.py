@@ -33,6 +33,12 @@ class Profile:
     spares: int = 0
     """Further machines, for members that are added while the group runs."""
     operations: int = 330
+    bursts: tuple[int, int] = (0, 0)
+    """So many appends at once, a few times a seed; (0, 0): only the small ones that all have."""
+    pending: int = 200_000
+    """Entries that may be uncommitted at a leader."""
+    max_entry: int = 16 * 1024
+    """Bytes of the largest entry. Above the default, some appends are as large, or a byte larger."""
     marks: tuple[str, ...] = ()
     segment: int = 64 * 1024
     """Bytes of a segment."""
@@ -155,6 +161,8 @@ MADE_MEANWHILE = "a topic was made while the leader changed"
 FETCHED = "an index unit had to be fetched"
 UNREADABLE = "a segment could not be read"
 READ_AT_START = "a segment could not be read at a start"
+LARGE, TOO_LARGE = "an entry of the largest size", "an append was refused as too large"
+NO_CAPACITY = "an append was refused as too much was pending"
 IN_RECOVERY, IN_CUT = "end during recovery", "end during a truncation"
 UNTOLD = "end between saving a term and telling it"
 NO_BATCH = "a client batch is not there at all"
@@ -191,7 +199,12 @@ PROFILES: dict[str, Profile] = {
         nodes=EITHER,
         marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED, IN_CUT, FETCHED)
     ),
-    "bad-links": Profile((DELAY, LOSS, NARROW, SILENCE, RESET, HALF_OPEN, STRAND, KILL), marks=(STICKY,)),
+    "bad-links": Profile(
+        (DELAY, LOSS, NARROW, SILENCE, RESET, HALF_OPEN, STRAND, KILL),
+        segment=512 * 1024,
+        max_entry=256 * 1024,
+        marks=(STICKY, LARGE, TOO_LARGE),
+    ),
     "strangers": Profile((GARBAGE, CROWD, RESET, KILL, CUT), marks=(ROLLED,)),
     "restart-loops": Profile(
         (Draw("restarts", 3, ANY, (10, 400), (2, 8)), KILL_ALL, POWER, CUT),
@@ -220,7 +233,9 @@ PROFILES: dict[str, Profile] = {
     ),
     "slow-disk": Profile(
         (DISK_SLOW, DISK_HANG, SHORT_MEMORY, KILL, POWER_CRASH, CUT),
-        marks=(TAIL, NOT_DURABLE, RECOVERED, OLDER_TERM, FETCHED),
+        bursts=(300, 600),
+        pending=200,
+        marks=(TAIL, NOT_DURABLE, RECOVERED, OLDER_TERM, FETCHED, NO_CAPACITY),
     ),
     "disk-errors": Profile(
         (EIO_WRITE, EIO_FSYNC, KILL, POWER_CRASH, CUT),

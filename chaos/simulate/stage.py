@@ -124,7 +124,8 @@ class Stage:
             peers={name: self.peers[name] for name in known},
             store_dir="/store",
             segment_size=self.profile.segment,
-            max_entry_bytes=16 * 1024,
+            max_entry_bytes=self.profile.max_entry,
+            pending_entries=self.profile.pending,
             index_units_per_file=self.index_units,
             sync_flush=self.profile.sync_flush,
             push_bytes=PUSH_BYTES,
@@ -223,6 +224,8 @@ class Stage:
         """An entry joined a log."""
         if entry.pos % self.profile.segment == 0 and entry.pos and len(self.alive()) < len(self.founders):
             self.marks.reach("segment rolled while a node is down")
+        if entry.size == self.profile.max_entry:
+            self.marks.reach("an entry of the largest size")
 
     def installs(self, machine: Machine) -> None:
         """A node gives up its log for a snapshot."""
@@ -268,6 +271,11 @@ class Stage:
             if node is not None and node.serving and (best is None or node.term > best[0]):
                 best = (node.term, name)
         return None if best is None else best[1]
+
+    def hands_over(self) -> bool:
+        """Whether a leader takes nothing as another one is to lead."""
+        nodes = (machine.node for machine in self.machines.values())
+        return any(node is not None and node.appender is not None and node.appender.paused for node in nodes)
 
     def members(self) -> list[str]:
         """Members of the leader's configuration, voters and learners; the founders while nobody leads."""
