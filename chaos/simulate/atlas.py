@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from chaos.simulate.stage import Stage
 
 
-ROT = ("rot", "rot-index", "misdirect", "lose-segment", "eio-read")
+ROT = ("rot", "rot-index", "misdirect", "misdirect-votes", "lose-segment", "eio-read")
 """Damage that is repaired while the node runs."""
-ALONE = ("rot-index", "rot-votes", "misdirect")
+ALONE = ("rot-index", "rot-votes", "lose-votes", "misdirect", "misdirect-votes")
 """Damage that does not come to a store that is damaged already, nor other damage to it: two in one entry may
 be more than it can tell apart (docs/guarantees.md)."""
 

@@ -30,6 +30,9 @@ class Injector(RotFaults):
             "crash": self._crash,
             "install-crash": self._install_crash,
             "cut-crash": self._cut_crash,
+            "save-crash": self._save_crash,
+            "snapshot-crash": self._snapshot_crash,
+            "change-crash": self._change_crash,
             "power": self._power,
             "power-crash": self._crash,
             "power-all": self._power_all,
@@ -63,7 +66,8 @@ class Injector(RotFaults):
     def finish(self) -> None:
         """Undo everything: whole networks, good disks, steady clocks, running nodes."""
         self.over = True
-        self._stage.at_install = self._stage.at_cut = None
+        stage = self._stage
+        stage.at_install = stage.at_cut = stage.at_saved = stage.at_snapshot = stage.at_change = None
         self.mend_links()
         world = self._world
         for name in self._stage.names:
@@ -80,7 +84,12 @@ class Injector(RotFaults):
     def _begin(self, fault: Fault) -> None:
         if self.over:
             return
+        changing, taking = self._stage.changing_members(), self._stage.taking_snapshots()
         if self._kinds[fault.kind](fault):
+            if changing:
+                self._stage.marks.reach("a fault during a membership change")
+            if taking:
+                self._stage.marks.reach("a fault while a state snapshot is taken")
             self.injected[fault.kind] = self.injected.get(fault.kind, 0) + 1
         else:
             self._world.push(self._world.now + AGAIN_MS * MS, self._begin, fault)
@@ -136,6 +145,35 @@ class Injector(RotFaults):
     def _cut_crash(self, fault: Fault) -> bool:
         """The next node that cuts its log ends before its n-th effect from then on."""
         self._stage.at_cut = partial(self._crash_soon, fault)
+        return True
+
+    def _snapshot_crash(self, fault: Fault) -> bool:
+        """The next node that takes a snapshot of its state ends before its n-th effect from then on."""
+        self._stage.at_snapshot = partial(self._crash_soon, fault)
+        return True
+
+    def _change_crash(self, fault: Fault) -> bool:
+        """When a leader appends the next configuration, it, or another node, ends before its n-th effect."""
+
+        def end(leader: str) -> None:
+            other = self._other(fault, leader)
+            lives = other in self._stage.alive()
+            self._crash_soon(fault, other if lives and fault.pick % 3 == 0 else leader)
+
+        self._stage.at_change = end
+        return True
+
+    def _save_crash(self, fault: Fault) -> bool:
+        """The next node that has saved a term ends before it tells anybody."""
+
+        def end(name: str) -> None:
+            self._start_when_ended(fault.lasting_ms, name)
+            if fault.pick % 2:
+                self._world.power_cut(name, self._mode(fault))
+            else:
+                self._world.kill(name)
+
+        self._stage.at_saved = end
         return True
 
     def _crash_soon(self, fault: Fault, name: str) -> None:

@@ -79,6 +79,7 @@ class Probe(HostEvents):
         self._unopened = node.elector
         append, truncate, send = node.log.append, node.log.truncate, node._peers.send
         drop_before, reset = node.log.drop_before, node.log.reset
+        reached = node.snapshots.boundary.reached
         save, perform, durable, applied = node._save, node.perform, node._on_durable, node._on_applied
 
         def probed_append(batch: Batch) -> None:
@@ -115,6 +116,7 @@ class Probe(HostEvents):
             saved = bool(self._saving) and effects is self._saving[0]
             if saved:
                 del self._saving[0]
+                self.guarded(self._stage.saved, self.machine)
             perform(effects)
             if saved:
                 self.guarded(self.check, "a saved term or vote")
@@ -127,6 +129,13 @@ class Probe(HostEvents):
             self.guarded(self.check, "an apply")
             applied()
 
+        def probed_reached(index: int, pos: int) -> None:
+            before = len(node.snapshots.boundary._waiting)
+            reached(index, pos)
+            if len(node.snapshots.boundary._waiting) > before:
+                self.guarded(self._stage.takes_snapshot, self.machine)
+
+        node.snapshots.boundary.reached = probed_reached  # type: ignore[method-assign]
         node._save = probed_save  # type: ignore[method-assign]
         node.perform = probed_perform  # type: ignore[method-assign]
         node._on_durable = probed_durable  # type: ignore[method-assign]

@@ -47,7 +47,9 @@ class RotFaults(MemberFaults):
             "rot": self._rot,
             "rot-index": self._rot_index,
             "rot-votes": self._rot_votes,
+            "lose-votes": self._lose_votes,
             "misdirect": self._misdirect,
+            "misdirect-votes": self._misdirect_votes,
             "lose-members": self._lose_members,
             "lose-segment": self._lose_segment,
             "eio-read": self._read_error,
@@ -119,7 +121,7 @@ class RotFaults(MemberFaults):
             return False
         begin, end = COPIES[fault.pick % 2]
         self._world.kill(target)
-        if fault.amount % LOSES_VOTES == 0:
+        if fault.amount % LOSES_VOTES == 0 or fault.kind == "lose-votes":
             disk.zero(file, 0, HARD_STATE_SIZE)
             machine.forgets_votes()
             self._stage.marks.reach("term and vote lost")
@@ -129,6 +131,10 @@ class RotFaults(MemberFaults):
             disk.flip(file, begin + fault.amount % SLOTS, fault.pick % 8)
         self._later(fault.lasting_ms, partial(self._stage.start, target))
         return True
+
+    def _lose_votes(self, fault: Fault) -> bool:
+        """Every copy of term and vote, always."""
+        return self._rot_votes(fault)
 
     def _lose_members(self, fault: Fault) -> bool:
         """The file that says where configurations are is gone; every second time an entry is rotten, too, and
@@ -150,6 +156,18 @@ class RotFaults(MemberFaults):
 
     def _misdirect(self, fault: Fault) -> bool:
         """The next write to the log, its index, or term and vote lands elsewhere in the same file."""
+        return self._misdirect_in(fault, PLACES[fault.pick % len(PLACES)])
+
+    def _misdirect_votes(self, fault: Fault) -> bool:
+        """The next write of a follower's term and vote does; the leader ends, so that there is one."""
+        leader = self._stage.leader()
+        if leader is None or not self._misdirect_in(fault, HARD_STATE_FILE):
+            return False
+        self._world.kill(leader)
+        self._later(fault.lasting_ms // 2, partial(self._stage.start, leader))
+        return True
+
+    def _misdirect_in(self, fault: Fault, place: str) -> bool:
         target = self._damages(fault)
         if target is None:
             return False
@@ -167,7 +185,7 @@ class RotFaults(MemberFaults):
             disk.mend()
 
         disk.on_misdirect = landed
-        disk.misdirect(f"{machine.node_dir}/{PLACES[fault.pick % len(PLACES)]}")
+        disk.misdirect(f"{machine.node_dir}/{place}")
         self._later(fault.lasting_ms, disarm)
         return True
 

@@ -23,6 +23,7 @@ from dledger.host import Role
 from dledger.log.retention import RetentionSettings
 from dledger.node import Node
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
+from formats.entry import Kind
 from runtime.env import Env
 
 PORT = 40911
@@ -65,6 +66,10 @@ def _by_its_disk(error: BaseException) -> bool:
     return error.exit_code == EXIT_STORE or isinstance(cause, OSError)
 
 
+def _changes_members(node: Node) -> bool:
+    return node.role is Role.LEADER and node._members.pending(node.commit_index)
+
+
 class Stage:
     """Machines by name; starts and restarts nodes; remembers what was seen."""
 
@@ -91,6 +96,12 @@ class Stage:
         """What to do with the next node that begins to replace its log."""
         self.at_cut: Callable[[str], None] | None = None
         """What to do with the next node that begins to cut its log."""
+        self.at_change: Callable[[str], None] | None = None
+        """What to do with the next leader that appends a configuration."""
+        self.at_saved: Callable[[str], None] | None = None
+        """What to do with the next node that has saved a term which nobody was told yet."""
+        self.at_snapshot: Callable[[str], None] | None = None
+        """What to do with the next node that begins to take a snapshot of its state."""
         self._then: dict[Process, Callable[[], None]] = {}
         self.names = tuple(f"n{number}" for number in range(plan.nodes + plan.spares))
         self.founders = self.names[: plan.nodes]
@@ -224,8 +235,17 @@ class Stage:
         """An entry joined a log."""
         if entry.pos % self.profile.segment == 0 and entry.pos and len(self.alive()) < len(self.founders):
             self.marks.reach("segment rolled while a node is down")
+        if self.at_change is not None and entry.channel >> 24 & 0x7F == Kind.CONFIG:
+            self._changes(machine)
         if entry.size == self.profile.max_entry:
             self.marks.reach("an entry of the largest size")
+
+    def _changes(self, machine: Machine) -> None:
+        """A configuration joined a log."""
+        if machine.node is not None and machine.node.role is Role.LEADER:
+            then, self.at_change = self.at_change, None
+            if then is not None:
+                then(machine.name)
 
     def installs(self, machine: Machine) -> None:
         """A node gives up its log for a snapshot."""
@@ -240,6 +260,34 @@ class Stage:
         if then is not None:
             then(machine.name)
 
+    def saved(self, machine: Machine) -> None:
+        """A term or vote of a node is saved, and nothing was done yet that waited for it."""
+        if self.at_saved is not None and self._untold(machine):
+            then, self.at_saved = self.at_saved, None
+            then(machine.name)
+
+    def _untold(self, machine: Machine) -> bool:
+        """Whether a term is on the disk that nobody was told."""
+        state = machine.disk_store.hard_state()
+        return state is not None and state.term > self.cluster.announced.get(machine.store, 0)
+
+    def takes_snapshot(self, machine: Machine) -> None:
+        """A node has copied its state, and begins to write it."""
+        then, self.at_snapshot = self.at_snapshot, None
+        if then is not None:
+            then(machine.name)
+
+    def changing_members(self) -> bool:
+        """Whether a leader has a configuration that is not committed yet."""
+        return any(
+            machine.node is not None and _changes_members(machine.node) for machine in self.machines.values()
+        )
+
+    def taking_snapshots(self) -> bool:
+        """Whether a node has a copy of its state that is not written yet."""
+        nodes = (machine.node for machine in self.machines.values())
+        return any(node is not None and node.snapshots.boundary._waiting for node in nodes)
+
     def _ends(self, machine: Machine) -> None:
         """A process of the group is about to be no more."""
         probe = machine.probe
@@ -251,13 +299,16 @@ class Stage:
             self.marks.reach("leader ended with an uncommitted tail")
         if node.log.last_index > node.log.durable_index:
             self.marks.reach("end with entries not yet durable")
-        state = machine.disk_store.hard_state()
-        if state is not None and state.term > self.cluster.announced.get(machine.store, 0):
+        if self._untold(machine):
             self.marks.reach("end between saving a term and telling it")
         if node._reads.by_lease:
             self.marks.reach("a lease answered reads")
         if probe.cutting:
             self.marks.reach("end during a truncation")
+        if node.snapshots.boundary._waiting:
+            self.marks.reach("a fault while a state snapshot is taken")
+        if _changes_members(node) or self.changing_members():
+            self.marks.reach("a fault during a membership change")
         if node.snapshots.receiver.replacing:
             self.marks.reach("end during an install")
 
