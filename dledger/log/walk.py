@@ -280,8 +280,13 @@ class Walker:
     def _above_the_mark(self, at: Place) -> Rot | End:
         """A torn tail, what was cut, or rot: an entry behind it that continues the chain proves rot."""
         wanted = at.index + 1
-        head = self.peek(at.pos, HEADER_SIZE)
-        if len(head) < HEADER_SIZE or not any(head):
+        try:
+            head = self._segments.pread(at.pos, HEADER_SIZE)
+        except ValueError:  # the segment ends, or is not there
+            return End("")
+        except OSError as error:  # nobody knows whether something was there
+            return End(f"entry {wanted} cannot be read: {error}", doubt=not self._power_lost)
+        if not any(head):
             return End("")
         header = unpack_header(head)
         reason = self._reason(at, wanted, self._segments.start_of(at.pos))
@@ -296,8 +301,8 @@ class Walker:
             behind = Place(wanted, header.term, at.pos + header.size, chain)
             if header.term >= at.term and self._entry_at(behind.pos, wanted + 1, behind) is not None:
                 return Rot(behind, [(wanted, header.term)], reason, certain=True)
-            if self._self_consistent(at.pos, header):
-                return End("")  # cut, and not yet overwritten (S1)
+            if chain != header.chain_crc and self._self_consistent(at.pos, header):
+                return End("")  # cut, and not yet overwritten (S1); else it could not be read a moment ago
         return End(reason, doubt=True)
 
     def _reason(self, at: Place, wanted: int, start: int) -> str:

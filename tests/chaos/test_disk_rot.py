@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from errno import EIO
+
 import pytest
 from disk_group import NAMES, SEGMENT, DiskGroup
 from node_group import SETTINGS
 
 from chaos.sim import World
+from chaos.sim.files import SimFile
 from dledger.client import DLedgerClient
 from dledger.host import Role
 from formats.entry import HEADER_SIZE, Kind
@@ -33,6 +36,73 @@ def test_rot_at_rest_is_repaired_from_a_peer(what: str, power: bool) -> None:
             assert group.bytes_of(victim, index) == group.bytes_of(other, index)
         if "unit" not in what or "and" in what:
             assert group.nodes[victim].status()["repaired_entries"] == 3
+
+
+@pytest.mark.parametrize("times", [*range(1, 9), 10_000])
+def test_an_unreadable_end_of_a_log_is_never_taken_for_a_blank_one(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry was acknowledged, its index unit was not written yet, the process was killed, and so many
+    reads of its bytes fail: who came back without that entry voted as if it had never been there."""
+    with World(3, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(30)
+        world.run_for(2)
+        victim = group.followers()[0]
+        last = group.append(group.await_leader(), [b"x" * 3000])
+        log = group.nodes[victim].log
+        world.run_until(lambda: log.durable_index >= last, 3)
+        assert log._unindexed, "no index unit tells that the entry was there"
+        place = log.end_pos - 2000
+        world.kill(victim)
+        world.run_for(0.5)
+        for name in NAMES:
+            if name != victim:
+                world.isolate(name)
+        whole, left = SimFile.pread, [times]
+
+        def pread(self: SimFile, length: int, offset: int) -> bytes:
+            if f"{victim}/data" in self.path and offset <= place < offset + length and left[0]:
+                left[0] -= 1
+                raise OSError(EIO, "no such luck", self.path)
+            return whole(self, length, offset)
+
+        monkeypatch.setattr(SimFile, "pread", pread)
+        group.start(victim)
+        world.run_for(1)
+        node = group.nodes[victim]
+        assert node.log.last_index == last or not node.elector.may_vote
+        monkeypatch.undo()
+        world.heal()
+        group.settle()
+        assert node.elector.may_vote and node.log.last_index > last
+
+
+@pytest.mark.parametrize("failing", [5, 20, 10_000])
+def test_a_log_of_which_nothing_can_be_read_at_a_start_is_not_cut_in_silence(failing: int) -> None:
+    """As above, and even the header of the entry is gone."""
+    with World(3, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(30)
+        world.run_for(2)
+        victim = group.followers()[0]
+        last = group.append(group.await_leader(), [b"x" * 3000])
+        log = group.nodes[victim].log
+        world.run_until(lambda: log.durable_index >= last, 3)
+        world.kill(victim)
+        world.run_for(0.5)
+        for name in NAMES:
+            if name != victim:
+                world.isolate(name)
+        group.disk(victim).fail("read", failing, f"/store/dledger-{victim}/data")
+        group.start(victim)
+        world.run_for(1)
+        node = group.nodes[victim]
+        assert node.log.last_index == last or not node.elector.may_vote
+        group.disk(victim).mend()
+        world.heal()
+        group.settle()
+        assert node.elector.may_vote and node.log.last_index > last
 
 
 @pytest.mark.parametrize("what", ["body", "header", "chain", "kind"])
