@@ -177,7 +177,7 @@ OLD_OVER_NEW = "a node of the older protocol leads one of the newer"
 NEW_OVER_OLD = "a node of the newer protocol leads one of the older"
 
 MET_IN: dict[str, int] = {
-    MADE_MEANWHILE: 15, END_OF_INSTALL: 15, STORED: 20,
+    MADE_MEANWHILE: 15, END_OF_INSTALL: 15, STORED: 20, IN_CUT: 20,
 }  # fmt: skip
 """Rare marks: of so many seeds of the profiles that list one, at least one must reach it (of the others:
 `totals.MET_IN_SEEDS`). By the rates of some 5,000 seeds, chance alone misses it about once in 10,000 runs.
@@ -198,8 +198,9 @@ PROFILES: dict[str, Profile] = {
     ),
     "partitions": Profile(
         (CUT, ISOLATE, RING, BRIDGE, CHURN, CLIENTS_CUT, KILL),
+        also=(CUT_CRASH,),
         nodes=EITHER,
-        marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED),
+        marks=(OLD_LEADS, NO_CONTACT, STICKY, TRUNCATED, IN_CUT),
     ),
     "asymmetric": Profile(
         (ONE_WAY, DEAF, MUTE, KILL, CUT_CRASH, SHORT_MEMORY),
