@@ -267,6 +267,7 @@ class _Walker:
         self._begun = True
         self._index, self._term, self._chain = base.index, base.term, base.chain
         self.result = Walk(base.pos, base.index + 1, base.index, base.term, base.chain or 0, base.pos)
+        self.result.newest_ms = base.store_time_ms
 
     def segment(self, file: File, start: int) -> bool:
         """Walk one segment; True when it ended with a blank tail, so that the next one may go on."""

@@ -19,7 +19,16 @@ from dledger.log.reader import ReadableLog
 from dledger.log.reading import check_stored, store_time_of
 from dledger.log.segments import Segments
 from dledger.log.units import settled
-from dledger.log.walk import End, Place, Rot, Walker, chain_of, header_of, place_before
+from dledger.log.walk import (
+    End,
+    Place,
+    Rot,
+    Walker,
+    chain_and_time,
+    chain_of,
+    header_of,
+    place_before,
+)
 from formats.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -140,14 +149,17 @@ class MendableLog(ReadableLog):
             except OSError as error:
                 await self.poison(error)
             self._index.look_again(first, last)
+            # First, as a log without faulty entries may be a leader's in the same moment.
+            at_end = self._last_index
+            chain, time_ms = await self._chain_and_time(at_end) if at_end <= last else (None, -1)
             self.suspects.remove(first, last)
             self.faulty.remove(first, last)
             for begin, end in found.rotten:
                 self.faulty.add(begin, end)
-            if self._last_index <= last and self._last_index not in self.faulty:
-                if self.last_chain is None:
-                    self.last_chain = await self._chain_of(self._last_index)
-                await self._header_at_end()  # which learns its store time
+            if at_end not in self.faulty:
+                self.newest_ms = max(self.newest_ms, time_ms)
+                if self.last_chain is None and self._last_index == at_end:  # nothing was appended meanwhile
+                    self.last_chain = chain
 
     async def configs_among(self, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
         """Which of these entries, all of them durable, are configurations, and which are rotten (noted)."""
@@ -169,6 +181,13 @@ class MendableLog(ReadableLog):
         place = self.first_place()
         return await self._env.workers.run(
             Lane.DISK, chain_of, self._segments, self._index, index, self._first_index, place.chain
+        )
+
+    async def _chain_and_time(self, index: int) -> tuple[int | None, int]:
+        """Chain value, as `_chain_of`, and store time of a written entry, -1 when its record has none."""
+        place = self.first_place()
+        return await self._env.workers.run(
+            Lane.DISK, chain_and_time, self._segments, self._index, index, self._first_index, place.chain
         )
 
     async def mend(self, first: int, last: int, data: bytes) -> None:

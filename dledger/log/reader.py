@@ -20,7 +20,6 @@ from dledger.log.index_files import IndexFiles
 from dledger.log.reading import (
     BATCH_BROKEN,
     CHAIN_BROKEN,
-    HEAD_BYTES,
     Rotten,
     check_stored,
     store_time_of,
@@ -29,7 +28,7 @@ from dledger.log.segments import Segments
 from dledger.log.tail import Batch, cut_batch
 from dledger.log.terms import TermTable
 from dledger.log.units import ColdUnit, UnitsAtHand, settled
-from formats.entry import HEADER_SIZE, CorruptEntry, EntryHeader, check_entry, unpack_header
+from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE, CorruptEntry, EntryHeader, check_entry, unpack_header
 from runtime import Env, Lane
 
 HOT_SEGMENTS = 4
@@ -56,9 +55,9 @@ class ReadableLog:
         self._durable_index = -1
         self._durable_pos = 0
         self.last_chain: int | None = 0
+        """Chain value of the last entry; None while that one is rotten."""
         self.newest_ms = -1
         """Highest store time of a record that this log was seen to end with (S15), -1 before there is one."""
-        """Chain value of the last entry; None while that one is rotten."""
         self.covered = False
         """Whether an entry whose CRC covers its channel was the last one, now or before in this life."""
         self.faulty = FaultyEntries()
@@ -403,11 +402,14 @@ class ReadableLog:
         if self._last_index < self._first_index or self._last_index in self.faulty:
             return None
         try:
-            pos, size = await self.find(self._last_index)
-            head = await self.read(pos, min(size, HEAD_BYTES))
-            self.newest_ms = max(self.newest_ms, store_time_of(head))
-            return unpack_header(head)
-        except (KeyError, Rotten):
+            pos, _ = await self.find(self._last_index)
+            header = unpack_header(await self.read(pos, HEADER_SIZE))
+            # As a whole: from a rotten time there would be no way back, for the whole group.
+            data = await self.read(pos, min(max(header.size, HEADER_SIZE), MAX_ENTRY_SIZE))
+            header = check_entry(data, 0, self._last_index, pos, -1, None)
+            self.newest_ms = max(self.newest_ms, store_time_of(data))
+            return header
+        except (KeyError, ValueError, CorruptEntry, Rotten):
             self.note_damage(self._last_index, self._last_index)
             return None
 

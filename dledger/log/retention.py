@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Protocol
 
 HOUR_MS = 3_600_000
@@ -117,10 +117,15 @@ def decide(
         chosen = _last(unneeded, lambda boundary: boundary.index < delete_before, "asked for")
     if is_delete_hour(settings, situation.now_ms) or situation.used_ratio > settings.clean_ratio:
         limit = situation.now_ms - settings.reserved_hours * HOUR_MS
-        # A log that another program wrote may hold times that went back: what comes before a boundary may
-        # then be younger than it is.
-        newest = accumulate((boundary.store_time_ms for boundary in unneeded), max)
-        old = [boundary for boundary, at_most in zip(unneeded, newest, strict=True) if at_most <= limit]
+        # A log that another program wrote may hold times that went back: a segment before a boundary may
+        # then be younger than the boundary says.
+        begun = max((b.store_time_ms for b in boundaries if b.pos <= situation.begin_pos), default=-1)
+        newest = accumulate((boundary.store_time_ms for boundary in unneeded), max, initial=begun)
+        old = [
+            boundary
+            for boundary, at_most in zip(unneeded, islice(newest, 1, None), strict=True)
+            if at_most <= limit
+        ]
         expired = _last(old, lambda boundary: boundary.store_time_ms >= 0, "expired")
         if expired is not None and (chosen is None or expired.boundary.pos > chosen.boundary.pos):
             chosen = expired

@@ -279,6 +279,7 @@ class LogStore(FlushedLog):
                 if not self._segments.has(base.pos) or base.index > self._durable_index:
                     raise ValueError(f"the log cannot begin at {base.pos}: it ends at {self._end_pos}")
                 self._base = base
+                self.newest_ms = max(self.newest_ms, base.store_time_ms)
                 self._first_index = base.index + 1
                 self._terms.forget_before(self._first_index)
                 self.faulty.remove(0, base.index)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dledger.log.index_files import IndexFiles
+from dledger.log.reading import store_time_of
 from dledger.log.segments import Segments
 from formats.checksum import crc32
 from formats.entry import (
@@ -489,6 +490,21 @@ def chain_of(segments: Segments, index: IndexFiles, at: int, first: int, base: i
         return check_entry(read_bytes(segments, unit.pos, unit.size), 0, at, unit.pos, -1, chain).chain_crc
     except CorruptEntry:
         return None
+
+
+def chain_and_time(
+    segments: Segments, index: IndexFiles, at: int, first: int, base: int | None
+) -> tuple[int | None, int]:
+    """Of an entry: its chain value (see `chain_of`), and its record's store time, -1 when it holds none."""
+    unit = index.unit(at)
+    if unit is None:
+        return None, -1
+    data = read_bytes(segments, unit.pos, unit.size)
+    try:
+        check_entry(data, 0, at, unit.pos, -1, None)
+    except CorruptEntry:
+        return None, -1
+    return chain_of(segments, index, at, first, base), store_time_of(data)
 
 
 def place_before(segments: Segments, index: IndexFiles, wanted: int, origin: Place) -> Place:

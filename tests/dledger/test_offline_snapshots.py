@@ -16,6 +16,7 @@ from dledger.config import NodeConfig
 from dledger.election.configuration import encode_configuration, founding
 from dledger.log.base import LogBase
 from dledger.log.hard_state import HardStateFile
+from dledger.log.reading import store_time_of
 from dledger.log.store import LogStore
 from dledger.node import Node
 from dledger.recover import RecoverRefused, force_single
@@ -27,7 +28,9 @@ from runtime.files import OsFiles
 from tests.dledger.test_snapshot_store import SEGMENT, UNITS, append
 
 MEMBERS = {"n0": "i0", "n1": "i1", "n2": "i2"}
-BASE = LogBase(1000, 5, 100 * SEGMENT, 77)
+LATE_MS = 1 << 42
+"""Store time of the snapshot's last record: of a leader whose clock was wrong by decades."""
+BASE = LogBase(1000, 5, 100 * SEGMENT, 77, LATE_MS)
 PARTS = {"a": b"1"}
 
 
@@ -58,7 +61,7 @@ async def installed(directory: Path, entries: int, *, cut_short: bool = False) -
         await append(log, 60, term=2)
     config = encode_configuration(founding(MEMBERS))
     assert BASE.chain is not None
-    await catalog.publish(make_manifest(1000, 5, BASE.pos, BASE.chain, 1, config, PARTS), PARTS)
+    await catalog.publish(make_manifest(1000, 5, BASE.pos, BASE.chain, LATE_MS, config, PARTS), PARTS)
     await catalog.say_begins(BASE.pos, replace=cut_short)
     last = 59
     if not cut_short:
@@ -107,6 +110,9 @@ def test_a_store_that_begins_at_a_snapshot_goes_on_alone(
         report = await force_single(production_env("x"), str(tmp_path), yes=True)
         assert (report.first_index, report.last_index, report.rotten) == (1001, 1000 + entries, "")
         assert report.last_term == (6 if entries else 5)
+        if entries == 0:
+            first_file = tmp_path / "dledger-n0" / "data" / f"{BASE.pos:020d}"
+            assert store_time_of(first_file.read_bytes()) == LATE_MS, "time does not go back (S15)"
         first, last, voters = await serves(tmp_path, unused_tcp_ports(1)[0])
         assert first == 1001 and last > report.last_index + 1 and voters == 1
 

@@ -62,6 +62,7 @@ def test_four_is_meant_in_local_time() -> None:
 def test_what_lies_behind_something_younger_is_not_older_than_that() -> None:
     assert begins(SETTINGS, situation(), boundaries(100, 1, 80, 90, 1)) == SEGMENT
     assert begins(SETTINGS, situation(), boundaries(1, 100, 80, 90, 1)) is None
+    assert begins(SETTINGS, situation(begin_pos=SEGMENT), boundaries(1, 100, 80, 90, 1)) is None
     unknown = [replace(boundary, store_time_ms=-1) for boundary in boundaries(100)]
     assert begins(SETTINGS, situation(), [*unknown, *boundaries(0, 90, 1)[1:]]) == 2 * SEGMENT
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,18 @@ from test_log_store import SEGMENT, Session, forget_units, overwrite, position, 
 from dledger.log.appender import Appender
 from dledger.log.base import LogBase
 from dledger.log.reading import store_time_of
-from formats.entry import HEADER_SIZE
+from dledger.log.store import LogStore
+from dledger.log.tail import Batch
+from formats.entry import (
+    HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+    MAGIC,
+    Kind,
+    encode_entry,
+    unpack_header,
+)
+from formats.record import STORE_TIMESTAMP_AT, system_record
 from runtime import Env
 from runtime.env import production_env
 from runtime.log import Log
@@ -46,13 +58,27 @@ def clocked(clock: Clock, told: Told | None = None) -> Env:
     return replace(production_env(), wall=clock, log=told or Told())  # type: ignore[arg-type]
 
 
-def seal(session: Session, count: int = 1) -> list[int]:
+def rotten_end(directory: Path, at: int) -> tuple[Path, int, bytes]:
+    """A store of five records, the last one rotten from byte `at` on: where it is, and what was there."""
+
+    async def fill(session: Session) -> None:
+        seal(session, 5)
+        await session.durable()
+
+    use(directory, fill, env=clocked(Clock()))
+    file, offset, size = position(directory, 4)
+    whole = file.read_bytes()[offset : offset + size]
+    overwrite(file, offset + at, bytes(20))
+    return file, offset, whole
+
+
+def seal(session: Session, count: int = 1, size: int = 1) -> list[int]:
     """System entries of one turn of the loop; their store times."""
     appender = Appender(
         session.log, session.term, pending_bytes=1 << 30, pending_entries=1 << 30, schedule_pump=lambda: None
     )
     for _ in range(count):
-        appender.add_system(b"x")
+        appender.add_system(bytes(size))
     times = []
     for batch in appender.take():
         session.log.append(batch)
@@ -134,14 +160,7 @@ def test_what_was_cut_may_hold_later_times_and_what_is_left_counts(tmp_path: Pat
 
 @pytest.mark.parametrize("how", ["mended", "examined"])
 def test_a_newest_record_that_was_rotten_counts_when_it_is_repaired(tmp_path: Path, how: str) -> None:
-    async def fill(session: Session) -> None:
-        seal(session, 5)
-        await session.durable()
-
-    use(tmp_path, fill, env=clocked(Clock()))
-    file, offset, size = position(tmp_path, 4)
-    whole = file.read_bytes()[offset : offset + size]
-    overwrite(file, offset + HEADER_SIZE, bytes(20))
+    file, offset, whole = rotten_end(tmp_path, HEADER_SIZE)
 
     async def go_on(session: Session) -> None:
         log = session.log
@@ -164,3 +183,123 @@ def test_a_log_that_begins_behind_a_snapshot_goes_on_from_its_time(tmp_path: Pat
         assert seal(session) == [5_000_000]
 
     use(tmp_path, work, env=clocked(Clock()))
+
+
+def held(log: LogStore, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """(reached, go on): an examination stands still where it knows the log's end and has not told yet."""
+    learn, reached, go_on = log._chain_and_time, asyncio.Event(), asyncio.Event()
+
+    async def slow(index: int) -> tuple[int | None, int]:
+        found = await learn(index)
+        reached.set()
+        await go_on.wait()
+        return found
+
+    monkeypatch.setattr(log, "_chain_and_time", slow)
+    return reached, go_on
+
+
+def test_an_entry_is_whole_again_only_when_its_store_time_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found in review: in between the node could be elected, and seal with a slow clock."""
+    file, offset, whole = rotten_end(tmp_path, HEADER_SIZE)
+
+    async def work(session: Session) -> None:
+        log = session.log
+        reached, go_on = held(log, monkeypatch)
+        overwrite(file, offset, whole)
+        examining = asyncio.create_task(log.examine(4, 4))
+        await reached.wait()
+        assert list(log.faulty) == [(4, 4)]
+        go_on.set()
+        await examining
+        assert not log.faulty and log.newest_ms == 1_000_000
+
+    use(tmp_path, work, env=clocked(Clock(7)))
+
+
+def test_what_is_appended_while_the_end_is_examined_has_its_own_chain_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found in review: the chain value of the entry before took its place."""
+    file, offset, whole = rotten_end(tmp_path, HEADER_SIZE)
+
+    async def work(session: Session) -> None:
+        log = session.log
+        log.last_chain = None  # as when its header is rotten
+        reached, go_on = held(log, monkeypatch)
+        overwrite(file, offset, whole)
+        examining = asyncio.create_task(log.examine(4, 4))
+        await reached.wait()
+        chain = unpack_header(whole).chain_crc
+        entry = encode_entry(5, 1, log._end_pos, system_record(b"y", 0, 1), chain, Kind.RAW)
+        appended = unpack_header(entry).chain_crc
+        log.append(
+            Batch(5, 5, 1, log._end_pos, log._end_pos + len(entry), entry, [len(entry)], None, appended)
+        )
+        go_on.set()
+        await examining
+        assert log.last_chain == appended and not log.faulty
+
+    use(tmp_path, work, env=clocked(Clock(7)))
+
+
+@pytest.mark.parametrize("damage", ["time", "unit"])
+def test_a_rotten_entry_that_becomes_the_last_one_says_no_time(tmp_path: Path, damage: str) -> None:
+    """Found in review: the time was believed unchecked, and would have held the whole group's for good."""
+
+    async def fill(session: Session) -> None:
+        seal(session, 6)
+        await session.durable()
+
+    use(tmp_path, fill, env=clocked(Clock()))
+    file, offset, _ = position(tmp_path, 4)
+
+    async def work(session: Session) -> None:
+        log = session.log
+        if damage == "time":
+            overwrite(file, offset + HEADER_SIZE + STORE_TIMESTAMP_AT, b"\x01")
+        else:
+            index_file = sorted((tmp_path / "index").iterdir())[0]
+            unit = INDEX_UNIT.pack(MAGIC, log.locate(4)[0], 10, 4, 1)
+            overwrite(index_file, 4 * INDEX_UNIT_SIZE, unit)
+        assert await log.truncate(5)
+        assert log.newest_ms == 1_000_000
+        assert (list(log.faulty) == [(4, 4)]) is (damage == "time")
+
+    use(tmp_path, work, env=clocked(Clock(7)))
+
+
+def test_a_log_that_begins_later_and_lost_the_rest_goes_on_from_where_it_begins(tmp_path: Path) -> None:
+    bodies = 6000
+
+    async def fill(session: Session) -> None:
+        while session.log._end_pos < SEGMENT:
+            seal(session, 1, bodies)
+        await session.durable()
+
+    use(tmp_path, fill, env=clocked(Clock()))
+    places: list[tuple[int, int]] = []
+
+    async def look(session: Session) -> None:
+        log = session.log
+        places.append((log.last_index, log.locate(log.last_index)[0]))
+        places.append((log.last_index - 1, log.last_chain or 0))
+
+    use(tmp_path, look, env=clocked(Clock()))
+    (last, pos), (before, _) = places
+    assert pos == SEGMENT
+    file, offset, _ = position(tmp_path, last)
+    overwrite(file, offset + HEADER_SIZE, bytes(20))
+
+    async def work(session: Session) -> None:
+        log = session.log
+        assert list(log.faulty) == [(last, last)] and log.newest_ms < 0
+        data, _ = await log.read_range(before, before)
+        base = LogBase(before, 1, SEGMENT, unpack_header(data).chain_crc, 1_000_000)
+        assert await log.drop_before(base)
+        assert await log.truncate(last)
+        assert seal(session) == [1_000_000]
+
+    use(tmp_path, work, env=clocked(Clock(7)))
