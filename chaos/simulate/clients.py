@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING
 
 from chaos.sim.settings import MS
-from chaos.simulate.history import ACKNOWLEDGED, REFUSED, UNKNOWN, Call, History
+from chaos.simulate.history import ABSENT, ACKNOWLEDGED, REFUSED, UNKNOWN, Call, History
 from chaos.simulate.plan import Operation
 from chaos.simulate.register_host import body_of
 from dledger.client import DLedgerClient, RequestFailed
@@ -23,6 +24,7 @@ BATCH_LIMIT_S = 2.0
 """How long a client waits for the outcome of a batch."""
 CERTAINLY_NOT = (Code.LEADER_PENDING_FULL, Code.DISK_FULL, Code.UNEXPECTED_ARGUMENT, Code.NOT_LEADER)
 """Answers after which nothing was executed."""
+_COMMITTED = re.compile(r"committed entries are (-?\d+)\.\.(-?\d+)")
 
 
 class Client:
@@ -142,9 +144,23 @@ class Client:
             if index > self._stage.cluster.commit_index:
                 self._stage.violated(f"{self.name} was shown entry {index}, which is not committed (S25)")
         except RequestFailed as error:
-            call.outcome = UNKNOWN
+            call.outcome = self._not_shown(index, error)
             call.text = str(error)
         call.end = self._now()
+
+    def _not_shown(self, index: int, error: RequestFailed) -> str:
+        """Outcome of a get: no such entry is committed, or it failed. Where the log begins behind the entry,
+        retention took it: that says nothing of what is committed."""
+        if error.code is not Code.UNEXPECTED_ARGUMENT:
+            return UNKNOWN
+        committed = _COMMITTED.fullmatch(str(error))
+        if committed is None:
+            self._stage.violated(f"{self.name} asked for entry {index} and was told: {error}")
+            return UNKNOWN
+        first, last = int(committed[1]), int(committed[2])
+        if first <= index <= last:
+            self._stage.violated(f"{self.name} did not get entry {index}, and was told: {error}")
+        return UNKNOWN if index < first else ABSENT
 
     async def _read_point(self, client: DLedgerClient, pick: int) -> None:
         """What a linearizable read that starts now must see, asked of the leader or of any node."""

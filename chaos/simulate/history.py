@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from chaos.invariants import InvariantViolated
 
 ACKNOWLEDGED, REFUSED, UNKNOWN, RUNNING = "acknowledged", "refused", "unknown", "running"
+ABSENT = "absent"
+"""Of a linearizable get: no such entry is committed."""
 
 
 @dataclass
@@ -39,6 +41,8 @@ class Verdict:
     recovered: int = 0
     """Unknown ones that are in the log."""
     reads: int = 0
+    absent: int = 0
+    """Gets that were told that there is no such entry."""
     failed_reads: int = 0
     read_points: int = 0
 
@@ -78,11 +82,11 @@ def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
         elif call.kind == "read":
             verdict.read_points += call.outcome == ACKNOWLEDGED
         else:
-            _judge_read(call, log, verdict)
+            _judge_read(call, log, places, verdict)
     for value, index in places.items():
         if value not in sent:
             raise InvariantViolated(f"unexpected: {_name(value)} at {index} was never sent")
-    _judge_order([call for call in calls if call.kind in ("append", "read")])
+    _judge_order(calls, places)
     return verdict
 
 
@@ -121,40 +125,51 @@ def _judge_append(call: Call, place: int | None, verdict: Verdict) -> None:
         verdict.recovered += place is not None
 
 
-def _judge_read(call: Call, log: Mapping[int, bytes], verdict: Verdict) -> None:
+def _judge_read(call: Call, log: Mapping[int, bytes], places: Mapping[bytes, int], verdict: Verdict) -> None:
     if call.outcome != ACKNOWLEDGED:
-        verdict.failed_reads += 1
+        verdict.absent += call.outcome == ABSENT
+        verdict.failed_reads += call.outcome != ABSENT
         return
     verdict.reads += 1
-    if call.index in log and log[call.index] != call.value:
+    if log.get(call.index) != call.value and (call.index in log or call.value in places):
+        there = _name(log[call.index]) if call.index in log else "no value"
         raise InvariantViolated(
-            f"{call.client} read {_name(call.value)} at {call.index}, the log has {_name(log[call.index])}"
+            f"{call.client} read {_name(call.value)} at {call.index}, the log has {there}"
         )
 
 
-def _judge_order(calls: list[Call]) -> None:
-    """Real-time order: what was acknowledged before another append began lies before it, and every read
-    point includes it; read points never go back, whoever is asked. With unique values at known indexes,
-    this is linearizability of the calls that were answered (docs/testing.md: why, and what is outside)."""
-    done = sorted((call for call in calls if call.outcome == ACKNOWLEDGED), key=lambda call: call.end)
+def _judge_order(calls: list[Call], places: Mapping[bytes, int]) -> None:
+    """Real-time order: whatever begins after somebody was told an index finds that committed. An append lies
+    behind it, also one of unknown outcome that is in the log; a read point is not below it, whoever is asked;
+    no entry up to it is absent. This is linearizability of all calls (docs/testing.md: why)."""
+    told = sorted((call for call in calls if call.outcome == ACKNOWLEDGED), key=lambda call: call.end)
     highest: Call | None = None
     place = 0
     for call in sorted(calls, key=lambda one: one.begin):
-        while place < len(done) and done[place].end < call.begin:
-            if highest is None or done[place].index > highest.index:
-                highest = done[place]
+        while place < len(told) and told[place].end < call.begin:
+            if highest is None or told[place].index > highest.index:
+                highest = told[place]
             place += 1
-        if highest is None or call.outcome != ACKNOWLEDGED:
-            continue
-        seen = f"{_what(highest)} was told {highest.index}"
-        if call.kind == "read" and call.index < highest.index:
+        if highest is not None:
+            _judge_after(call, highest, places)
+
+
+def _judge_after(call: Call, highest: Call, places: Mapping[bytes, int]) -> None:
+    """One call, and of those that ended before it began the one that was told the highest index."""
+    seen = f"{_what(highest)} was told {highest.index}"
+    if call.kind == "append":
+        index = places.get(call.value)
+        if index is not None and index <= highest.index:
+            raise InvariantViolated(f"{_what(call)} ({call.outcome}) is at {index}, but began after {seen}")
+    elif call.kind == "read":
+        if call.outcome == ACKNOWLEDGED and call.index < highest.index:
             raise InvariantViolated(f"stale read point {call.index} of {call.client}, begun after {seen}")
-        if call.kind == "append" and call.index <= highest.index:
-            raise InvariantViolated(f"{_what(call)} is at {call.index}, but began after {seen}")
+    elif call.outcome == ABSENT and call.index <= highest.index:
+        raise InvariantViolated(f"{call.client} was told that there is no {call.index}, asked after {seen}")
 
 
 def _what(call: Call) -> str:
-    return f"a read of {call.client}" if call.kind == "read" else _name(call.value)
+    return _name(call.value) if call.kind == "append" else f"a {call.kind} of {call.client}"
 
 
 def _name(value: bytes) -> str:
