@@ -47,8 +47,8 @@ def read_around_errors(file: File, length: int, offset: int) -> bytes:
 
 
 BATCH_BROKEN = "client batch does not continue"
-"""Reason of a CorruptEntry whose batch remainder is not one more than that of the next entry: no CRC covers
-it, so either of the two may be rotten."""
+"""Reason of a CorruptEntry whose batch remainder is not one more than that of the next entry: an older
+program wrote one of them, so that no CRC covers it, and either of the two may be rotten."""
 
 
 CHAIN_BROKEN = "chain CRC differs"

@@ -211,6 +211,111 @@ def test_a_flipped_batch_count_hides_no_change_of_terms(tmp_path: Path, index: i
         assert faulty(tmp_path)[1] == 28, "the rest of a batch at the end is missing: cut, with a doubt"
 
 
+async def fill_uncovered(session: Session) -> None:
+    """Entries of an older program: ten, a client batch 10..12, seven more."""
+    session.covers = False
+    for bodies in ([b"s" * 40] * 10, [b"b" * 40] * 3, [b"t" * 40] * 7):
+        session.append(bodies, batch=len(bodies) == 3)
+    await session.durable()
+
+
+WRONG_COUNTS = [(4, 2, 4), (9, 7, 9), (10, 5, 10), (11, 7, 10), (12, 4, 11), (17, 5, 17)]
+"""Whose count, what it is then, the first of the two that disagree: nobody can tell which is wrong."""
+
+
+@pytest.mark.parametrize("power_lost", [True, False])
+@pytest.mark.parametrize(("index", "count", "first"), WRONG_COUNTS)
+def test_a_start_finds_counts_that_do_not_go_down_where_no_crc_covers_them(
+    tmp_path: Path, index: int, count: int, first: int, power_lost: bool
+) -> None:
+    use(tmp_path, fill_uncovered)
+    file, offset, _ = position(tmp_path, index)
+    overwrite(file, offset + 35, bytes([count]))
+    assert faulty(tmp_path, power_lost=power_lost) == ([(first, first + 1)], 19)
+
+
+@pytest.mark.parametrize("power_lost", [True, False])
+def test_above_the_mark_such_a_batch_is_cut(tmp_path: Path, power_lost: bool) -> None:
+    """After a mere crash with a doubt: what was written does not change by that."""
+    use(tmp_path, fill_uncovered)
+    file, offset, _ = position(tmp_path, 11)
+    forget_units(tmp_path, 8)
+    overwrite(file, offset + 35, b"\x07")
+    doubts: list[str] = []
+
+    async def note(reason: str) -> None:
+        doubts.append(reason)
+
+    async def work() -> None:
+        log = test_log_store.new_store(tmp_path)
+        await log.open(power_lost=power_lost, discard_above_mark=False, on_doubt=note)
+        assert log.last_index == 9
+        await log.close()
+
+    asyncio.run(work())
+    assert doubts == ([] if power_lost else ["client batch of entry 10 does not continue"])
+
+
+@pytest.mark.parametrize(("index", "count", "first"), WRONG_COUNTS)
+def test_the_scrub_finds_counts_that_do_not_go_down(
+    tmp_path: Path, index: int, count: int, first: int
+) -> None:
+    use(tmp_path, fill_uncovered)
+    file, offset, _ = position(tmp_path, index)
+
+    async def work(session: Session) -> None:
+        overwrite(file, offset + 35, bytes([count]))
+        await Scrubber(session.log, bytes_per_s=1 << 40, pause_s=0)._pass()
+        assert list(session.log.faulty) == [(first, first + 1)]
+
+    use(tmp_path, work)
+
+
+@pytest.mark.parametrize(("index", "count", "first"), WRONG_COUNTS)
+def test_a_read_does_not_hand_out_counts_that_do_not_go_down(
+    tmp_path: Path, index: int, count: int, first: int
+) -> None:
+    use(tmp_path, fill_uncovered)
+    file, offset, _ = position(tmp_path, index)
+
+    async def work(session: Session) -> None:
+        log = session.log
+        assert log.range_bytes(0, 19) is not None
+        overwrite(file, offset + 35, bytes([count]))
+        assert log.range_bytes(0, 19) is None
+        with pytest.raises(Rotten, match="client batch does not continue"):
+            await log.read_range(0, 19)
+        assert list(log.faulty) == [(first, first + 1)]
+        assert not log.suspects, "an examination of one of the two would acquit it"
+        assert log.range_bytes(first + 2, 19) is not None, "what lies behind is handed out"
+
+    use(tmp_path, work)
+
+
+@pytest.mark.parametrize(("index", "rotten"), [(441, (441, 442)), (499, (499, 499))])
+def test_a_read_does_not_look_for_the_rest_of_a_batch_where_it_cannot_be(
+    tmp_path: Path, index: int, rotten: tuple[int, int]
+) -> None:
+    """Behind the end of the segment, or of the log."""
+
+    async def singles(session: Session) -> None:
+        session.covers = False
+        session.append([b"s" * 100] * 500)
+        await session.durable()
+
+    use(tmp_path, singles)
+    file, offset, _ = position(tmp_path, index)
+    assert position(tmp_path, 442)[1] == 0, "the last entry of the first segment is 441"
+
+    async def work(session: Session) -> None:
+        overwrite(file, offset + 35, b"\x03")
+        with pytest.raises(Rotten, match="client batch does not continue"):
+            await session.log.read_range(index, index)
+        assert list(session.log.faulty) == [rotten]
+
+    use(tmp_path, work)
+
+
 @pytest.mark.parametrize("index", [0, 7, 14, 13])
 @pytest.mark.parametrize(
     ("entry", "behind"),
