@@ -293,7 +293,7 @@ class Peers:
         peer = connection.peer
         if frame.number == ERROR:
             text = str(frame.header)[:MAX_ERROR_TEXT]
-            self._refusals.note("refused by peer", connection.dialled or connection.host, text)
+            self._refusals.note("refused by peer", _sender(connection), text)
             connection.close(text)
         elif peer is not None:
             try:
@@ -332,6 +332,9 @@ class Peers:
         self.hellos[hello.node] = hello
         self._refusals.forget(hello.node)
         if connection.dialled is None:
+            self._refusals.forget(connection.host)
+            if self._port is not None:
+                self._port.welcomed(connection.host)
             older = self._inbound.get(hello.node)
             self._inbound[hello.node] = connection
             if older is not None:
@@ -364,8 +367,7 @@ class Peers:
             self._accepted.remove(connection)
         peer = connection.peer
         if connection.garbage:
-            who = peer or connection.dialled or connection.host
-            self._refusals.note("message" if peer else "garbage", who, connection.error)
+            self._refusals.note("message" if peer else "garbage", _sender(connection), connection.error)
         if peer is None:
             return
         if self._inbound.get(peer) is connection:
@@ -377,7 +379,7 @@ class Peers:
             self.hellos.pop(peer, None)
 
     def _refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
-        self._refusals.note(cause, connection.dialled or connection.host, reason)
+        self._refusals.note(cause, _sender(connection), reason)
         connection.send_frame(ERROR, reason)
         connection.close(reason)
 
@@ -394,3 +396,8 @@ class Peers:
         """What a connected peer told of itself."""
         hello = self.hellos.get(peer)
         return hello.meta if hello else {}
+
+
+def _sender(connection: PeerConnection) -> str:
+    """Who is told to be refused: the node that was introduced or dialled, else only the host is sure."""
+    return connection.peer or connection.dialled or connection.host

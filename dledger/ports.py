@@ -22,6 +22,8 @@ MAX_STRANGERS = 64
 """Connections without a hello; one more closes the oldest."""
 MAX_STRANGER_FRAME = 64 * 1024
 """Bytes of a hello."""
+_ANYBODY = "?"
+"""Sender of a handshake that failed."""
 
 
 class PortOwner(Protocol):
@@ -63,7 +65,7 @@ class PeerPort:
             if self._tls is None:
                 self._server = await loop.create_server(self._accept, self._host, self._port)
             else:
-                self._tls.on_refused = lambda reason: self.refusals.note("tls", "?", reason)
+                self._tls.on_refused = lambda reason: self.refusals.note("tls", _ANYBODY, reason)
                 self._server = await loop.create_server(
                     self._accept,
                     self._host,
@@ -91,6 +93,12 @@ class PeerPort:
     def leave(self, group: str) -> None:
         """The node of this group ended."""
         self._owners.pop(group, None)
+
+    def welcomed(self, host: str) -> None:
+        """A node connected in good order from there: what its host does wrong later is news. So is a failed
+        handshake, of which nobody knows who it was."""
+        self.refusals.forget(host)
+        self.refusals.forget(_ANYBODY)
 
     # Connections
 

@@ -1,4 +1,5 @@
-"""What is refused on the peer port: counted by cause, logged once per cause and sender, bounded."""
+"""What is refused on the peer port: counted by cause, logged once per cause and sender until that sender is
+well again. Bounded."""
 
 from __future__ import annotations
 
@@ -28,6 +29,6 @@ class Refusals:
             self._log.warning("too many different refusals: further ones are only counted")
 
     def forget(self, who: str) -> None:
-        """`who` connected in good order: what it does wrong later is news."""
+        """`who` is, or has, a node that connected in good order: what it does wrong later is news."""
         for key in [key for key in self._said if key[1] == who]:
             del self._said[key]

@@ -26,7 +26,6 @@ from dledger.messages import (
 )
 from dledger.peers import Peers
 from dledger.ports import MAX_STRANGERS
-from dledger.refusals import MAX_SAID, Refusals
 from dledger.wire import (
     ERROR,
     HELLO,
@@ -453,18 +452,6 @@ def test_who_says_nothing_has_to_go(ports: list[int]) -> None:
             assert bench.peers.refused() == {"silent": 1}
 
     asyncio.run(scenario())
-
-
-def test_refusals_are_bounded_and_news_after_a_good_connection(caplog: pytest.LogCaptureFixture) -> None:
-    refusals = Refusals(production_env("n0").log)
-    for number in range(2 * MAX_SAID):
-        refusals.note("garbage", f"10.0.{number // 256}.{number % 256}", "text")
-    assert refusals.counts == {"garbage": 2 * MAX_SAID}
-    assert len(caplog.records) == MAX_SAID + 1
-    caplog.clear()
-    refusals.forget("10.0.0.7")
-    refusals.note("garbage", "10.0.0.7", "text")
-    assert len(caplog.records) == 2
 
 
 @pytest.mark.parametrize(

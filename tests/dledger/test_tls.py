@@ -125,6 +125,37 @@ def test_a_plain_client_is_refused_and_counted(tmp_path: Path, ports: list[int])
     asyncio.run(scenario())
 
 
+def test_a_failed_handshake_is_news_after_a_good_connection(
+    tmp_path: Path, ports: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody knows whose it was, so any node that connects in good order makes it news."""
+    authority = Authority(tmp_path)
+    contexts: dict[str, PeerTls | None] = {name: authority.tls(name, name) for name in ("n0", "n1", "n2")}
+
+    async def fail(group: TlsGroup) -> None:
+        before = group.refused("n0").get("tls", 0)
+        _, writer = await asyncio.open_connection("127.0.0.1", ports[0])
+        writer.write(b"\0\0\0\x05\0\x03abc")
+        await group.until(lambda: group.refused("n0").get("tls") == before + 1)
+        writer.close()
+
+    async def join(group: TlsGroup, name: str) -> None:
+        group.begin(name)
+        await group.until(lambda: name in group.nodes["n0"]._peers._inbound)
+
+    async def scenario() -> None:
+        group = TlsGroup(tmp_path, ports, contexts)
+        group.begin("n0")
+        for life, other in enumerate(("n1", "n2"), 1):
+            await join(group, other)
+            for _ in range(2):
+                await fail(group)
+            assert len([record for record in caplog.records if "cause=tls" in record.message]) == life
+        await group.end()
+
+    asyncio.run(scenario())
+
+
 def test_new_certificates_count_for_new_connections(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     tls = authority.tls("node", "n0")
