@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Path:
             log, 1, pending_bytes=1 << 30, pending_entries=1 << 30, schedule_pump=lambda: None
         )
         for number in range(COUNT):
-            appender.add_system(b"%d " % number + bytes(3000), 0, Kind.RAW)
+            appender.add_system(b"%d " % number + bytes(3000), Kind.RAW)
         for batch in appender.take():
             log.append(batch)
         await session.durable()
