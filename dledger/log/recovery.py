@@ -225,7 +225,11 @@ def _first_index(
     segments: Segments, index: IndexFiles, start: int, mark: IndexUnit | None, base: LogBase
 ) -> int | None:
     """Index of the first entry; None when there is no entry at all."""
-    head = read_bytes(segments, start, HEADER_SIZE)
+    try:
+        head = segments.pread(start, HEADER_SIZE)
+        blank = not any(head)
+    except OSError:  # nobody knows what is there: the walk looks again
+        head, blank = bytes(HEADER_SIZE), False
     header = unpack_header(head)
     if base.known and start > 0:
         there = header.magic == MAGIC and header.pos == start
@@ -234,11 +238,11 @@ def _first_index(
                 f"{segments.path(start)} begins with entry {header.index}, its snapshot is of entry "
                 f"{base.index}: {REFILL_ADVICE}"
             )
-        return base.index + 1 if any(head) or mark is not None else None
+        return None if blank and mark is None else base.index + 1
     if header.magic == MAGIC and header.pos == start and (start > 0 or header.index == 0):
         return header.index
     if start == 0:
-        return 0 if any(head) or mark is not None else None
+        return None if blank and mark is None else 0
     if mark is None:
         return None
     for first in range(0, mark.index + 1, _UNITS):

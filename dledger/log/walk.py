@@ -194,6 +194,9 @@ class Walker:
         if ends_here and (durable or self._entry_at(following, wanted, at) is not None):
             return Roll(at._replace(pos=following), blank)
         if not durable:
+            # A rotten blank tail: a cut leaves no entry behind it that goes on.
+            if not blank and segments.has(following) and self._entry_at(following, wanted, at) is not None:
+                return Roll(at._replace(pos=following), False)
             return self._above_the_mark(at._replace(pos=following) if blank else at)
         reason = self._reason(at, wanted, start)
         header = unpack_header(head) if len(head) == HEADER_SIZE else None
@@ -294,16 +297,20 @@ class Walker:
         fits = (header.magic == MAGIC) + (header.index == wanted) + (header.pos == at.pos)
         if fits < 2:
             return End("")  # bytes of a recycled segment
-        if self._power_lost:
-            return End(reason)
         room = self._segments.start_of(at.pos) + self._segments.size - at.pos
-        if fits == 3 and HEADER_SIZE <= header.size <= room and at.chain is not None:
-            chain = crc32(CHAIN.pack(wanted, header.term, header.body_crc), at.chain)
-            behind = Place(wanted, header.term, at.pos + header.size, chain)
-            if header.term >= at.term and self._entry_at(behind.pos, wanted + 1, behind) is not None:
-                return Rot(behind, [(wanted, header.term)], reason, certain=True)
-            if chain != header.chain_crc and self._self_consistent(at.pos, header):
-                return End("")  # cut, and not yet overwritten (S1); else it could not be read a moment ago
+        if fits < 3 or not HEADER_SIZE <= header.size <= room or at.chain is None:
+            return End(reason, doubt=not self._power_lost)
+        chain = crc32(CHAIN.pack(wanted, header.term, header.body_crc), at.chain)
+        continues = chain == header.chain_crc
+        consistent = self._self_consistent(at.pos, header)
+        if self._power_lost:
+            # Torn, but not when it is whole now: then it could not be read a moment ago.
+            return End(reason, doubt=continues and consistent)
+        behind = Place(wanted, header.term, at.pos + header.size, chain)
+        if header.term >= at.term and self._entry_at(behind.pos, wanted + 1, behind) is not None:
+            return Rot(behind, [(wanted, header.term)], reason, certain=True)
+        if (header.chain_crc or header.body_crc) and not continues and consistent:
+            return End("")  # cut, and not yet overwritten (S1)
         return End(reason, doubt=True)
 
     def _reason(self, at: Place, wanted: int, start: int) -> str:
@@ -499,7 +506,7 @@ def chain_and_time(
     unit = index.unit(at)
     if unit is None:
         return None, -1
-    data = read_bytes(segments, unit.pos, unit.size)
+    data = read_bytes(segments, unit.pos, min(unit.size, MAX_ENTRY_SIZE))
     try:
         check_entry(data, 0, at, unit.pos, -1, None)
     except CorruptEntry:
