@@ -17,18 +17,12 @@ from itertools import chain
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.faulty import FaultyEntries
 from dledger.log.index_files import IndexFiles
-from dledger.log.reading import (
-    BATCH_BROKEN,
-    CHAIN_BROKEN,
-    Rotten,
-    check_stored,
-    store_time_of,
-)
+from dledger.log.reading import BATCH_BROKEN, CHAIN_BROKEN, Rotten, check_stored
 from dledger.log.segments import Segments
 from dledger.log.tail import Batch, cut_batch
 from dledger.log.terms import TermTable
 from dledger.log.units import ColdUnit, UnitsAtHand, settled
-from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE, CorruptEntry, EntryHeader, check_entry, unpack_header
+from formats.entry import HEADER_SIZE, CorruptEntry, check_entry, unpack_header
 from runtime import Env, Lane
 
 HOT_SEGMENTS = 4
@@ -393,25 +387,6 @@ class ReadableLog:
             first, last = await self._indexes_at(pos, size)
             self.note_damage(first, last)
             raise Rotten(first, last, str(error)) from error
-
-    async def _header_at_end(self) -> EntryHeader | None:
-        """Of the last entry, which is in a file; None for an empty log, or when that entry is rotten.
-
-        Its store time is learned, too.
-        """
-        if self._last_index < self._first_index or self._last_index in self.faulty:
-            return None
-        try:
-            pos, _ = await self.find(self._last_index)
-            header = unpack_header(await self.read(pos, HEADER_SIZE))
-            # As a whole: from a rotten time there would be no way back, for the whole group.
-            data = await self.read(pos, min(max(header.size, HEADER_SIZE), MAX_ENTRY_SIZE))
-            header = check_entry(data, 0, self._last_index, pos, -1, None)
-            self.newest_ms = max(self.newest_ms, store_time_of(data))
-            return header
-        except (KeyError, ValueError, CorruptEntry, Rotten):
-            self.note_damage(self._last_index, self._last_index)
-            return None
 
     def _is_rotten(self, pos: int, size: int) -> bool:
         """Whether these bytes may touch a faulty entry; ColdUnit."""

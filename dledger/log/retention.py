@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
 from typing import Protocol
 
 HOUR_MS = 3_600_000
@@ -119,14 +118,14 @@ def decide(
         limit = situation.now_ms - settings.reserved_hours * HOUR_MS
         # A log that another program wrote may hold times that went back: a segment before a boundary may
         # then be younger than the boundary says.
-        begun = max((b.store_time_ms for b in boundaries if b.pos <= situation.begin_pos), default=-1)
-        newest = accumulate((boundary.store_time_ms for boundary in unneeded), max, initial=begun)
-        old = [
-            boundary
-            for boundary, at_most in zip(unneeded, islice(newest, 1, None), strict=True)
-            if at_most <= limit
-        ]
-        expired = _last(old, lambda boundary: boundary.store_time_ms >= 0, "expired")
+        newest = max((b.store_time_ms for b in boundaries if b.pos <= situation.begin_pos), default=-1)
+        expired: Removal | None = None
+        for boundary in unneeded:
+            newest = max(newest, boundary.store_time_ms)
+            if newest > limit:
+                break
+            if boundary.store_time_ms >= 0:
+                expired = Removal(boundary, "expired")
         if expired is not None and (chosen is None or expired.boundary.pos > chosen.boundary.pos):
             chosen = expired
     return chosen

@@ -17,11 +17,21 @@ from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.flushing import ROOM_RETRY_S, FlushedLog
 from dledger.log.mending import NoRoom, write_synced
+from dledger.log.reading import Rotten, store_time_of
 from dledger.log.recovery import REFILL_ADVICE, Recovered, choose_base, missing_segments, recover
 from dledger.log.tail import first_part
 from dledger.log.terms import TermTable
 from dledger.log.units import settled
-from formats.entry import COVERED, HEADER_SIZE, INDEX_UNIT
+from formats.entry import (
+    COVERED,
+    HEADER_SIZE,
+    INDEX_UNIT,
+    MAX_ENTRY_SIZE,
+    CorruptEntry,
+    EntryHeader,
+    check_entry,
+    unpack_header,
+)
 from formats.store_files import DATA_DIR, INDEX_DIR
 from runtime import File, Lane
 
@@ -262,6 +272,25 @@ class LogStore(FlushedLog):
             return self._unwritten[-1].chain
         header = await self._header_at_end()
         return None if header is None else header.chain_crc
+
+    async def _header_at_end(self) -> EntryHeader | None:
+        """Of the last entry, which is in a file; None for an empty log, or when that entry is rotten.
+
+        Its store time is learned, too.
+        """
+        if self._last_index < self._first_index or self._last_index in self.faulty:
+            return None
+        try:
+            pos, _ = await self.find(self._last_index)
+            header = unpack_header(await self.read(pos, HEADER_SIZE))
+            # As a whole: from a rotten time there would be no way back, for the whole group.
+            data = await self.read(pos, min(max(header.size, HEADER_SIZE), MAX_ENTRY_SIZE))
+            header = check_entry(data, 0, self._last_index, pos, -1, None)
+            self.newest_ms = max(self.newest_ms, store_time_of(data))
+            return header
+        except (KeyError, ValueError, CorruptEntry, Rotten):
+            self.note_damage(self._last_index, self._last_index)
+            return None
 
     # Beginning later
 

@@ -190,14 +190,13 @@ class Walker:
         unit = self._believable_unit(wanted, at)
         blank = is_blank(head, 0)
         moves_on = unit is not None and unit.pos == following
-        ends_here = segments.has(following) and (blank or (durable and moves_on))
-        if ends_here and (durable or self._entry_at(following, wanted, at) is not None):
-            return Roll(at._replace(pos=following), blank)
         if not durable:
-            # A rotten blank tail: a cut leaves no entry behind it that goes on.
-            if not blank and segments.has(following) and self._entry_at(following, wanted, at) is not None:
-                return Roll(at._replace(pos=following), False)
+            # Whether the blank tail is there or rotten: a cut leaves no entry behind it that goes on.
+            if segments.has(following) and self._entry_at(following, wanted, at) is not None:
+                return Roll(at._replace(pos=following), blank)
             return self._above_the_mark(at._replace(pos=following) if blank else at)
+        if segments.has(following) and (blank or moves_on):
+            return Roll(at._replace(pos=following), blank)
         reason = self._reason(at, wanted, start)
         header = unpack_header(head) if len(head) == HEADER_SIZE else None
         if header is not None and self._chain_fits(header, at, following):
