@@ -34,17 +34,15 @@ class Chronicle:
         self._committed = committed
         self._fresh = fresh
         self._entries: dict[tuple[int, int], bytes] = {}
-        self._store_times: dict[tuple[int, int], int] = {}
 
     def note(self, index: int, term: int, data: memoryview) -> None:
         """An entry joined a log."""
         if (index, term) not in self._entries:
             self._entries[index, term] = bytes(data)
-            self._store_times[index, term] = store_time_of(data)
 
     def store_time(self, index: int, term: int) -> int:
         """Of the record in an entry, in ms; -1 when it was never seen, or holds none."""
-        return self._store_times.get((index, term), -1)
+        return store_time_of(self._entries.get((index, term), b""))
 
     def entries(self, first: int, last: int) -> Iterator[tuple[EntryHeader, bytes]]:
         """(header, record) of the committed entries `first` to `last`."""

@@ -47,7 +47,7 @@ class RotFaults(MemberFaults):
             "rot": self._rot,
             "rot-index": self._rot_index,
             "rot-votes": self._rot_votes,
-            "lose-votes": self._lose_votes,
+            "lose-votes": self._rot_votes,
             "misdirect": self._misdirect,
             "misdirect-votes": self._misdirect_votes,
             "lose-members": self._lose_members,
@@ -110,7 +110,8 @@ class RotFaults(MemberFaults):
         return True
 
     def _rot_votes(self, fault: Fault) -> bool:
-        """A bit of the file with term and vote, or a whole copy, or all of it; the node is restarted."""
+        """A bit of the file with term and vote, or a whole copy, or all of it (`lose-votes`: always all); the
+        node is restarted."""
         target = self._damages(fault)
         if target is None:
             return False
@@ -131,10 +132,6 @@ class RotFaults(MemberFaults):
             disk.flip(file, begin + fault.amount % SLOTS, fault.pick % 8)
         self._later(fault.lasting_ms, partial(self._stage.start, target))
         return True
-
-    def _lose_votes(self, fault: Fault) -> bool:
-        """Every copy of term and vote, always."""
-        return self._rot_votes(fault)
 
     def _lose_members(self, fault: Fault) -> bool:
         """The file that says where configurations are is gone; every second time an entry is rotten, too, and
