@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from broker.app import main
-from broker.broker import Broker
-from broker.config import BrokerConfig
 from chaos.sim import World as SimWorld
 from dledger.host import Role
 from namesrv.config import NamesrvConfig
@@ -22,11 +19,10 @@ from namesrv.service import main as namesrv_main
 from remoting.codes import ResponseCode
 from remoting.commands import Response
 from remoting.headers import RegisterBrokerHeader
-from runtime.env import Env
 from tests.broker.harness import World, run
+from tests.broker.sim_group import BIG_SEGMENT, NAMES, SimGroup
 
 NAMESRV = "ns:9876"
-NAMES = ("n0", "n1", "n2")
 
 
 class Told:
@@ -77,38 +73,17 @@ def test_a_leader_claims_id_0_when_its_term_is_open_and_gives_it_up(tmp_path: Pa
     run(test)
 
 
-class Group:
+class Group(SimGroup):
     """Three whole brokers and a NameServer in one simulated world."""
 
     def __init__(self, world: SimWorld) -> None:
-        self.world = world
-        self.brokers: dict[str, Broker] = {}
+        super().__init__(world, segment_size=BIG_SEGMENT, namesrv_addr=(NAMESRV,))
         self.nameserver: NameServer | None = None
-        for name in ("ns", *NAMES):
-            world.node(name)
+        world.node("ns")
         world.spawn("ns", partial(namesrv_main, config=NamesrvConfig(), on_ready=self._named))
-        for name in NAMES:
-            world.spawn(name, partial(self._broker, name=name))
 
     def _named(self, nameserver: NameServer) -> None:
         self.nameserver = nameserver
-
-    async def _broker(self, env: Env, name: str) -> None:
-        config = BrokerConfig(
-            store_root="/store",
-            self_id=name,
-            peers={peer: f"{peer}:40911" for peer in NAMES},
-            broker_ip=f"10.0.0.{NAMES.index(name) + 1}",
-            segment_size=8 * 1024 * 1024 + 256 * 1024,
-            pool_segments=0,
-            http_port=0,
-            namesrv_addr=(NAMESRV,),
-        )
-
-        def ready(broker: Broker) -> None:
-            self.brokers[name] = broker
-
-        await main(env, config, asyncio.Event(), on_ready=ready)
 
     @property
     def elected(self) -> str | None:
