@@ -16,11 +16,11 @@ from dledger.log.reading import Rotten
 from dledger.log.recovery import REFILL_ADVICE, StoreDamaged
 from dledger.log.segments import SegmentError
 from dledger.log.store import CLOSE_LIMIT_S, LogStore
+from dledger.run_lock import LastRun, RunLock
 from dledger.snapshots.service import Snapshots
 from formats.store_files import (
     CHECKPOINT_FILE,
     IDENTITY_FILE,
-    LOCK_FILE,
     MEMBERS_FILE,
     POISONED_FILE,
     REFILL_FILE,
@@ -37,10 +37,7 @@ from formats.store_files import (
 from runtime import Env, File, Lane
 from runtime.publish import publish, read_file
 
-_BOOT_SIZE = 64
-_CLEAN = b"clean"
 _NO_COPY = (-1, b"")
-_MODES = {True: b"SYNC_FLUSH", False: b"ASYNC_FLUSH"}
 LOST_POWER = "power was lost"
 """How the reason of a node begins that waits because of safety.md S9."""
 
@@ -62,18 +59,6 @@ class Opened:
     """The reason is a loss of power under ASYNC_FLUSH (S9)."""
 
 
-@dataclass(frozen=True)
-class _LastRun:
-    """What the lock file tells of the run before this one."""
-
-    other_boot: bool
-    """The machine was started anew since."""
-    clean: bool
-    """It ended in good order, with everything fsynced (noted under ASYNC_FLUSH only)."""
-    sync_flush: bool | None
-    """Its flush mode; None when the file does not say."""
-
-
 class StoreFiles:
     """Opens and writes the small files of `<store_dir>/dledger-<id>/`."""
 
@@ -81,7 +66,7 @@ class StoreFiles:
         self._env = env
         self._config = config
         self._dir = config.node_dir
-        self._lock: File | None = None
+        self._lock: RunLock | None = None
         self._checkpoint: File | None = None
         self._hard_state: HardStateFile | None = None
         self._saved_checkpoint = Checkpoint()
@@ -123,8 +108,8 @@ class StoreFiles:
         synced = self._config.sync_flush if before.sync_flush is None else before.sync_flush
         if power_lost and not clean and not new and not synced and not self._refill:
             await self.must_refill(f"{LOST_POWER} under ASYNC_FLUSH: what was not yet fsynced may be gone")
-        if clean:
-            await run(Lane.DISK, self._clear_clean)
+        if clean and self._lock is not None:
+            await run(Lane.DISK, self._lock.clear_clean)
         await snapshots.open()
         found = await log.open(
             power_lost=power_lost,
@@ -134,6 +119,7 @@ class StoreFiles:
             begins=snapshots.catalog.begins,
             replace=snapshots.catalog.replacing,
             killed=not clean,
+            written=before.written,
         )
         if snapshots.catalog.begins and log.begin_pos == 0:
             await snapshots.catalog.say_begins(0)  # emptied: what comes must not pass for left over
@@ -150,7 +136,9 @@ class StoreFiles:
             await run(Lane.FLUSH, hard_state.begin, HardState(max(0, log.last_term)))
         if new:
             await self.save_identity(identity)
-        await run(Lane.DISK, self._note_run)
+        if self._lock is not None:
+            await run(Lane.DISK, self._lock.note_run, self._config.sync_flush, log.last_index)
+            log.note_written = self._lock.note_written
         if found.cut:
             self._env.log.warning("log ends with a torn tail, cut", end=found.last_index, why=found.cut)
         for first, last in found.faulty:
@@ -187,40 +175,13 @@ class StoreFiles:
     def _read(self, name: str) -> bytes | None:
         return read_file(self._env.files, f"{self._dir}/{name}")
 
-    def _take_lock(self) -> _LastRun:
+    def _take_lock(self) -> LastRun:
         """Keep others out; how the run before this one was and ended."""
         try:
-            self._lock = self._env.files.lock(f"{self._dir}/{LOCK_FILE}")
+            self._lock = RunLock.take(self._env.files, self._dir, self._env.boot_id)
         except BlockingIOError as error:
             raise NodeFailed(f"{self._dir} is in use by another process", EXIT_CONFIG) from error
-        before = self._lock.pread(2 * _BOOT_SIZE, 0)
-        how = before[_BOOT_SIZE:].rstrip(b"\0")
-        mode = next((sync for sync, name in _MODES.items() if name == how), None)
-        return _LastRun(before[:_BOOT_SIZE].rstrip(b"\0 ") != self._boot(), how.startswith(_CLEAN), mode)
-
-    def _boot(self) -> bytes:
-        return self._env.boot_id.encode()[:_BOOT_SIZE]
-
-    def _note_run(self) -> None:
-        """This start of the machine has recovered the log (not before: a start may be cut short).
-
-        All of it is fsynced: from here on a loss of power is to be judged by the flush mode of this run.
-        """
-        if self._lock is not None:
-            mode = _MODES[self._config.sync_flush]
-            self._lock.pwritev([self._boot().ljust(_BOOT_SIZE, b"\0") + mode.ljust(_BOOT_SIZE, b"\0")], 0)
-            self._lock.fdatasync()
-
-    def _clear_clean(self) -> None:
-        """Durably: from here on a loss of power may lose something."""
-        if self._lock is not None:
-            self._lock.pwritev([bytes(_BOOT_SIZE)], _BOOT_SIZE)
-            self._lock.fdatasync()
-
-    def _note_clean(self) -> None:
-        if self._lock is not None:
-            self._lock.pwritev([_CLEAN.ljust(_BOOT_SIZE, b"\0")], _BOOT_SIZE)
-            self._lock.fdatasync()
+        return self._lock.last_run()
 
     def _let_others_in(self) -> None:
         if self._lock is not None:
@@ -370,8 +331,8 @@ class StoreFiles:
         try:
             async with asyncio.timeout(CLOSE_LIMIT_S):
                 await self.save_checkpoint(checkpoint)
-                if clean and not self._config.sync_flush:
-                    await self._env.workers.run(Lane.DISK, self._note_clean)
+                if clean and not self._config.sync_flush and self._lock is not None:
+                    await self._env.workers.run(Lane.DISK, self._lock.note_clean)
                 if self._hard_state is not None:
                     await self._env.workers.run(Lane.FLUSH, self._hard_state.close)
         except (OSError, TimeoutError) as error:

@@ -42,6 +42,7 @@ from dledger.offline import (
     segment_starts,
     walk,
 )
+from dledger.run_lock import RunLock
 from formats.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -60,7 +61,6 @@ from formats.store_files import (
     DATA_DIR,
     IDENTITY_FILE,
     INDEX_DIR,
-    LOCK_FILE,
     MEMBERS_FILE,
     POISONED_FILE,
     REFILL_FILE,
@@ -81,7 +81,6 @@ TERM_JUMP = 1000
 prefers this group to remains of the old one."""
 MARKERS = (POISONED_FILE, REFILL_FILE)
 """Files that keep a node from voting."""
-_BOOT_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = Fa
     run, files = env.workers.run, env.files
     node_dir = await run(Lane.DISK, node_directory, files, store)
     try:
-        lock = await run(Lane.DISK, files.lock, f"{node_dir}/{LOCK_FILE}")
+        lock = await run(Lane.DISK, RunLock.take, files, node_dir, env.boot_id)
     except BlockingIOError as error:
         raise RecoverRefused(f"{node_dir} is in use: stop the node first") from error
     try:
@@ -195,8 +194,9 @@ async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = Fa
                 "with --cut-damage everything from there on is given up"
             )
         forced = _Forced(env, node_dir, identity, log, report.derived)
+        await run(Lane.DISK, lock.forget_written)
         await forced.apply()
-        await run(Lane.DISK, lock.pwritev, [env.boot_id.encode()[:_BOOT_SIZE].ljust(_BOOT_SIZE, b"\0")], 0)
+        await run(Lane.DISK, lock.note_boot)
     finally:
         lock.close()
     return report

@@ -81,6 +81,11 @@ class Faults:
         process.crash_at = process.effects + effect
         process.crash_power = mode if power else None
 
+    def kill_in_write(self, node: Node | str, path: str) -> None:
+        """Kill the running process in the middle of its next write of more than a page to a file whose path
+        contains `path`."""
+        self._process(node).dies_below = path
+
     def crash(self, process: Process) -> None:
         """The effect that `crash_before` named has come."""
         if process.crash_power is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from chaos.sim.disk import Directory, Disk
-from chaos.sim.inode import FileOp, Inode
+from chaos.sim.inode import FileOp, Inode, page_ends
 from runtime.files import Buffer, DiskUsage
 
 if TYPE_CHECKING:
@@ -56,7 +56,16 @@ class SimFile:
         """Write all parts one after another, into the page cache. ENOSPC and EIO may leave a part of it."""
         data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         inode = self._open_inode()
-        if not data or not self._files.effect("write", self.path, offset, len(data)):
+        if not data:
+            return
+        ends = page_ends(offset, len(data))
+        if ends and self._files.dies_in_write(self.path):
+            self._tear(inode, offset, data, ends)
+            return
+        alive = self._files.alive
+        if not self._files.effect("write", self.path, offset, len(data)):
+            if alive and self._files.killed_here():
+                self._tear(inode, offset, data, [0, *ends, len(data)])
             return
         if not self._files.disk.troubled:
             inode.take_room(offset, offset + len(data), None)
@@ -76,6 +85,15 @@ class SimFile:
                 self._change(inode, (offset, data[:fits]))
         if error is not None:
             raise error
+
+    def _tear(self, inode: Inode, offset: int, data: bytes, ends: list[int]) -> None:
+        """kill -9 in the middle of a write: the kernel ends it between two pages."""
+        disk = self._files.disk
+        kept = disk.rng.choice(ends)
+        fits = inode.take_room(offset, offset + kept, disk.free()) - offset if kept else 0
+        if fits:
+            self._change(inode, (offset, data[:fits]))
+            disk.world.fault(disk.name, "torn_write", f"{self.path} {offset}+{fits} of {len(data)}")
 
     def allocate(self, size: int) -> None:
         """Reserve blocks up to `size`, reading as zeros."""
@@ -100,12 +118,15 @@ class SimFile:
             self._change(inode, (size, None))
 
     def _change(self, inode: Inode, op: FileOp) -> None:
+        offset, data = op
+        before = b"" if data is None else bytes(inode.content[offset : offset + len(data)])
         try:
-            inode.write(op)
+            done = inode.write(op)
         except BufferError as error:
             raise NotImplementedError(
                 f"{self.path}: simulated files keep their length while mapped"
             ) from error
+        self._files.wrote(inode, done, before)
 
     def fdatasync(self) -> None:
         """Make durable what was written before; it is so when the job ends."""
@@ -213,9 +234,9 @@ class SimFiles:
                 self.against_the_rules(f"{operation} {path}: durable work on the event loop, not in a worker")
         else:
             job.touched = True
-            if job.synced:
+            if job.synced and (durable or operation != "write"):
                 self.against_the_rules(f"{operation} {path}: a job ends with its one durable action")
-            job.synced = durable and ends_job
+            job.synced = job.synced or (durable and ends_job)
         return True
 
     @property
@@ -241,6 +262,25 @@ class SimFiles:
                 self._process.workers.pause()
         if self.disk.troubled:
             self.disk.check("read", path)
+
+    def wrote(self, inode: Inode, op: FileOp, before: bytes) -> None:
+        """A kill while the job runs may tear it."""
+        job = self._world.job
+        if job is not None:
+            job.writes.append((inode, op, before, len(job.commits)))
+
+    def dies_in_write(self, path: str) -> bool:
+        """Whether the process is to be killed in the middle of this write; then it is dead now."""
+        below = self._process.dies_below
+        if below is None or below not in path or not self.alive:
+            return False
+        self._process.dies_below = None
+        self._world.kill(self._process.node)
+        return True
+
+    def killed_here(self) -> bool:
+        """Whether what ended the process just now leaves the page cache."""
+        return self._process.crash_power is None and self._process.node.powered
 
     def sync_failed(self, how: str) -> None:
         """An fsync made nothing durable, so the job may go on."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 BLOCK = 4096  # what a file system gives room by
 SECTOR = 512  # what a device writes whole or not at all
 _LARGE = 64 * 1024
-_PAGE = 256  # what is in memory or not: far less than on real machines, as the files are
+_PAGE = 256  # in memory or not; a kill cuts writes there. Far less than on real machines, as the files are
 
 # A write (offset, bytes) or a new length (length, None).
 FileOp = tuple[int, bytes | None]
@@ -63,8 +63,8 @@ class Inode:
 
     # -- the page cache ------------------------------------------------------------------------------
 
-    def write(self, op: FileOp) -> None:
-        """Into the page cache. BufferError when a mapped file would change its length."""
+    def write(self, op: FileOp) -> FileOp:
+        """Into the page cache; what is pending then. BufferError when a mapped file would change length."""
         op = self._without_zeros(op)
         self.content = apply_op(self.content, op)
         self.pending.append(op)
@@ -77,6 +77,23 @@ class Inode:
             self._dirty_end = max(self._dirty_end, offset + len(data))
             if self.cached is not None:
                 self.cached.update(_pages(offset, len(data)))
+        return op
+
+    def tear(self, op: FileOp, before: bytes, kept: int) -> bool:
+        """kill -9 in the middle of a write: of the last operation only the first `kept` bytes took place.
+
+        `before`: what its range held. False when something else was written since.
+        """
+        offset, data = op
+        if data is None or not self.pending or self.pending[-1] is not op:
+            return False
+        end = offset + len(data)
+        if len(before) < len(data) and len(self.content) == end:
+            del self.content[max(offset + len(before), offset + kept) :]
+        rest = before[kept:]
+        self.content[offset + kept : offset + kept + len(rest)] = rest
+        self.pending[-1] = (offset, data[:kept])
+        return True
 
     def _without_zeros(self, op: FileOp) -> FileOp:
         # Prepared segments are filled with megabytes of zeros: as memory that nobody touched they are free.
@@ -211,6 +228,11 @@ class Inode:
                 for at in range(max(begin, start), min(end, start + len(data))):
                     rotten[at - start] = change(rotten[at - start])
                 self.pending[number] = (start, bytes(rotten))
+
+
+def page_ends(offset: int, length: int) -> list[int]:
+    """How many bytes of a write a kill may leave: the kernel looks between two pages whether to go on."""
+    return [page * _PAGE - offset for page in _pages(offset, length)[1:]]
 
 
 def _pages(offset: int, length: int) -> range:

@@ -84,6 +84,7 @@ class Process:
         self.effects = 0
         self.crash_at: int | None = None
         self.crash_power: str | None = None  # mode of the power cut; None kills
+        self.dies_below: str | None = None  # killed in its next write to a path that contains this
         self.stall_at: int | None = None
         self.stall_ns = 0
         self.stopped = False

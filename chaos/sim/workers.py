@@ -5,8 +5,10 @@ future is completed when its duration is over. What an fsync in it covers was wr
 becomes durable at the end of the job. Between the two, a power cut loses it. With `Settings.spread_chance`
 some jobs are spread instead: the loop has turns between their effects, and they can be killed there.
 
-Enforced (design/simulation.md, rule 4): a job makes one thing durable, and that last, so that a crash can
-fall between any two durable actions.
+Enforced (design/simulation.md, rule 4): a job makes one thing durable, and that last but for plain writes, so
+that a crash can fall between any two durable actions.
+
+A kill may tear what a running job writes, as Linux does: a fatal signal ends a write between two pages.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from chaos.sim.inode import FileOp, Inode, page_ends
 from chaos.sim.job_thread import JobThread
 from runtime.workers import Lane
 
@@ -28,19 +31,32 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _PAUSE_CHANCE = 0.5  # of a spread job, at each effect and read
+_TEAR_CHANCE = 0.5  # of a running job whose process is killed
 
 
 class Job:
     """One call on its way through a lane."""
 
-    __slots__ = ("commits", "error", "function", "future", "lane", "result", "synced", "thread", "touched")
+    __slots__ = (
+        "commits",
+        "error",
+        "function",
+        "future",
+        "lane",
+        "result",
+        "synced",
+        "thread",
+        "touched",
+        "writes",
+    )
 
     def __init__(self, lane: _Lane, future: asyncio.Future[Any], function: Callable[[], Any]) -> None:
         self.lane = lane
         self.future = future
         self.function = function
         self.commits: list[Callable[[], None]] = []  # what its fsync will have made durable
-        self.synced = False  # nothing more may follow in this job
+        self.synced = False  # nothing but plain writes may follow in this job
+        self.writes: list[tuple[Inode, FileOp, bytes, int]] = []  # what they replaced, and the commits before
         self.thread: JobThread | None = None  # when it is spread
         self.touched = False  # it uses the disk, and waits for it
         self.result: Any = None
@@ -183,6 +199,25 @@ class SimWorkers:
         for job in self._started:
             if job.thread is not None and job is not self._world.job:
                 self._execute(job)
+
+    def tear(self) -> None:
+        """The process was killed: what its running jobs did may not be done yet."""
+        for job in self._running:
+            if job.writes and self._random.random() < _TEAR_CHANCE:
+                self._tear(job)
+
+    def _tear(self, job: Job) -> None:
+        last = self._random.randrange(len(job.writes))
+        for number in range(len(job.writes) - 1, last - 1, -1):
+            inode, op, before, commits = job.writes[number]
+            offset, data = op
+            size = len(data or b"")
+            kept = self._random.choice([0, size, *page_ends(offset, size)]) if number == last else 0
+            if not inode.tear(op, before, kept):
+                return
+            del job.commits[commits:]
+            if 0 < kept < size:
+                self._world.fault(self._process.name, "torn_write", f"{offset}+{kept} of {size}")
 
     def _executed(self, job: Job) -> None:
         if self._process.loop.dead:

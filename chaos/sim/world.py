@@ -187,6 +187,8 @@ class World(Faults):
         loop.die()
         process.workers.abandon()
         process.files.killed()
+        if how.reason == "killed" and node.powered:
+            process.workers.tear()
 
     # -- what happened -------------------------------------------------------------------------------
 

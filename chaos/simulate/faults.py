@@ -13,6 +13,7 @@ from chaos.sim.settings import MS
 from chaos.simulate.plan import Fault
 from chaos.simulate.rot_faults import RotFaults
 from chaos.simulate.stage import Stage
+from formats.store_files import DATA_DIR
 
 AGAIN_MS = 700
 POWER_MODES = ("prefix", "torn", "none", "all", "torn")
@@ -31,6 +32,7 @@ class Injector(RotFaults):
             "install-crash": self._install_crash,
             "cut-crash": self._cut_crash,
             "save-crash": self._save_crash,
+            "kill-in-write": self._kill_in_write,
             "snapshot-crash": self._snapshot_crash,
             "change-crash": self._change_crash,
             "power": self._power,
@@ -73,7 +75,7 @@ class Injector(RotFaults):
         for name in self._stage.names:
             machine = world.nodes[name]
             if machine.process is not None:
-                machine.process.crash_at = machine.process.stall_at = None
+                machine.process.crash_at = machine.process.stall_at = machine.process.dies_below = None
             world.cont(name)
             world.slow(name, 1)
             world.clock_drift(name, 1)
@@ -179,6 +181,14 @@ class Injector(RotFaults):
     def _crash_soon(self, fault: Fault, name: str) -> None:
         self._world.crash_before(name, fault.amount, power=fault.pick % 2 > 0, mode=self._mode(fault))
         self._start_when_ended(fault.lasting_ms, name)
+
+    def _kill_in_write(self, fault: Fault) -> bool:
+        """Each node ends in the middle of its next write to the log."""
+        alive = self._stage.alive()
+        for name in alive:
+            self._world.kill_in_write(name, f"/{DATA_DIR}/")
+            self._start_when_ended(fault.lasting_ms, name)
+        return bool(alive)
 
     def _kill_all(self, fault: Fault) -> bool:
         return self._end_all(fault, self._world.kill)

@@ -94,6 +94,7 @@ LOSE_MEMBERS = Draw("lose-members", 2, lasting_ms=(50, 3_000))
 LOSE_SEGMENT = Draw("lose-segment", targets=ANY, lasting_ms=(50, 3_000))
 INSTALL_CRASH = Draw("install-crash", 2, lasting_ms=(100, 3_000), amount=(1, 40))
 SAVE_CRASH = Draw("save-crash", lasting_ms=(50, 3_000))
+KILL_IN_WRITE = Draw("kill-in-write", lasting_ms=(20, 3_000))
 SNAPSHOT_CRASH = Draw("snapshot-crash", lasting_ms=(50, 3_000), amount=(1, 12))
 CHANGE_CRASH = Draw("change-crash", lasting_ms=(50, 3_000), amount=(1, 16))
 CUT_CRASH = Draw("cut-crash", 2, lasting_ms=(50, 3_000), amount=(1, 6))
@@ -185,7 +186,9 @@ MET_IN: dict[str, int] = {
 
 PROFILES: dict[str, Profile] = {
     "kills": Profile(
-        (KILL, CRASH, KILL_ALL, RESTARTS), marks=(TAIL, NOT_DURABLE, OLDER_TERM, ROLLED, NO_BATCH)
+        (KILL, CRASH, KILL_ALL, RESTARTS),
+        also=(KILL_IN_WRITE,),
+        marks=(TAIL, NOT_DURABLE, OLDER_TERM, ROLLED, NO_BATCH, TORN),
     ),
     "power": Profile(
         (POWER, POWER_CRASH, POWER_ALL, KILL),
@@ -281,6 +284,7 @@ PROFILES: dict[str, Profile] = {
         (KILL, CRASH, KILL_ALL, POWER, Draw("power-crash", 3, ANY, (50, 3_000), (1, 40)), CUT, ISOLATE),
         nodes=EITHER,
         sync_flush=False,
+        also=(KILL_IN_WRITE,),
         marks=(TAIL, OLDER_TERM, REFILLED, RECOVERED),
     ),
     "disk-stall": Profile((DISK_STALL, DISK_SLOW, KILL, CUT), marks=(STALLED, OLDER_TERM)),

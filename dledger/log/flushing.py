@@ -68,6 +68,8 @@ class FlushedLog(MendableLog):
         self._wake = asyncio.Event()
         self.short_of_space = False
         """The disk has no room for another segment."""
+        self.note_written: Callable[[int], None] = lambda index: None
+        """Blocking: all up to this entry is written. Comes before anybody is told, and before a cut."""
         self.on_durable: Callable[[], None] = lambda: None
         self.on_flush: Callable[[FlushStats], None] = lambda stats: None
         self.before_roll: Callable[[], Awaitable[None]] | None = None
@@ -138,6 +140,7 @@ class FlushedLog(MendableLog):
             await self._segments.file(start),
             [batch.data for batch in group],
             group[0].pos - start,
+            group[-1].last,
         )
         for batch in group:
             self._unwritten.popleft()
@@ -167,13 +170,14 @@ class FlushedLog(MendableLog):
         return group
 
     def _write_job(
-        self, units: tuple[int, bytes] | None, file: File, parts: list[bytes | memoryview], at: int
+        self, units: tuple[int, bytes] | None, file: File, parts: list[bytes | memoryview], at: int, last: int
     ) -> None:
         if units is not None:
             self._index.write(*units)
         file.pwritev(parts, at)
         if self._sync_flush:
             file.fdatasync()
+        self.note_written(last)
 
     async def _sync_written(self) -> None:
         """ASYNC_FLUSH: fsync what was written, so that its index units may follow."""

@@ -5,8 +5,9 @@ holds the mark and believes entry after entry as long as pos, index, term, body 
 
 * Damage at or below the mark is rot. It is never cut: those entries are *faulty*, the log goes on behind
   them, and the node has them repaired by its peers. So is damage above the mark when the next entry
-  continues its chain and the machine did not lose power: a crash of the process alone leaves no gaps.
-* Other damage above the mark is a torn tail and cut.
+  continues its chain and the machine did not lose power: a kill leaves no gaps.
+* Other damage above the mark is a torn tail and cut when nobody was told of those entries: power was lost, or
+  the last run had noted that it was writing them still (a kill ends a write between two pages: decision 16).
 * Where nobody can tell (`doubt`), what cannot be believed is cut, and the node neither votes nor stands
   until it has been refilled: as after a failed write (S3).
 """
@@ -142,10 +143,12 @@ def recover(
     power_lost: bool,
     discard_above_mark: bool = False,
     base: LogBase = ORIGIN,
+    written: int | None = None,
 ) -> Recovered:
     """Find the end of the log. `power_lost`: the machine was started anew since the store was last open.
 
-    `mark`: the last index unit. `base`: what lies before the first segment (`choose_base`).
+    `mark`: the last index unit. `base`: what lies before the first segment (`choose_base`). `written`: of
+    further entries the last run told nobody; None when that is not known.
     """
     result = Recovered(base.index + 1, base.index, base.term, base.chain, base.pos)
     starts = segments.starts
@@ -170,7 +173,9 @@ def recover(
             at = _last_whole_segment(segments, index, upto, origin, result) or at
     if at.index < first:
         result.terms = TermTable()
-    walker = Walker(segments, index, result.mark if mark else first - 1, power_lost=power_lost)
+    walker = Walker(
+        segments, index, result.mark if mark else first - 1, power_lost=power_lost, written=written
+    )
     _Walk(segments, walker, result, discard=discard_above_mark).go(at)
     last_start = segments.start_of(max(result.end_pos - 1, 0)) if result.last_index >= 0 else starts[0]
     result.stale_segments = [start for start in starts if start > last_start and start >= result.end_pos]

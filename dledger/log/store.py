@@ -57,13 +57,15 @@ class LogStore(FlushedLog):
         begins: int | None = None,
         replace: bool = False,
         killed: bool = True,
+        written: int | None = None,
     ) -> Recovered:
         """Recover, make what was believed durable (S2), and clear away what was not.
 
         `on_doubt` is called, before anything is cut, when more may be gone than a torn tail. `bases`: the
         store's snapshots by pos; `begins`: pos at which the store says that its log begins, None when it
         says nothing. `replace`: an install was cut short after its point of no return: the log is emptied.
-        `killed`: the last run did not end in good order.
+        `killed`: the last run did not end in good order. `written`: index up to which it told anybody of its
+        entries, None when nobody knows (decision 16).
         """
         run = self._env.workers.run
         if replace:
@@ -94,9 +96,13 @@ class LogStore(FlushedLog):
             power_lost=power_lost,
             discard_above_mark=discard_above_mark,
             base=base,
+            written=written,
         )
-        if found.doubt and on_doubt is not None:
-            await on_doubt(found.doubt)
+        doubt = found.doubt
+        if written is not None and found.last_index < written and not (replace or discard_above_mark):
+            doubt = doubt or f"the log ends at {found.last_index}, but {written} was written"
+        if doubt and on_doubt is not None:
+            await on_doubt(doubt)
         self._first_index = found.first_index
         if not base.known:
             self._base = LogBase(found.first_index - 1, -1, base.pos, None)
@@ -237,6 +243,8 @@ class LogStore(FlushedLog):
         if self._unwritten and self._unwritten[-1].last >= index:
             self._unwritten.append(first_part(self._unwritten.pop(), index - 1))
         if pos < self._written_pos:
+            # Else a kill in the middle would look like a loss of what was told.
+            await run(Lane.FLUSH, self.note_written, index - 1)
             # Units first: a crash in between only brings back entries that the leader cuts again.
             for file in await run(Lane.FLUSH, self._index.clear_from, index):
                 await run(Lane.FLUSH, file.fdatasync)
@@ -341,6 +349,7 @@ class LogStore(FlushedLog):
 
     async def _reset(self, base: LogBase) -> None:
         # Memory first: whoever reads while the disk works must not look for what is going.
+        written = min(self._durable_index, base.index)
         self.resets += 1
         self._unwritten.clear()
         self._unindexed.clear()
@@ -356,6 +365,7 @@ class LogStore(FlushedLog):
         self.last_chain = base.chain
         self.newest_ms = base.store_time_ms
         run, files = self._env.workers.run, self._env.files
+        await run(Lane.FLUSH, self.note_written, written)
         for start in reversed(self._segments.starts):
             await self._retire(start)
         await run(Lane.FLUSH, self._index.remove_all)

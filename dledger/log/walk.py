@@ -87,13 +87,23 @@ class End:
 
 
 class Walker:
-    """`mark`: entries up to it were durable, so damage among them is rot. `power_lost`: see recovery.py."""
+    """`mark`: entries up to it were durable, so damage among them is rot. `power_lost`, `written`: see
+    recovery.py."""
 
-    def __init__(self, segments: Segments, index: IndexFiles, mark: int, *, power_lost: bool) -> None:
+    def __init__(
+        self,
+        segments: Segments,
+        index: IndexFiles,
+        mark: int,
+        *,
+        power_lost: bool,
+        written: int | None = None,
+    ) -> None:
         self.mark = mark
         self._segments = segments
         self.index = index
         self._power_lost = power_lost
+        self._written = written
         self._data = b""
         self._base = -1
         self._units = b""
@@ -270,7 +280,9 @@ class Walker:
     def _split_batch(self, at: Place) -> Rot | End:
         """The next two entries disagree on the client batch that they belong to."""
         if at.index + 2 > self.mark:
-            return End(f"client batch of entry {at.index + 1} does not continue", doubt=not self._power_lost)
+            return End(
+                f"client batch of entry {at.index + 1} does not continue", doubt=self._was_told(at.index + 1)
+            )
         place = at
         terms = []
         for _ in range(2):
@@ -288,7 +300,7 @@ class Walker:
         except ValueError:  # the segment ends, or is not there
             return End("")
         except OSError as error:  # nobody knows whether something was there
-            return End(f"entry {wanted} cannot be read: {error}", doubt=not self._power_lost)
+            return End(f"entry {wanted} cannot be read: {error}", doubt=self._was_told(wanted))
         if not any(head):
             return End("")
         header = unpack_header(head)
@@ -298,7 +310,7 @@ class Walker:
             return End("")  # bytes of a recycled segment
         room = self._segments.start_of(at.pos) + self._segments.size - at.pos
         if fits < 3 or not HEADER_SIZE <= header.size <= room or at.chain is None:
-            return End(reason, doubt=not self._power_lost)
+            return End(reason, doubt=self._was_told(wanted))
         chain = crc32(CHAIN.pack(wanted, header.term, header.body_crc), at.chain)
         continues = chain == header.chain_crc
         consistent = self._self_consistent(at.pos, header)
@@ -310,7 +322,11 @@ class Walker:
             return Rot(behind, [(wanted, header.term)], reason, certain=True)
         if (header.chain_crc or header.body_crc) and not continues and consistent:
             return End("")  # cut, and not yet overwritten (S1)
-        return End(reason, doubt=True)
+        return End(reason, doubt=self._was_told(wanted))
+
+    def _was_told(self, index: int) -> bool:
+        """Whether somebody may have been told of an entry above the mark."""
+        return not self._power_lost and (self._written is None or index <= self._written)
 
     def _reason(self, at: Place, wanted: int, start: int) -> str:
         size = min(MAX_ENTRY_SIZE, start + self._segments.size - at.pos)

@@ -1,0 +1,138 @@
+"""kill -9 in the middle of a write to the log, which the kernel then ends between two pages (decision 16).
+
+What the write was to bring was told to nobody: it is a torn tail. What was told is never taken for one.
+"""
+
+from __future__ import annotations
+
+import pytest
+from disk_group import NAMES, DiskGroup
+from node_group import SETTINGS
+
+from chaos.sim import World
+from formats.entry import HEADER_SIZE
+
+
+def kill_all_in_write(group: DiskGroup) -> None:
+    """All nodes die while they write the same entries; then they start again."""
+    world = group.world
+    for name in NAMES:
+        world.kill_in_write(name, "/data/")
+    group.append(group.await_leader(), [bytes([n]) * 5000 for n in range(8)])
+    world.run_until(lambda: not any(group.alive(name) for name in NAMES), 5)
+    for name in NAMES:
+        del group.nodes[name]  # what it was before is not to be asked
+        group.start(name)
+
+
+@pytest.mark.parametrize("sync_flush", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_group_that_dies_in_its_writes_goes_on(seed: int, sync_flush: bool) -> None:
+    with World(seed, settings=SETTINGS) as world:
+        group = DiskGroup(world, sync_flush=sync_flush)
+        last = group.fill(30)
+        before = [entry[3] for entry in group.hosts["n0"].entries]
+        kill_all_in_write(group)
+        world.run_until(lambda: group.leader() is not None, 5)
+        assert all(group.nodes[name].elector.may_vote for name in NAMES), "nothing told is missing"
+        assert world.faults["torn_write"] >= 1
+        group.settle()
+        entries = group.hosts["n0"].entries
+        assert [entry[3] for entry in entries[: last + 1]] == before[: last + 1]
+
+
+def test_again_and_again() -> None:
+    with World(11, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        last = -1
+        for _ in range(8):
+            last = max(last, group.fill(10))
+            kill_all_in_write(group)
+            world.run_until(lambda: group.leader() is not None, 5)
+        group.settle()
+        assert group.nodes["n0"].log.last_index > last
+
+
+def told_and_killed(group: DiskGroup) -> tuple[str, int, str, int]:
+    """A follower, dead, its peers cut off; the last entry that it told, of which no index unit tells yet,
+    its file, and its offset there."""
+    world = group.world
+    group.fill(30)
+    world.run_for(2)
+    victim = group.followers()[0]
+    last = group.append(group.await_leader(), [b"x" * 3000])
+    log = group.nodes[victim].log
+    world.run_until(lambda: log.durable_index >= last, 3)
+    assert log._unindexed, "no index unit tells that the entry was there"
+    pos = log.end_pos - 3000 - HEADER_SIZE
+    world.kill(victim)
+    world.run_for(0.5)
+    for name in NAMES:
+        if name != victim:
+            world.isolate(name)
+    size = log._segments.size
+    return victim, last, f"/store/dledger-{victim}/data/{pos - pos % size:020d}", pos % size
+
+
+@pytest.mark.parametrize("sync_flush", [True, False])
+@pytest.mark.parametrize("what", ["body", "header", "all of it"])
+def test_what_was_told_is_no_torn_tail(what: str, sync_flush: bool) -> None:
+    """Zeros where the entry began passed for a log that had never gone on."""
+    with World(3, settings=SETTINGS) as world:
+        group = DiskGroup(world, sync_flush=sync_flush)
+        victim, last, path, offset = told_and_killed(group)
+        if what == "body":
+            group.disk(victim).flip(path, offset + HEADER_SIZE + 50, 3)
+        else:
+            group.disk(victim).zero(path, offset, HEADER_SIZE if what == "header" else HEADER_SIZE + 3000)
+        group.start(victim)
+        world.run_for(1)
+        node = group.nodes[victim]
+        assert node.log.last_index < last and not node.elector.may_vote
+        world.kill(victim)  # it does not forget that
+        group.start(victim)
+        world.run_for(1)
+        assert not group.nodes[victim].elector.may_vote
+        world.heal()
+        group.settle()
+        assert group.nodes[victim].elector.may_vote
+
+
+def test_what_a_leader_had_cut_is_not_missed() -> None:
+    """The note of what was told is lowered by the cut, or a kill would leave the node in doubt."""
+    with World(5, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(20)
+        old = group.await_leader()
+        world.isolate(old)
+        log = group.nodes[old].log
+        length = group.append(old, [b"never committed"] * 10)
+        world.run_until(lambda: log.durable_index == length, 3)
+        world.run_until(lambda: group.leader() not in (None, old), 5)
+        world.heal()
+        world.run_until(lambda: log.last_index < length, 5)
+        del group.nodes[old]
+        world.kill(old)
+        world.isolate(old)
+        group.start(old)
+        world.run_for(0.2)
+        assert group.nodes[old].elector.may_vote
+        world.heal()
+        group.settle()
+
+
+def test_a_store_of_an_older_program_is_judged_as_before() -> None:
+    """Nobody noted how far it had written: damage behind the last index unit is doubt."""
+    with World(7, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(30)
+        world.run_for(1)
+        for name in NAMES:
+            world.kill_in_write(name, "/data/")
+        group.append(group.await_leader(), [bytes([n]) * 5000 for n in range(8)])
+        world.run_until(lambda: not any(group.alive(name) for name in NAMES), 5)
+        for name in NAMES:
+            group.disk(name).zero(f"/store/dledger-{name}/lock", 80, 12)
+            group.start(name)
+        world.run_for(2)
+        assert not all(group.nodes[name].elector.may_vote for name in NAMES)
