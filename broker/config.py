@@ -13,6 +13,7 @@ from typing import Any
 from dledger.config import NodeConfig, parse_peers
 from dledger.log.retention import RetentionSettings
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
+from formats.addresses import check_host, split_address
 from formats.message_ids import pack_ipv4_host
 from formats.record import MAX_TOPIC_V1
 from runtime.remote_files import absolute, is_url
@@ -180,6 +181,10 @@ def _text(value: str) -> str:
     return value
 
 
+def _host(value: str) -> str:
+    return check_host(_text(value))
+
+
 def _any_text(value: str) -> str:
     return value
 
@@ -222,9 +227,7 @@ def _ipv4(value: str) -> str:
 def _addresses(value: str) -> tuple[str, ...]:
     addresses = tuple(part for part in (piece.strip() for piece in value.split(";")) if part)
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"{address!r}: expected host:port")
+        split_address(address)
     return addresses
 
 
@@ -250,7 +253,7 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "brokerName": ("broker_name", _text),
     "brokerIP1": ("broker_ip", _ipv4),
     "listenPort": ("listen_port", _PORT),
-    "bindAddress": ("bind_address", _text),  # ours
+    "bindAddress": ("bind_address", _host),  # ours
     "namesrvAddr": ("namesrv_addr", _addresses),
     "storePathRootDir": ("store_root", _text),
     "enableDLegerCommitLog": ("dledger_enabled", _flag),
@@ -288,7 +291,7 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "longPollingEnable": ("long_polling", _flag),
     "shortPollingTimeMills": ("short_polling_ms", _number(1, 60_000)),
     "httpPort": ("http_port", _number(0, 65535)),  # ours; 0: off
-    "httpAddress": ("http_address", _text),  # ours
+    "httpAddress": ("http_address", _host),  # ours
     "logDir": ("log_dir", _any_text),  # ours
     "tls.peer.certPath": ("tls_certificate", _any_text),  # ours, named like RocketMQ's tls.server.certPath
     "tls.peer.keyPath": ("tls_key", _any_text),

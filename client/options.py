@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from client.errors import ClientError
 from client.message import MAX_MESSAGE_SIZE
 from client.process_queue import FlowLimits
+from formats.addresses import split_address
 from remoting.limits import ClientLimits
 
 
@@ -116,7 +117,8 @@ def namesrv_addresses(text: str | Sequence[str]) -> tuple[str, ...]:
     if not addresses:
         raise ClientError("no NameServer address: give namesrv='host:port' (several with ';')")
     for address in addresses:
-        host, separator, port = address.rpartition(":")
-        if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ClientError(f"NameServer address {address!r} is not host:port")
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise ClientError(f"NameServer address {error}") from error
     return addresses

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dledger.election.configuration import MAX_ID, MAX_MEMBERS, ConfigurationRefused, check_node
 from dledger.election.preferred import PreferredSettings
 from dledger.log.retention import RetentionSettings
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
+from formats.addresses import check_host, split_address
 from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 
 
@@ -132,9 +134,14 @@ class NodeConfig:
                 f"dLegerSelfId {self.self_id!r} is not in dLegerPeers ({', '.join(sorted(self.peers))})"
             )
         for node, address in self.peers.items():
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdigit() or not 0 < int(port) < 65536:
-                raise ConfigError(f"dLegerPeers: {node}-{address}: expected host:port")
+            try:
+                split_address(address)
+            except ValueError as error:
+                raise ConfigError(f"dLegerPeers: {node}: {error}") from error
+        try:
+            check_host(self.bind_host)
+        except ValueError as error:
+            raise ConfigError(f"bindAddress {error}") from error
         if not HEADER_SIZE < self.max_entry_bytes <= MAX_ENTRY_SIZE:
             raise ConfigError(f"max_entry_bytes {self.max_entry_bytes}: at most {MAX_ENTRY_SIZE}")
         if self.segment_size < 2 * self.max_entry_bytes:
@@ -188,11 +195,15 @@ def parse_peers(text: str) -> dict[str, str]:
         node, separator, address = part.partition("-")
         if not separator or not node or not address:
             raise ConfigError(f"dLegerPeers: {part!r}: expected id-host:port")
-        if not (node[0].isalpha() and node[1:].isdigit()):
-            raise ConfigError(f"dLegerPeers: {node!r}: a node id is one letter and digits, as n0")
+        try:
+            check_node(node, address)
+        except ConfigurationRefused as refused:
+            raise ConfigError(f"dLegerPeers: {node[:MAX_ID]}: {refused}") from refused
         if node in peers:
             raise ConfigError(f"dLegerPeers: {node} is given twice")
         peers[node] = address
     if not peers:
         raise ConfigError("dLegerPeers is empty")
+    if len(peers) > MAX_MEMBERS:
+        raise ConfigError(f"dLegerPeers: a group has at most {MAX_MEMBERS} members")
     return peers

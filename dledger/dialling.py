@@ -6,7 +6,8 @@ import asyncio
 import ipaddress
 from collections.abc import Callable
 
-from dledger.links import PeerConnection, split_address
+from dledger.links import PeerConnection
+from formats.addresses import split_address
 from runtime.tls import PeerTls
 
 
@@ -14,7 +15,8 @@ class Dialler:
     """Connects to one peer; remembers what its name stood for, so that a redial waits for no name server."""
 
     def __init__(self, address: str, tls: PeerTls | None, timeout_s: float) -> None:
-        self._host, self._port = split_address(address)
+        self._address = address
+        self._port = 0
         self._tls = tls
         self._timeout_s = timeout_s
         self._known: tuple[str, ...] = ()
@@ -43,7 +45,7 @@ class Dialler:
                     self._known = (host, *(other for other in self._known if other != host))
                 return connection
         self._known = ()  # the name may stand for another machine by now
-        raise silent or refused or failed or OSError(f"{self._host} has no address")
+        raise silent or refused or failed or OSError(f"{self._address} has no address")
 
     async def _connect(self, make: Callable[[], PeerConnection], host: str) -> PeerConnection:
         loop = asyncio.get_running_loop()
@@ -62,12 +64,23 @@ class Dialler:
 
     async def _resolve(self) -> tuple[str, ...]:
         try:
-            ipaddress.ip_address(self._host)
-        except ValueError:
+            host, self._port = split_address(self._address)
+            if _is_ip(host):
+                self._known = (host,)
+                return self._known
             async with asyncio.timeout(self._timeout_s):
-                found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port)
-            # Several socket types give an address several times.
-            self._known = tuple(dict.fromkeys(str(info[4][0]) for info in found))
-        else:
-            self._known = (self._host,)
+                found = await asyncio.get_running_loop().getaddrinfo(host, self._port)
+        except ValueError as error:
+            # Whoever checks addresses, one may be in a log already: it is one that nobody can reach.
+            raise OSError(f"{self._address}: {error}") from error
+        # Several socket types give an address several times.
+        self._known = tuple(dict.fromkeys(str(info[4][0]) for info in found))
         return self._known
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -236,10 +236,4 @@ def set_no_delay(transport: asyncio.BaseTransport) -> None:
         sock.setsockopt(tcp, _TCP_USER_TIMEOUT, DEAD_LINK_MS)
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """ "host:port" as a pair."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
 FrameHandler = Callable[[PeerConnection, Frame], None]

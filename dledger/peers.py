@@ -16,11 +16,12 @@ from dledger.election.membership import (
     decode_hello,
     encode_hello,
 )
-from dledger.links import PeerConnection, split_address
+from dledger.links import PeerConnection
 from dledger.messages import REPLIES, SINCE_2, Message
 from dledger.ports import PeerPort
 from dledger.refusals import Refusals
 from dledger.wire import CLIENT_REQUEST, ERROR, HELLO, PROOF, Frame, WireError, decode_message, encode_message
+from formats.addresses import split_address
 from runtime import Env
 from runtime.tls import PeerTls, TlsError
 

@@ -14,9 +14,9 @@ from typing import Any
 from dledger.config import ConfigError, NodeConfig, parse_peers
 from dledger.counting import CountingHost
 from dledger.errors import NodeFailed
-from dledger.links import split_address
 from dledger.node import Node
 from dledger.ports import PeerPort
+from formats.addresses import split_address
 from runtime import Env
 from runtime.tls import PeerTls, TlsFiles
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from formats.addresses import check_host
 from remoting.properties_file import Property, load_config
 
 IGNORED = (
@@ -51,6 +52,10 @@ class NamesrvConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.listenPort <= 65535:
             raise ValueError(f"listenPort must be from 0 to 65535, not {self.listenPort}")
+        try:
+            check_host(self.bindAddress)
+        except ValueError as error:
+            raise ValueError(f"bindAddress {error}") from error
         for name in ("scanNotActiveBrokerInterval", "serverChannelMaxIdleTimeSeconds", "maxConnections"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from formats.addresses import split_address
 from remoting.commands import Request, Response, request_name
 from remoting.errors import (
     ConnectFailed,
@@ -21,7 +22,7 @@ from remoting.errors import (
     TooLarge,
 )
 from remoting.frames import FrameReader, encode_response
-from remoting.sockets import set_no_delay, split_address
+from remoting.sockets import set_no_delay
 
 if TYPE_CHECKING:
     from remoting.client import RemotingClient

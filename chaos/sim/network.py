@@ -113,7 +113,8 @@ class Network(NetworkFaults):
     # -- system calls -------------------------------------------------------------------------------
 
     def resolve(self, node: Node, host: str | None) -> str:
-        """The address of a machine by name or address. OSError when there is none."""
+        """The address of a machine by name or address. OSError when there is none; UnicodeError, which is no
+        OSError, for what cannot be a name, as of the real one."""
         if host is None or host in ANY:
             return node.address
         if host in _LOOPBACK:
@@ -123,10 +124,12 @@ class Network(NetworkFaults):
             return found.address
         if any(other.address == host for other in self.world.nodes.values()):
             return host
+        host.encode("idna")
         raise socket.gaierror(socket.EAI_NONAME, f"{host}: name or service not known")
 
     def bind(self, process: Process, host: str | None, port: int) -> Listener:
         """Take a port of the process's machine. OSError EADDRINUSE, EADDRNOTAVAIL."""
+        _check_port("bind", port)
         node = process.node
         ip = "0.0.0.0" if host is None or host in ANY else self.resolve(node, host)
         if ip not in ("0.0.0.0", "127.0.0.1", node.address):
@@ -149,6 +152,7 @@ class Network(NetworkFaults):
 
     async def connect(self, process: Process, host: str, port: int) -> Endpoint:
         """Three-way handshake. ConnectionRefusedError; OSError ETIMEDOUT when nobody answers for long."""
+        _check_port("connect", port)
         ip = self.resolve(process.node, host)
         node = process.node
         target = node
@@ -214,6 +218,11 @@ Handshake = tuple[Endpoint, "asyncio.Future[int]"]
 def _answer(answer: asyncio.Future[int], code: int) -> None:
     if not answer.done():
         answer.set_result(code)
+
+
+def _check_port(call: str, port: int) -> None:
+    if not 0 <= port <= 65535:
+        raise OverflowError(f"{call}(): port must be 0-65535.")
 
 
 def _text(address: Address) -> str:

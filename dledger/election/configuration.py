@@ -21,10 +21,11 @@ from typing import Any
 
 import msgpack
 
+from formats.addresses import split_address
+
 VERSION = 2
 MAX_MEMBERS = 64
 MAX_ID = 32
-MAX_ADDRESS = 256
 
 
 class ConfigurationRefused(ValueError):
@@ -161,10 +162,10 @@ def check_node(node: str, address: str) -> None:
     """ConfigurationRefused for an id or address that dLegerPeers could not hold."""
     if not (node[:1].isalpha() and node[1:].isdigit() and node.isascii() and len(node) <= MAX_ID):
         raise ConfigurationRefused(f"{node[:MAX_ID]!r}: a node id is one letter and digits, as n0")
-    host, _, port = address.rpartition(":")
-    valid = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
-    if not host or not valid or len(address) > MAX_ADDRESS:
-        raise ConfigurationRefused(f"{address[:MAX_ADDRESS]!r}: expected host:port")
+    try:
+        split_address(address)
+    except ValueError as error:
+        raise ConfigurationRefused(str(error)) from error
 
 
 # The body of a configuration entry: canonical msgpack (sorted keys, no floats; S10).

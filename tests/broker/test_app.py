@@ -195,6 +195,9 @@ def test_the_effective_configuration_is_printed(tmp_path: Path, capsys: pytest.C
         (GOOD + "flushDiskType=SOMETIMES\n", "line 4: flushDiskType"),
         (GOOD + "brokerIP1=localhost\n", "line 4: brokerIP1"),
         (GOOD + "namesrvAddr=localhost\n", "line 4: namesrvAddr"),
+        (GOOD + "namesrvAddr=ns..example.com:9876\n", "line 4: namesrvAddr: 'ns..example.com' is neither"),
+        (GOOD + "bindAddress=a..b\n", "line 4: bindAddress: 'a..b' is neither"),
+        (GOOD + "httpAddress=.a\n", "line 4: httpAddress: '.a' is neither"),
         (GOOD + "mapedFileSizeCommitLog=8192\n", "line 4: mapedFileSizeCommitLog"),
         (GOOD + "dLegerSelfID=n1\n", "did you mean 'dLegerSelfId'"),
         (GOOD + "brokerName=b2\n", "already set"),
@@ -202,6 +205,7 @@ def test_the_effective_configuration_is_printed(tmp_path: Path, capsys: pytest.C
         ("brokerName=b1\n", "dLegerPeers: missing"),
         (GOOD + "enableDLegerCommitLog=false\n", "line 4: enableDLegerCommitLog"),
         ("dLegerPeers=n0\n", "line 1: dLegerPeers"),
+        ("dLegerPeers=n0-n0..example.com:1\n", "line 1: dLegerPeers: dLegerPeers: n0: 'n0..example.com'"),
     ],
 )
 def test_a_broken_configuration_names_line_and_key(

@@ -301,6 +301,15 @@ def test_only_simulated_machines_have_names() -> None:
             await loop.create_connection(Peer, "nowhere", 1)
         with pytest.raises(OSError, match="could not bind"):
             await loop.create_server(Peer, "other", 1)
+        for host in ("other..example", ".other", "x" * 64):  # no OSError, as of the real resolver
+            with pytest.raises(UnicodeError):
+                await loop.getaddrinfo(host, 80)
+            with pytest.raises(UnicodeError):
+                await loop.create_connection(Peer, host, 80)
+        with pytest.raises(OverflowError):
+            await loop.create_connection(Peer, "other", 65536)
+        with pytest.raises(OverflowError):
+            await loop.create_server(Peer, "n0", 65536)
         assert (await loop.getaddrinfo("other", 80))[0][4] == (other.address, 80)
 
     world = World(1)

@@ -45,6 +45,13 @@ def test_a_bad_file_names_line_and_key(tmp_path: Path) -> None:
     assert err == f"error: {conf}, line 2: unknown key 'listenPrt' (did you mean 'listenPort'?)\n"
 
 
+def test_a_bad_address_to_listen_on_is_named(tmp_path: Path) -> None:
+    process = start("-c", write(tmp_path / "namesrv.conf", "bindAddress=a..b\n"))
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert "bindAddress 'a..b' is neither an IP address nor a host name" in err
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     process = start("-c", str(tmp_path / "none.conf"))
     _, err = process.communicate(timeout=20)

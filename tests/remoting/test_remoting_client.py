@@ -126,13 +126,17 @@ def test_nobody_listening_fails_everything_that_waits() -> None:
     run(main())
 
 
-@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:70000"])
+@pytest.mark.parametrize(
+    "address",
+    ["", "host", "host:", ":1", "host:x", "host:70000", "n0..example.com:1", ".n0:1", "n0\0:1", "\udc80:1"],
+)
 def test_a_bad_address_is_said(address: str) -> None:
     async def main() -> None:
         async with pair() as p:
             error = await failure(p.client.invoke(address, ECHO))
             assert isinstance(error, ConnectFailed)
-            assert "host:port" in error.remark
+            assert "host:port" in error.remark or "nor a host name" in error.remark
+            assert repr(address.removesuffix(":1"))[1:-1] in error.remark
 
     run(main())
 

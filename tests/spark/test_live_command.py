@@ -50,7 +50,7 @@ def test_a_live_group_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (("--master", "local[2]", "/nowhere"), "--master goes with --engine spark"),
         (("/nowhere",), "no such directory"),
         (("nosuch://bucket/x",), "nosuch"),
-        (("--namesrv", "nonsense"), "'nonsense' is not host:port"),
+        (("--namesrv", "nonsense"), "'nonsense': expected host:port"),
         (("--namesrv", "127.0.0.1:1"), "no NameServer answers"),
     ],
 )

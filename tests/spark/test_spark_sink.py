@@ -40,7 +40,7 @@ def test_options_have_defaults_aliases_and_any_case() -> None:
     ("options", "text"),
     [
         ({}, "option servers is missing"),
-        ({"servers": "nowhere"}, "'nowhere' is not host:port"),
+        ({"servers": "nowhere"}, "'nowhere': expected host:port"),
         ({"servers": SERVERS, "tpoic": "T"}, "unknown option 'tpoic': did you mean 'topic'"),
         ({"servers": SERVERS, "dedupeId": "true"}, "did you mean 'dedupId'"),
         ({"servers": SERVERS, "path": "/store"}, "option path: only live brokers"),

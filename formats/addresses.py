@@ -1,0 +1,35 @@
+"""Addresses as text, "host:port": in settings, in configuration entries, in what a NameServer tells."""
+
+from __future__ import annotations
+
+MAX_ADDRESS = 256
+"""Bytes of an address: those of all members together fit into the header of one frame."""
+_IN_NO_NAME = frozenset(" /;,")
+"""Usual slips of the pen: a URL, or two addresses in one."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port" ("[v6]:port" as well); ValueError says what is wrong."""
+    host, _, port = address.rpartition(":")
+    number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else 0
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not 0 < number < 65536 or len(address.encode(errors="replace")) > MAX_ADDRESS:
+        raise ValueError(
+            f"{address[:MAX_ADDRESS]!r}: expected host:port, at most {MAX_ADDRESS} bytes, port 1 to 65535"
+        )
+    return check_host(host), number
+
+
+def check_host(host: str) -> str:
+    """The host, if it is an IP address or may be a name; ValueError says what is wrong.
+
+    The resolver would refuse others with a UnicodeError, which is no OSError: no ordinary failure to connect.
+    """
+    wrong = f"{host[:MAX_ADDRESS]!r} is neither an IP address nor a host name"
+    if not host.isprintable() or not _IN_NO_NAME.isdisjoint(host):
+        raise ValueError(f"{wrong}: it has a character that none has")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError(f"{wrong}: a part between its dots is empty, or longer than 63 characters") from None
+    return host
