@@ -231,10 +231,14 @@ class DLedgerClient:
         connection = await self._connect(address)
         self._next_id += 1
         number = self._next_id
+        try:
+            frame = encode_frame(CLIENT_REQUEST, {"id": number, **request}, len(payload))
+        except (ValueError, OverflowError) as error:  # text or a number that the protocol cannot carry
+            raise RequestFailed(f"this cannot be asked: {error}", Code.UNEXPECTED_ARGUMENT) from error
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         self._owners[number] = connection
-        connection.send([encode_frame(CLIENT_REQUEST, {"id": number, **request}, len(payload)), payload])
+        connection.send([frame, payload])
         try:
             return await answer
         finally:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from dledger.election.membership import Hello
-from dledger.wire import Frame, WireError, decode_frame, encode_frame, frame_size
+from dledger.wire import ERROR, Frame, WireError, decode_frame, encode_frame, frame_size
 from runtime.tls import certificate_names
 
 DEAD_LINK_MS = 3000
@@ -22,6 +22,8 @@ _TCP_NODELAY, _TCP_KEEPIDLE, _TCP_KEEPINTVL, _TCP_KEEPCNT, _TCP_USER_TIMEOUT = 1
 _SO_KEEPALIVE = 9
 READ_BUFFER = 256 * 1024
 """Bytes read at once; a larger frame makes the buffer grow to its size, up to the frame limit."""
+MAX_ERROR_TEXT = 512
+"""Characters of an error that are sent, and kept of one that came."""
 MAX_HELD = 16
 """Requests of one client connection that may wait for the disk or a quorum before no more is read of it."""
 
@@ -100,6 +102,10 @@ class PeerConnection(asyncio.BufferedProtocol):
     def send_frame(self, number: int, header: object) -> None:
         """Write a frame without payload."""
         self.send([encode_frame(number, header)])
+
+    def send_error(self, text: str) -> None:
+        """Tell the other side what is wrong; it may repeat what came from there, of any length."""
+        self.send_frame(ERROR, text[:MAX_ERROR_TEXT])
 
     @property
     def backlog(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dledger.election.configuration import MAX_ID, MAX_MEMBERS
 from dledger.errors import ChangeRefused
 from dledger.links import PeerConnection
 from dledger.messages import Code
@@ -62,16 +63,16 @@ class MemberRequests:
         if operation == "prefer":
             index = changes.prefer(_nodes(header.get("nodes")))
         elif operation == "transfer":
-            target = None if header.get("node") is None else _text(header, "node")
+            target = None if header.get("node") is None else _node(header)
             leader = await changes.transfer(target, HAND_OVER_S)
             self._answer(connection, number, Code.SUCCESS, leader=leader)
             return
         elif operation == "add":
-            index = changes.add(_text(header, "node"), _text(header, "address"), header.get("stays") is True)
+            index = changes.add(_node(header), _text(header, "address"), header.get("stays") is True)
         elif operation == "promote":
-            index = await changes.promote(_text(header, "node"))
+            index = await changes.promote(_node(header))
         else:
-            index = await self._remove(_text(header, "node"), header.get("force") is True)
+            index = await self._remove(_node(header), header.get("force") is True)
         if index <= self._node.commit_index:
             self._answer(connection, number, Code.SUCCESS, index=index, term=self._node.term)
         else:
@@ -104,9 +105,20 @@ def _text(header: dict[str, Any], name: str) -> str:
     return value
 
 
+def _node(header: dict[str, Any]) -> str:
+    node = _text(header, "node")
+    if len(node) > MAX_ID:
+        raise ChangeRefused(Code.UNEXPECTED_ARGUMENT, f"node: an id has at most {MAX_ID} characters")
+    return node
+
+
 def _nodes(value: object) -> tuple[str, ...] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or len(value) > 64 or not all(isinstance(node, str) for node in value):
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_MEMBERS
+        or not all(isinstance(node, str) and len(node) <= MAX_ID for node in value)
+    ):
         raise ChangeRefused(Code.UNEXPECTED_ARGUMENT, "nodes is no list of node ids")
     return tuple(value)

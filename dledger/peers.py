@@ -16,7 +16,7 @@ from dledger.election.membership import (
     decode_hello,
     encode_hello,
 )
-from dledger.links import PeerConnection
+from dledger.links import MAX_ERROR_TEXT, PeerConnection
 from dledger.messages import REPLIES, SINCE_2, Message
 from dledger.ports import PeerPort
 from dledger.refusals import Refusals
@@ -25,7 +25,6 @@ from formats.addresses import split_address
 from runtime import Env
 from runtime.tls import PeerTls, TlsError
 
-MAX_ERROR_TEXT = 512
 MAX_NONCE = 64
 
 
@@ -303,7 +302,7 @@ class Peers:
                     raise WireError(f"unknown message type {frame.number} in protocol {connection.version}")
                 self._check_message(connection, peer, message)
             except WireError as error:
-                connection.send_frame(ERROR, str(error))
+                connection.send_error(str(error))
                 raise
             self._guard(lambda: self._events.on_message(connection, peer, message))
         elif connection.dialled is not None and frame.number == HELLO:
@@ -381,7 +380,7 @@ class Peers:
 
     def _refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
         self._refusals.note(cause, _sender(connection), reason)
-        connection.send_frame(ERROR, reason)
+        connection.send_error(reason)
         connection.close(reason)
 
     def _guard(self, call: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from dledger.errors import EXIT_CONFIG, NodeFailed
-from dledger.links import PeerConnection
+from dledger.links import MAX_ERROR_TEXT, PeerConnection
 from dledger.refusals import Refusals
 from dledger.wire import ERROR, HELLO, Frame, WireError
 from runtime import Env
@@ -127,7 +127,7 @@ class PeerPort:
 
     def _on_frame(self, connection: PeerConnection, frame: Frame) -> None:
         if frame.number == ERROR:
-            connection.close(str(frame.header)[:512])
+            connection.close(str(frame.header)[:MAX_ERROR_TEXT])
             return
         if frame.number != HELLO or not isinstance(frame.header, dict):
             raise WireError("the first frame must be a hello")
@@ -152,5 +152,5 @@ class PeerPort:
     def _refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
         self._strangers.remove(connection)
         self.refusals.note(cause, connection.host, reason)
-        connection.send_frame(ERROR, reason)
+        connection.send_error(reason)
         connection.close(reason)

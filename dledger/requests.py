@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_BODY = 4 * 1024 * 1024
 """Bytes of one appended body."""
+MAX_TEXT = 1024
+"""Characters of the explanation in an answer."""
 _REFUSALS = {
     Code.DISK_FULL: "the leader's disk is full: nothing was stored",
     Code.LEADER_PENDING_FULL: "too much is uncommitted: try later",
@@ -208,4 +210,6 @@ class ClientRequests:
         self, connection: PeerConnection, number: int, code: Code, payload: bytes = b"", **fields: Any
     ) -> None:
         header = {"id": number, "code": int(code), **fields}
+        if "text" in header:
+            header["text"] = header["text"][:MAX_TEXT]  # it may repeat what a client sent, of any length
         connection.send([encode_frame(CLIENT_RESPONSE, header, len(payload)), payload])

@@ -44,6 +44,8 @@ PROTOCOL_WITH_PROOF = 2
 """Whose hellos carry a nonce: bytes of an earlier connection are refused. The lowest spoken by default."""
 
 PREFIX = struct.Struct(">IH")
+MAX_HEADER = 0xFFFF
+"""Bytes: its size is written in 16 bits."""
 HELLO = 0
 PROOF = 62
 """The nonce of the accepting side's hello, sent back: what follows is no replay."""
@@ -109,8 +111,13 @@ class Frame(NamedTuple):
 
 
 def encode_frame(number: int, header: object, payload_size: int = 0) -> bytes:
-    """Prefix and header; `payload_size` bytes must follow on the connection."""
+    """Prefix and header; `payload_size` bytes must follow on the connection. ValueError: it does not fit.
+
+    Whoever puts text of others into a header must bound it.
+    """
     packed: bytes = msgpack.packb([number, header], use_bin_type=True)
+    if len(packed) > MAX_HEADER:
+        raise ValueError(f"frame {number}: a header of {len(packed)} bytes, at most {MAX_HEADER}")
     return PREFIX.pack(2 + len(packed) + payload_size, len(packed)) + packed
 
 
@@ -166,7 +173,7 @@ def _payload(frame: Frame, values: list[Any], plain_fields: int) -> bytes:
     raw_size = values[plain_fields]
     # LZ4 makes at most 255 bytes of one: a small frame cannot ask for much memory.
     if not isinstance(raw_size, int) or not 0 <= raw_size <= min(_MAX_PAYLOAD, 255 * len(frame.payload)):
-        raise WireError(f"payload: impossible raw size {raw_size!r}")
+        raise WireError(f"payload: impossible raw size {str(raw_size)[:32]}")
     try:
         data: bytes = lz4.block.decompress(frame.payload, uncompressed_size=raw_size)
     except lz4.block.LZ4BlockError as error:

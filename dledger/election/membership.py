@@ -13,7 +13,7 @@ configuration maps node id to incarnation; only the named incarnation votes and 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -91,7 +91,7 @@ def decode_hello(value: object) -> Hello:
             segment_size=_number(value["segment_size"], "segment_size"),
             sync_flush=bool(value["sync_flush"]),
             lease_ms=_number(value.get("lease_ms", 0), "lease_ms"),
-            members=_texts(value.get("members", {}), "members"),
+            members=_texts(value.get("members", {}), "members", _name),
             meta=_texts(value.get("meta", {}), "meta"),
             config_index=_number(value.get("configuration", 0), "configuration") - 1,
         )
@@ -117,10 +117,10 @@ def _number(item: object, name: str) -> int:
     return item
 
 
-def _texts(items: object, name: str) -> dict[str, str]:
+def _texts(items: object, name: str, check: Callable[[object, str], str] = _text) -> dict[str, str]:
     if not isinstance(items, dict) or len(items) > _MAX_ITEMS:
         raise HelloRefused(f"hello: {name} is no map of at most {_MAX_ITEMS} texts")
-    return {_text(key, name): _text(item, name) for key, item in items.items()}
+    return {check(key, name): check(item, name) for key, item in items.items()}
 
 
 def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int:

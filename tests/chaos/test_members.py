@@ -10,10 +10,12 @@ from member_group import MemberGroup, Writer
 
 from chaos.sim import World
 from dledger.client import DLedgerClient, RequestFailed
+from dledger.election import configuration
 from dledger.election.configuration import MemberRole
 from dledger.host import Role
 from dledger.links import PeerConnection
 from dledger.messages import Code, Health, VoteRequest, VoteResponse, VoteResult
+from dledger.requests import MAX_TEXT
 
 FIVE = ("n0", "n1", "n2", "n3", "n4")
 
@@ -283,6 +285,61 @@ def test_what_cannot_be_done_is_refused_with_the_reason() -> None:
         refused(lambda client: client.remove_member(leader), "no majority: the group would stop")
         group.command(lambda client: client.remove_member(one))
         assert group.voters() == tuple(sorted((leader, other)))
+
+
+@pytest.mark.parametrize("typo", ["n3..example.com:20914", ".n3:20914", "x" * 64 + ":20914"])
+def test_a_member_with_an_address_that_is_none_ends_nobody(
+    typo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with World(7) as world:
+        group = MemberGroup(world)
+        group.await_leader()
+        world.run_for(0.5)
+        with pytest.raises(RequestFailed, match="nor a host name"):
+            group.command(lambda client: client.add_member("n3", typo))
+        with monkeypatch.context() as older:  # a program that did not look has written it into the log
+            older.setattr(configuration, "check_node", lambda node, address: None)
+            index = group.command(lambda client: client.add_member("n3", typo))
+        world.run_for(2.0)
+        assert group.alive() == list(group.founders)
+        for name in group.founders:
+            world.kill(name)
+            group.start(name)
+        group.await_leader()
+        assert group.append_some(3) > index
+        assert group.alive() == list(group.founders)
+        group.insist(lambda client: client.remove_member("n3"))
+        group.start("n3")
+        group.insist(lambda client: client.add_member("n3", group.address("n3")))
+        group.await_voters("n0", "n1", "n2", "n3")
+
+
+LONG = "x" * 65_490
+"""Fits into the header of a request, and not with a text around it into that of the answer."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda client: client.add_member(LONG, "n9:1"),
+        lambda client: client.add_member("n9", LONG),
+        lambda client: client.promote_member(LONG),
+        lambda client: client.remove_member(LONG),
+        lambda client: client.remove_member(LONG, force=True),
+        lambda client: client.transfer(LONG),
+        lambda client: client.prefer([LONG]),
+    ],
+)
+def test_a_request_of_any_length_ends_at_its_connection(command: object) -> None:
+    with World(8) as world:
+        group = MemberGroup(world)
+        leader = group.await_leader()
+        world.run_for(0.5)
+        with pytest.raises(RequestFailed) as refused:
+            group.command(command)  # type: ignore[arg-type]
+        assert refused.value.code in (Code.UNEXPECTED_ARGUMENT, Code.CONFIG_REFUSED)
+        assert len(str(refused.value)) <= MAX_TEXT
+        assert group.leader() == leader
 
 
 def test_one_change_at_a_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +12,7 @@ from dledger.config import ConfigError, NodeConfig, parse_peers
 from dledger.dialling import Dialler
 from dledger.election.configuration import MAX_MEMBERS
 from dledger.links import PeerConnection
+from dledger.messages import Code
 from runtime.env import production_env
 
 TYPOS = ["n3..example.com:20914", ".n3:1", "x" * 64 + ":1", "n3:99999", "n3", "n3\0:1", "http://n3:1"]
@@ -59,3 +61,19 @@ def test_a_client_tries_the_other_addresses() -> None:
 
     with pytest.raises(RequestFailed, match=r"n0\.\.example\.com.*nor a host name"):
         asyncio.run(ask())
+
+
+def test_a_client_says_what_cannot_be_asked(unused_tcp_ports: Callable[[int], list[int]]) -> None:
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        (port,) = unused_tcp_ports(1)
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", port)
+        async with server, DLedgerClient(production_env(), {"n0": f"127.0.0.1:{port}"}, 1.0) as client:
+            for request in (client.promote_member("x" * 70_000), client.promote_member("\udc80")):
+                with pytest.raises(RequestFailed, match=r"cannot be asked") as error:
+                    await request
+                assert error.value.code is Code.UNEXPECTED_ARGUMENT
+            with pytest.raises(RequestFailed, match=r"cannot be asked"):
+                await client.get(1 << 70)
+
+    asyncio.run(ask())

@@ -12,7 +12,7 @@ import pytest
 from dledger.config import NodeConfig
 from dledger.dialling import Dialler
 from dledger.election.membership import Hello, encode_hello
-from dledger.links import MAX_HELD, PeerConnection
+from dledger.links import MAX_ERROR_TEXT, MAX_HELD, PeerConnection
 from dledger.messages import (
     Append,
     Heartbeat,
@@ -408,6 +408,21 @@ def test_a_peer_speaks_for_itself_and_in_numbers_that_fit(message: Message, port
             assert await wire.refusal()
             await bench.until(lambda: bench.peers.refused() == {"message": 1})
             assert bench.events.messages == []
+
+    asyncio.run(scenario())
+
+
+def test_an_error_that_repeats_what_came_is_cut(ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            wire = await bench.join()
+            append_of_size = encode_frame(8, [3, "n1", 0, 0, 1, 1, 0, 0, "x" * 65_500])
+            wire.send(append_of_size)
+            assert len(await wire.refusal()) < MAX_ERROR_TEXT
+            await bench.until(lambda: bench.peers.refused() == {"message": 1})
+            assert bench.events.messages == []
+            text = await bench.refused(encode_frame(HELLO, encode_hello(HELLO_OF_N1) | {"group": "y" * 512}))
+            assert len(text) == MAX_ERROR_TEXT and text.startswith("this is group 'g', not 'yyy")
 
     asyncio.run(scenario())
 
