@@ -31,6 +31,8 @@ HEAD = struct.Struct(">II")
 HEAD_SIZE = 8
 MAX_HEADER_SIZE = 0xFFFFFF
 """Bytes of a header: its length field has 24 bits."""
+MAX_REMARK = 4096
+"""Characters of an answer's remark: it may repeat what the request said, which may be a whole frame long."""
 
 CLIENT_LANGUAGE = LanguageCode.PYTHON
 SERVER_LANGUAGE = LanguageCode.JAVA
@@ -62,15 +64,16 @@ def encode_response_json(
     remark: str | None = None,
     body_size: int = 0,
 ) -> bytes:
-    """A response frame without its body: lengths and JSON header. `body_size` bytes must follow."""
+    """A response frame without its body: lengths and JSON header. `body_size` bytes must follow. ValueError
+    when the header is too large to say so."""
     header = b'{"code":%d,"extFields":%b,"flag":1,"language":"JAVA","opaque":%d%b,"version":%d}' % (
         code,
         b"{}" if not ext else _encode_json(ext),
         opaque,
-        b"" if remark is None else b',"remark":' + _encode_json(remark),
+        b"" if remark is None else b',"remark":' + _encode_json(remark[:MAX_REMARK]),
         VERSION,
     )
-    size = len(header)
+    size = _checked_size(header)
     return HEAD.pack(4 + size + body_size, size) + header
 
 
@@ -82,8 +85,17 @@ def encode_response_binary(
     body_size: int = 0,
 ) -> bytes:
     """The same in the ROCKETMQ serialization."""
+    remark = remark and remark[:MAX_REMARK]
     header = encode_binary_header(code, SERVER_LANGUAGE, opaque, FLAG_RESPONSE, remark, ext or {})
-    return HEAD.pack(4 + len(header) + body_size, SerializeType.ROCKETMQ << 24 | len(header)) + header
+    size = _checked_size(header)
+    return HEAD.pack(4 + size + body_size, SerializeType.ROCKETMQ << 24 | size) + header
+
+
+def _checked_size(header: bytes) -> int:
+    """Its size: larger, it would be read as another serialization."""
+    if len(header) > MAX_HEADER_SIZE:
+        raise ValueError(f"a header of {len(header)} bytes: at most {MAX_HEADER_SIZE}")
+    return len(header)
 
 
 def encode_response(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+MAX_LINE = 16 * 1024
+"""Characters of one event: fields may carry what came from the network."""
+
 
 class Log(Protocol):
     """Where a program says what happened. `event` is a short constant text, fields carry the data."""
@@ -37,6 +40,8 @@ class StandardLog:
             text = event
             if fields:
                 text += " " + " ".join(f"{key}={value}" for key, value in fields.items())
+            if len(text) > MAX_LINE:
+                text = f"{text[:MAX_LINE]} ... ({len(text)} characters)"
             self._logger.log(level, "%s", text)
 
     def debug(self, event: str, **fields: object) -> None:

@@ -16,6 +16,8 @@ from remoting.codes import RequestCode
 from remoting.commands import Request, SerializeType
 from remoting.errors import BadHeader, FrameError
 from remoting.frames import (
+    MAX_HEADER_SIZE,
+    MAX_REMARK,
     FrameReader,
     decode_header,
     encode_binary_header,
@@ -171,6 +173,17 @@ def test_response_values_are_json_text_and_ext_fields_are_always_there() -> None
     assert header["language"] == "JAVA"
     assert header["version"] >= 401
     assert json.loads(encode_response_json(5, 1)[8:])["extFields"] == {}
+
+
+@pytest.mark.parametrize("serialize", [JSON, BINARY])
+def test_a_remark_that_repeats_a_whole_frame_is_cut(serialize: SerializeType) -> None:
+    request = Request(10, 1, serialize=serialize)
+    for char in ("x", "\x01", "\u4e2d"):
+        command = decode_one(encode_response(request, 1, {"a": "b"}, char * 6_000_000))
+        remark = command.remark or ""
+        assert (len(remark), remark[-1], command.ext()) == (MAX_REMARK, char, {"a": "b"})
+    with pytest.raises(ValueError, match="a header of"):
+        encode_response(request, 1, {"a": "x" * (MAX_HEADER_SIZE + 1)})
 
 
 def test_a_lone_surrogate_does_not_break_an_answer() -> None:
