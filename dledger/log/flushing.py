@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
@@ -18,6 +18,7 @@ from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
 from dledger.log.reading import store_time_of
 from dledger.log.tail import Batch
+from dledger.log.writes import NotingWorkers
 from formats.entry import CHANNEL_OFFSET, INDEX_UNIT, MAGIC, MIN_BLANK_SIZE
 from runtime import DiskUsage, Env, File, Lane
 
@@ -55,13 +56,15 @@ class FlushedLog(MendableLog):
         pool_segments: int,
         sync_flush: bool,
     ) -> None:
+        self._writes = NotingWorkers(env.workers)
+        env = replace(env, workers=self._writes)
         super().__init__(env, node_dir, segment_size, index_units_per_file)
         self._dir = node_dir
         self._sync_flush = sync_flush
         self.pool = SegmentPool(env, node_dir, segment_size, pool_segments)
         self._synced_index = -1
         self._last_sync = 0.0
-        self._failed = False
+        self._marked = False
         self._skew_told = False
         self.resets = 0
         """How often the log was replaced."""
@@ -222,12 +225,15 @@ class FlushedLog(MendableLog):
         if not self._index.lacks(first, count):
             return
         run = self._env.workers.run
+        if await run(Lane.FLUSH, self._reserve_units, first, count):
+            await run(Lane.FLUSH, self._index.sync_names)
+
+    def _reserve_units(self, first: int, count: int) -> bool:
+        """A job: NoRoom comes from it, as an OSError would count as a write that failed."""
         try:
-            new = await run(Lane.FLUSH, self._index.create, first, count)
+            return self._index.create(first, count)
         except OSError as error:
             raise _no_room(error, f"cannot make an index file in {self._dir}") from error
-        if new:
-            await run(Lane.FLUSH, self._index.sync_names)
 
     async def sync_index(self) -> None:
         """Make the index units written so far durable. OSError is final (S3): see `keep_index`."""
@@ -324,10 +330,20 @@ class FlushedLog(MendableLog):
 
     async def poison(self, error: OSError) -> NoReturn:
         """Leave a marker as well as the disk allows, then end the node: never retry an fsync (S3)."""
-        self._failed = True
-        reason = f"a write or fsync of the log failed: {error}"
-        await leave_marker(self._env, self._dir, reason)
-        raise NodeFailed(f"{reason}; the disk under {self._dir} needs attention", EXIT_STORE) from error
+        self._writes.note(error)
+        await self._leave_marker(error)
+        raise NodeFailed(
+            f"{_failed(error)}; the disk under {self._dir} needs attention", EXIT_STORE
+        ) from error
+
+    async def _leave_marker(self, error: OSError) -> None:
+        if not self._marked:
+            await leave_marker(self._env, self._dir, _failed(error))
+            self._marked = True  # only now: whoever poisons may be cancelled, and `close` does it then
+
+
+def _failed(error: OSError) -> str:
+    return f"a write or fsync of the log failed: {error}"
 
 
 def _no_room(error: OSError, text: str) -> Exception:

@@ -387,20 +387,26 @@ class LogStore(FlushedLog):
     async def close(self) -> bool:
         """Write what is left of the index, close files; whether everything written is fsynced.
 
-        TimeoutError when the disk does not answer.
+        TimeoutError when the disk does not answer. A failure that nobody waited for leaves its marker here.
         """
-        async with asyncio.timeout(CLOSE_LIMIT_S), self._io:
-            await self._env.workers.run(Lane.FLUSH, lambda: None)  # a cancelled flusher's job may still run
-            if not self._failed:  # else an fsync that "works" now would certify what is lost (S3)
-                await self._sync_written()
-                try:
-                    await self._write_units()
-                except NoRoom as error:
-                    self._say_short(str(error))
-                await self.sync_index()
+        try:
+            async with asyncio.timeout(CLOSE_LIMIT_S), self._io:
+                # A cancelled flusher's job may still run.
+                await self._env.workers.run(Lane.FLUSH, lambda: None)
+                if self._writes.failure is None:  # else an fsync that "works" would certify what is lost (S3)
+                    await self._sync_written()
+                    try:
+                        await self._write_units()
+                    except NoRoom as error:
+                        self._say_short(str(error))
+                    await self.sync_index()
+        finally:
+            if self._writes.failure is not None and not self._marked:
+                self._env.log.error("log not closed in order", error=repr(self._writes.failure))
+                await self._leave_marker(self._writes.failure)
         self._segments.close()
         self._index.close()
-        return not self._failed
+        return self._writes.failure is None
 
 
 def _write_same(file: File, at: int, size: int) -> None:

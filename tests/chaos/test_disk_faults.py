@@ -195,6 +195,31 @@ def test_a_kill_between_a_failed_fsync_and_its_marker_certifies_nothing(seed: in
         assert log.last_index >= last and not log.faulty, "what was acknowledged is gone"
 
 
+@pytest.mark.parametrize("directory", ["data", "index"])
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+def test_an_fsync_that_fails_while_the_node_is_told_to_end_leaves_a_marker(
+    sync: bool, directory: str
+) -> None:
+    """Its waiter is cancelled before it hears of it, and the fsync of the end would succeed (S3)."""
+    with World(9, settings=SETTINGS) as world:
+        group = DiskGroup(world, sync_flush=sync)
+        group.fill(50)
+        victim = group.followers()[0]
+        disk = group.disk(victim)
+        disk.fail("fsync", 1, f"/store/dledger-{victim}/{directory}")
+        group.append(group.await_leader(), [b"perhaps"] * 5)
+        world.run_until(lambda: "eio_fsync" in world.faults, 5)
+        process = world.nodes[victim].process
+        assert process is not None
+        process.cancel()
+        world.run_until(lambda: not group.alive(victim), 5)
+        assert victim not in group.failures, "it ended because it was told to"
+        assert f"/store/dledger-{victim}/poisoned" in disk.files("/store")
+        group.start(victim)
+        world.run_until(lambda: group.nodes[victim].elector.may_vote, 10)
+        group.settle()
+
+
 def test_a_vote_that_cannot_be_saved_ends_the_node_with_a_marker() -> None:
     with World(6, settings=SETTINGS) as world:
         group = DiskGroup(world)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -455,6 +456,86 @@ def test_closing_after_a_failed_fsync_certifies_nothing(tmp_path: Path) -> None:
     with pytest.raises(NodeFailed, match="fsync"):
         use(tmp_path, work, env=env, sync=False)
     assert read_all(tmp_path, discard=True) == [b"fine"]
+
+
+class FailsOnce(OsFiles):
+    """The next data fsync fails, as late as it is allowed to, and is the only one: Linux says it once."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.began = threading.Event()
+        self.may_fail = threading.Event()
+        self.fsyncs = 0
+
+    def open(self, path: str, create: bool = False) -> OsFile:
+        file = super().open(path, create)
+        if "/data/" in path:
+            real = file.fdatasync
+
+            def fdatasync() -> None:
+                self.fsyncs += 1
+                if self.armed:
+                    self.armed = False
+                    self.began.set()
+                    self.may_fail.wait(5)
+                    raise OSError(5, "Input/output error")
+                real()
+
+            file.fdatasync = fdatasync  # type: ignore[method-assign]
+        return file
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+def test_a_failed_fsync_whose_waiter_was_cancelled_is_final_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sync: bool
+) -> None:
+    """SIGTERM, or another failure of the same disk, cancels the flusher while its fsync is under way."""
+    disk = FailsOnce()
+
+    async def run() -> None:
+        log = new_store(tmp_path, replace(production_env(), files=disk), sync=sync)
+        await log.open(power_lost=False, discard_above_mark=False)
+        flusher = asyncio.create_task(log.run_flusher())
+        session = Session(log)
+        session.append([b"fine"])
+        await session.durable()
+        await asyncio.sleep(0.1)  # ASYNC_FLUSH: it is fsynced, too
+        disk.armed, disk.fsyncs = True, 0
+        session.append([b"lost"])
+        async with asyncio.timeout(5):
+            while not disk.began.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        flusher.cancel()
+        await asyncio.gather(flusher, return_exceptions=True)
+        disk.may_fail.set()
+        assert not await log.close(), "the run must not be noted as clean"
+
+    asyncio.run(run())
+    assert disk.fsyncs == 1, "another one would certify what is lost"
+    assert b"Input/output error" in (tmp_path / POISONED_FILE).read_bytes()
+    assert "nobody waits for" in caplog.text
+    assert read_all(tmp_path, discard=True) == [b"fine"]
+
+
+def test_an_fsync_that_fails_while_the_log_is_closed_leaves_a_marker(tmp_path: Path) -> None:
+    disk = FailsOnce()
+    disk.may_fail.set()
+
+    async def run() -> None:
+        log = new_store(tmp_path, replace(production_env(), files=disk), sync=False)
+        await log.open(power_lost=False, discard_above_mark=False)
+        session = Session(log)
+        session.append([b"fine"])
+        await log._flush_once()  # the first is fsynced at once, the second in a while
+        session.append([b"lost"])
+        await log._flush_once()
+        disk.armed = True
+        with pytest.raises(OSError, match="Input/output error"):
+            await log.close()
+
+    asyncio.run(run())
+    assert (tmp_path / POISONED_FILE).exists()
+    assert b"lost" not in read_all(tmp_path, discard=True)
 
 
 def test_ranges_are_bounded_and_stay_in_one_segment(tmp_path: Path) -> None:

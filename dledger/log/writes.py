@@ -1,0 +1,49 @@
+"""A door in front of the workers of one log: the worker itself notes that a write failed (safety.md S3).
+
+Whoever waited may be cancelled by then, and would not hear of it; the next fsync "works", as Linux reports an
+error once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from runtime import Lane, Workers
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class NotingWorkers:
+    """`Workers` that remember the first OSError of a job of the FLUSH lane: there the log changes its files.
+
+    A job that may fail (one that prepares) raises something else.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self.failure: OSError | None = None
+
+    def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """As `Workers.run`."""
+        if lane is not Lane.FLUSH:
+            return self._workers.run(lane, job, *args, **kwargs)
+        return self._workers.run(lane, self._noted, partial(job, *args, **kwargs))
+
+    def _noted(self, job: Callable[[], T]) -> T:
+        try:
+            return job()
+        except OSError as error:
+            self.note(error)
+            raise
+
+    def note(self, error: OSError) -> None:
+        """A write or fsync failed."""
+        self.failure = self.failure or error
+
+    def close(self) -> None:
+        """As `Workers.close`."""
+        self._workers.close()
