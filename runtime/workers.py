@@ -121,6 +121,9 @@ def _report(
 
 def _complete(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
+        if error is not None:  # its waiter was cancelled: nobody else would say so
+            context = {"message": "a job failed that nobody waits for", "exception": error, "future": future}
+            future.get_loop().call_exception_handler(context)
         return
     if error is not None:
         future.set_exception(error)
