@@ -28,6 +28,7 @@ class Segments:
         self._starts: list[int] = []
         self._files: dict[int, File] = {}
         self._viewed: list[File] = []
+        """Abandoned while somebody read them: see `close_viewed`."""
 
     def open(self) -> None:
         """Find all segments (blocking); SegmentError for a file of another size."""
@@ -180,8 +181,25 @@ class Segments:
         self._starts.remove(start)
         return path, free
 
+    async def close_viewed(self) -> None:
+        """Close what was abandoned and is not read any more. A worker does, as that frees its space."""
+        if self._viewed:
+            viewed, self._viewed = self._viewed, []
+            self._viewed += await self._env.workers.run(Lane.DISK, _close_unviewed, viewed)
+
     def close(self) -> None:
         """Close all files; those that a reader still views stay open until the process ends."""
         for start in sorted(self._files):
             if not self._close_one(start):
                 self._env.log.debug("segment still viewed at close", path=self.path(start))
+
+
+def _close_unviewed(files: list[File]) -> list[File]:
+    """Blocking; those that are still viewed."""
+    left = []
+    for file in files:
+        try:
+            file.close()
+        except BufferError:
+            left.append(file)
+    return left

@@ -172,6 +172,7 @@ class LogStore(FlushedLog):
             pos += size
 
     async def _retire(self, start: int) -> None:
+        await self._segments.close_viewed()
         path, free = self._segments.abandon(start)
         if free:
             await self.pool.give_back(path)
@@ -326,6 +327,10 @@ class LogStore(FlushedLog):
             except OSError as error:
                 raise NodeFailed(f"cannot free a segment in {self._dir}: {error}", EXIT_STORE) from error
 
+    async def close_viewed(self) -> None:
+        """Give back what a cut or an install took from under somebody who read it, and who is done."""
+        await self._segments.close_viewed()
+
     async def _free_segments(self) -> bool:
         for start in self._segments.starts:
             if start >= self._base.pos:
@@ -400,6 +405,7 @@ class LogStore(FlushedLog):
                     except NoRoom as error:
                         self._say_short(str(error))
                     await self.sync_index()
+                await self._segments.close_viewed()
         finally:
             if self._writes.failure is not None and not self._marked:
                 self._env.log.error("log not closed in order", error=repr(self._writes.failure))

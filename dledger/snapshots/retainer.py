@@ -92,6 +92,7 @@ class Retainer:
             self.used_ratio = usage.used_ratio
         except OSError as error:
             self._env.log.warning("cannot see how full the disk is", error=error)
+        await self._log.close_viewed()
         async with self._changing:
             if self._unfinished:
                 self._unfinished = not await self._log.drop_before(self._log.base)

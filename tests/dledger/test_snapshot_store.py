@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -461,6 +462,37 @@ def test_a_cut_leaves_what_is_being_read_without_its_name(tmp_path: Path) -> Non
         entry.release()
 
     use(tmp_path, work)
+
+
+def test_what_was_cut_while_it_was_read_is_closed_when_it_is_read_no_more(tmp_path: Path) -> None:
+    """Without its name nobody else can give its space back: a descriptor and a map keep a whole segment."""
+
+    def kept() -> int:
+        links = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        return sum(link.startswith(str(tmp_path)) and link.endswith("(deleted)") for link in links)
+
+    async def cut_under_a_reader(log: LogStore) -> memoryview:
+        await append(log, 60, term=log.last_term + 1)
+        entry = log._segments.view(segments(tmp_path)[-1] * SEGMENT, 100)
+        assert entry is not None
+        await log.truncate(5)
+        return entry
+
+    async def work(log: LogStore) -> None:
+        entry = await cut_under_a_reader(log)
+        await log.close_viewed()
+        assert kept() > 0 and len(bytes(entry)) == 100, "it is still being sent"
+        entry.release()
+        await log.close_viewed()  # as retention does at intervals
+        assert kept() == 0
+        (await cut_under_a_reader(log)).release()
+        assert kept() > 0
+        last = await cut_under_a_reader(log)
+        assert len(log._segments._viewed) == 1, "a cut closes what the one before left"
+        last.release()
+
+    use(tmp_path, work)
+    assert kept() == 0
 
 
 def test_a_log_cut_down_to_a_lost_snapshot_ends_the_node(tmp_path: Path) -> None:
