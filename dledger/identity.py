@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dledger.config import NodeConfig
 from dledger.config_search import read_config, search
 from dledger.election.configuration import Configuration, decode_configuration, encode_configuration
-from dledger.errors import DISK_IS_FULL, EXIT_CONFIG, EXIT_STORE, NodeFailed
+from dledger.errors import DISK_IS_FULL, EXIT_CONFIG, EXIT_STORE, PASSING, NodeFailed
 from dledger.log.hard_state import HardStateFile
 from dledger.log.mending import NoRoom
 from dledger.log.reading import Rotten
@@ -345,7 +345,7 @@ class StoreFiles:
         try:
             await publish(self._env.files, self._env.workers, Lane.DISK, f"{self._dir}/{name}", data)
         except OSError as error:
-            if error.errno in DISK_IS_FULL:
+            if error.errno in PASSING:
                 raise
             raise NodeFailed(f"cannot write {self._dir}/{name}: {error}", EXIT_STORE) from error
 

@@ -21,7 +21,7 @@ from dledger.conversation import Conversation
 from dledger.election import elector as election
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.membership import form_or_join
-from dledger.errors import DISK_IS_FULL, EXIT_BUG, EXIT_STORE, InvariantBroken, NodeFailed
+from dledger.errors import EXIT_BUG, EXIT_STORE, PASSING, InvariantBroken, NodeFailed
 from dledger.fitness import Fitness
 from dledger.host import Host, Role
 from dledger.identity import Opened, StoreFiles
@@ -502,9 +502,9 @@ class Node(Conversation):
                 if self.elector.may_vote:
                     await self._store.clear_poison()
             except OSError as error:
-                if error.errno not in DISK_IS_FULL:
+                if error.errno not in PASSING:
                     raise
-                self._say.warning("disk full: identity or members not saved, trying again", error=error)
+                self._say.warning("identity or members not saved, trying again", error=error)
                 await asyncio.sleep(self.config.disk_check_s)
                 self._identity_wake.set()
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
+from dledger.errors import EXIT_STORE, OUT_OF_MEANS, PASSING, NodeFailed
 from dledger.log.mending import MendableLog, NoRoom
 from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
@@ -226,7 +226,7 @@ class FlushedLog(MendableLog):
             return
         run = self._env.workers.run
         if await run(Lane.FLUSH, self._reserve_units, first, count):
-            await run(Lane.FLUSH, self._index.sync_names)
+            await run(Lane.FLUSH, self._sync_index_names)
 
     def _reserve_units(self, first: int, count: int) -> bool:
         """A job: NoRoom comes from it, as an OSError would count as a write that failed."""
@@ -234,6 +234,15 @@ class FlushedLog(MendableLog):
             return self._index.create(first, count)
         except OSError as error:
             raise _no_room(error, f"cannot make an index file in {self._dir}") from error
+
+    def _sync_index_names(self) -> None:
+        """A job. Without a descriptor for the directory no fsync was tried; one that failed is final."""
+        try:
+            self._index.sync_names()
+        except OSError as error:
+            if error.errno not in OUT_OF_MEANS:
+                raise
+            raise NoRoom(f"cannot make an index file in {self._dir}: {error}") from error
 
     async def sync_index(self) -> None:
         """Make the index units written so far durable. OSError is final (S3): see `keep_index`."""
@@ -260,11 +269,11 @@ class FlushedLog(MendableLog):
             if self.before_roll is not None:
                 await self.before_roll()
             warm = await self.pool.take(self._segments.path(start))
+            await self._segments.add(start)
         except OSError as error:
             raise _no_room(
                 error, f"cannot prepare a segment of {self._segments.size} bytes in {self._dir}"
             ) from error
-        await self._segments.add(start)
         self.short_of_space = self.short_of_space and warm
 
     # Room
@@ -347,5 +356,5 @@ def _failed(error: OSError) -> str:
 
 
 def _no_room(error: OSError, text: str) -> Exception:
-    """A full disk is waited for; any other error while a file is prepared is one of the disk."""
-    return NoRoom(f"{text}: {error}") if error.errno in DISK_IS_FULL else error
+    """A full disk, or too many open files, is waited for; any other error of preparing is one of the disk."""
+    return NoRoom(f"{text}: {error}") if error.errno in PASSING else error

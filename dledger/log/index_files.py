@@ -10,8 +10,7 @@ event loop reads only what is in memory (`unit_now`); what is not, a worker fetc
 
 from __future__ import annotations
 
-import errno
-
+from dledger.errors import OUT_OF_MEANS
 from dledger.log.reading import read_around_errors
 from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, IndexUnit
 from formats.store_files import INDEX_DIR, parse_segment_name, segment_name
@@ -41,6 +40,7 @@ class IndexFiles:
         self._open: dict[int, File] = {}
         self._reserved: dict[int, int] = {}
         self._dirty: dict[int, File] = {}
+        self._unsynced_names = False
         self._unreadable: set[int] = set()
         """Entries whose units a worker could not read, until they are written again or examined."""
 
@@ -94,7 +94,7 @@ class IndexFiles:
             # A handle of its own: whoever drops or removes files closes the shared one meanwhile.
             file = self._files.open_read(f"{self._dir}/{segment_name(start)}")
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            if error.errno in OUT_OF_MEANS:
                 raise
             return False
         try:
@@ -221,7 +221,10 @@ class IndexFiles:
         self._open.clear()
 
     def lacks(self, first: int, count: int) -> bool:
-        """Whether units `first..first + count - 1` need a file or blocks that are not there yet."""
+        """Whether units `first..first + count - 1` need a file or blocks that are not there yet, or there are
+        new names."""
+        if self._unsynced_names:
+            return True
         at = first * INDEX_UNIT_SIZE
         end = at + count * INDEX_UNIT_SIZE
         while at < end:
@@ -241,13 +244,12 @@ class IndexFiles:
         )
 
     def create(self, first: int, count: int) -> bool:
-        """Make missing files and reserve blocks; True when names are new: then `sync_names`, as another job.
+        """Make missing files and reserve blocks; True while names are new: then `sync_names`, as another job.
 
         OSError (ENOSPC) when there is no room; nothing is lost by trying again.
         """
         at = first * INDEX_UNIT_SIZE
         end = at + max(count, 1) * INDEX_UNIT_SIZE
-        new = False
         while at < end:
             start = at - at % self._size
             stop = min(end, start + self._size)
@@ -261,17 +263,18 @@ class IndexFiles:
                     raise
                 self._open[start] = file
                 self._reserved[start] = self._step
-                new = True
+                self._unsynced_names = True
             wanted = min(self._size, -(-(stop - start) // self._step) * self._step)
             if self._reserved[start] < wanted:
                 self._open[start].allocate(wanted)
                 self._reserved[start] = wanted
             at = stop
-        return new
+        return self._unsynced_names
 
     def sync_names(self) -> None:
         """Make names of new files durable."""
         self._files.sync_dir(self._dir)
+        self._unsynced_names = False
 
     def _used_end(self, file: File) -> int:
         """Bytes of a file up to its last one that is not zero, rounded up to a unit.

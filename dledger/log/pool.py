@@ -105,8 +105,8 @@ class SegmentPool:
         await self._or_remove(unfinished, self._fill(unfinished))
         ready = unfinished.removesuffix("filling") + "ready"
         await run(Lane.DISK, self._env.files.rename, unfinished, ready)
+        self._ready.append(ready)  # also if its directory cannot be opened now: a roll syncs it again
         await run(Lane.DISK, self._env.files.sync_dir, self._dir)
-        self._ready.append(ready)
         return True
 
     async def _fill(self, unfinished: str) -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
+from dledger.errors import EXIT_STORE, PASSING, NodeFailed
 from dledger.host import Host
 from dledger.log.reading import Rotten, store_time_of
 from dledger.log.store import LogStore
@@ -103,7 +103,7 @@ class BoundarySnapshots:
             self._env.log.warning("no snapshot: the log changed", index=taken.index, why=error)
             return
         except OSError as error:
-            if error.errno not in DISK_IS_FULL:
+            if error.errno not in PASSING:
                 raise NodeFailed(f"cannot write a snapshot: {error}", EXIT_STORE) from error
             # Derived data: the log goes on, and retention waits for a later boundary.
             self.skipped += 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import re
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from dledger.errors import NodeFailed
 from dledger.log.appender import Appender
 from dledger.log.incoming import check_run
+from dledger.log.pool import SegmentPool
 from dledger.log.segments import MAX_OPEN
 from dledger.log.store import LogStore
 from formats.entry import HEADER_SIZE, Kind, unpack_header
@@ -536,6 +539,82 @@ def test_an_fsync_that_fails_while_the_log_is_closed_leaves_a_marker(tmp_path: P
     asyncio.run(run())
     assert (tmp_path / POISONED_FILE).exists()
     assert b"lost" not in read_all(tmp_path, discard=True)
+
+
+class FewDescriptors(OsFiles):
+    """What matches `pattern` cannot be opened; a directory ends with a slash."""
+
+    pattern = ""
+    refused = 0
+
+    def open(self, path: str, create: bool = False) -> OsFile:
+        self._check(path)
+        return super().open(path, create)
+
+    def sync_dir(self, path: str) -> None:
+        self._check(path + "/")
+        super().sync_dir(path)
+
+    def _check(self, path: str) -> None:
+        if self.pattern and re.search(self.pattern, path):
+            self.refused += 1
+            raise OSError(errno.EMFILE, "Too many open files", path)
+
+    async def refuse(self, pattern: str, work: Callable[[], object]) -> None:
+        """Until it was met, and a moment longer."""
+        self.pattern = pattern
+        work()
+        async with asyncio.timeout(5):
+            while not self.refused:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        self.pattern = ""
+
+
+@pytest.mark.parametrize("pattern", ["/pool/.", "/pool/$", "/index/.", "/index/$", "/data/.", "/data/$"])
+def test_too_many_open_files_at_a_roll_are_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, pattern: str
+) -> None:
+    """They say nothing of the disk."""
+    files = FewDescriptors()
+    bodies = [b"x" * 1000] * 20 + [b"y" * 100] * 500 + [b"z" * 1000] * 20  # two segments and index files
+
+    async def work(session: Session) -> None:
+        session.append(bodies[:20])
+        await session.durable()
+        await asyncio.sleep(0.01)
+
+        def append() -> None:
+            session.append(bodies[20:])
+
+        await files.refuse(pattern, append)
+        await session.durable()
+
+    use(tmp_path, work, env=replace(production_env(), files=files))
+    assert "Too many open files" in caplog.text
+    assert not (tmp_path / POISONED_FILE).exists()
+    assert read_all(tmp_path) == bodies
+
+
+@pytest.mark.parametrize("pattern", ["/pool/.", "/pool/$", "/index/.", "/index/$"])
+def test_too_many_open_files_while_files_are_prepared_ahead_are_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, pattern: str
+) -> None:
+    files = FewDescriptors()
+
+    async def work(session: Session) -> None:
+        log = session.log
+        log.pool = SegmentPool(log._env, str(tmp_path), SEGMENT, 1)
+        pools: list[asyncio.Task[None]] = []
+        await files.refuse(pattern, lambda: pools.append(asyncio.create_task(log.run_pool())))
+        session.append([b"goes on"])
+        await session.durable()
+        assert not pools[0].done()
+        pools[0].cancel()
+
+    use(tmp_path, work, env=replace(production_env(), files=files))
+    assert "Too many open files" in caplog.text
+    assert not (tmp_path / POISONED_FILE).exists()
 
 
 def test_ranges_are_bounded_and_stay_in_one_segment(tmp_path: Path) -> None:
