@@ -45,6 +45,11 @@ class CountingLog:
         self.last_term = 1
         self.durable_index = -1
 
+    @property
+    def durable_mark(self) -> int:
+        """Of what is durable, whatever became of it: nothing does."""
+        return self.durable_index
+
     def term_of(self, index: int) -> int | None:
         """Term of an entry, -1 before the first."""
         return (1 if index >= 0 else -1) if index <= self.last_index else None

@@ -71,13 +71,14 @@ class NodeConfig:
     push_bytes: int = 1024 * 1024
     """Aim of one push frame; a client batch larger than this still goes whole."""
     inflight_bytes: int = 16 * 1024 * 1024
-    """Unacknowledged bytes per peer before the leader waits."""
+    """Bytes per peer, on the way or waiting for its disk, before the leader waits. Below twice the bytes of
+    one write (8 MiB) a peer's disk idles."""
     inflight_frames: int = 1000
     """Unacknowledged frames per peer (maxPendingSize); beyond it frames get larger instead of more."""
     pending_bytes: int = 64 * 1024 * 1024
-    """Appended but uncommitted bytes before LEADER_PENDING_FULL."""
+    """Appended bytes that are not committed, or not on the leader's disk, before LEADER_PENDING_FULL."""
     pending_entries: int = 200_000
-    """Appended but uncommitted entries before LEADER_PENDING_FULL."""
+    """Entries, counted alike."""
     throttle_lag_bytes: int = 300 * 1024 * 1024
     """A peer that lags by more (peerPushThrottlePoint) is sent at most `throttle_bytes_per_s` from the disk,
     so that refilling it does not take the disk and the link from the clients, unless a quorum needs it."""
@@ -108,7 +109,8 @@ class NodeConfig:
 
     # Disk. A stall limit near the latency of a busy disk would make leadership wander.
     disk_stall_s: float = 2.0
-    """A write or fsync in flight for longer is a stall: a leader hands over or steps down."""
+    """A write or fsync in flight for longer is a stall: a leader hands over or steps down. A leader whose
+    disk is far behind the commit for longer (`fitness.SLOW_LAG`) is slow: it hands over."""
     disk_full_ratio: float = 0.90
     """Share of the file system in use from which on appends are refused with DISK_FULL."""
     disk_check_s: float = 1.0

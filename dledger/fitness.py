@@ -1,13 +1,17 @@
-"""Whether this node is fit to lead: rot, a full disk, a disk that does not answer (feature R11).
+"""Whether this node is fit to lead: rot, a full disk, a disk that does not answer or is slow (feature R11).
 
 A sick node, or one that may not know the members (S19), votes, but does not stand. A sick leader hands over
 to a voter that is healthy and up to date, if there is one; it does not try again at once, so that leadership
 does not bounce. A leader that can acknowledge nothing steps down when that does not work: its disk has
 stalled, or an entry that is not committed is rotten here and nobody can repair it, so that nothing behind it
 can be sent. If all are full somebody must lead all the same, so that what is stored can be read: a node that
-has seen no leader for long stands although it is full.
+has seen no leader for long stands although it is full, or slow.
 
-Everything gets better by itself: when entries are repaired, when room returns, when the disk answers.
+A disk is slow that is far behind the commit for long: the others' disks commit without it. Where all are
+equally slow none is, as commits wait for them.
+
+Everything gets better by itself: when entries are repaired, when room returns, when the disk answers. That a
+slow disk is quick again shows only under load, so the node is believed to be slow for a while longer.
 """
 
 from __future__ import annotations
@@ -28,6 +32,14 @@ from runtime import Env
 
 HYSTERESIS = 0.02
 """A disk is no longer full when it is this far (a ratio) below the limit."""
+SLOW_LAG = 0.5
+SLOW_WRITTEN = 4
+"""A leader's disk is slow that is behind the commit by more than the first of what may be pending (32 MiB, or
+100,000 entries) for longer than `disk_stall_s`, and until it wrote the second times what may be pending (256
+MiB). Equally slow disks fall as far behind each other in turn, but catch up before they have written 2.2
+times as much; one that is twice as slow as the others did not before 18 times (measured, simulated)."""
+SLOW_REST_S = 300.0
+"""How long a slow disk must keep up until it is taken for a quick one: leadership comes back no sooner."""
 BACK_OFF_S = 5.0
 """After a hand-over that did not work."""
 
@@ -76,6 +88,9 @@ class Fitness:
         self._above_limit = False
         self._faulty_since = 0.0
         self._leaderless_since = 0.0
+        self._kept_up_at = (0.0, 0)
+        self._slow_until = 0.0
+        self._due = -1
         self._retry_at = 0.0
         self._measured_at = -1e9
 
@@ -123,6 +138,8 @@ class Fitness:
             flags |= Health.DISK_FULL
         if self._watch.waiting_s(now) > self._config.disk_stall_s:
             flags |= Health.STALLED
+        if self._is_slow(now):
+            flags |= Health.SLOW
         if flags & Health.FAULTY and not self.flags & Health.FAULTY:
             self._faulty_since = now
         if flags != self.flags:
@@ -132,8 +149,25 @@ class Fitness:
             self._leaderless_since = now
         patient = now - self._leaderless_since > 2 * self._config.election_timeout_max_s
         elector.health = int(flags)
-        elector.may_stand = (not flags or (flags == Health.DISK_FULL and patient)) and not self._not_yet(now)
+        bearable = not flags & ~(Health.DISK_FULL | Health.SLOW)
+        elector.may_stand = (not flags or (bearable and patient)) and not self._not_yet(now)
         self._leadership.disk_full(self._above_limit)
+
+    def _is_slow(self, now: float) -> bool:
+        """Whether this disk was found slow, and has not kept up for long enough since."""
+        pos = self._log.durable_pos
+        if self._events.elector.role is Role.LEADER and self._leadership.disk_lag > SLOW_LAG:
+            since, from_pos = self._kept_up_at
+            written = pos - from_pos > SLOW_WRITTEN * self._config.pending_bytes
+            if written and now - since > self._config.disk_stall_s:
+                self._slow_until = now + SLOW_REST_S
+        else:
+            self._kept_up_at = (now, pos)
+            if now < self._slow_until and self._log.durable_mark < self._due:
+                self._slow_until = now + SLOW_REST_S  # it lacks what was committed at the last look
+        follower = self._replicator.follower
+        self._due = -1 if follower is None else follower.leader_commit
+        return now < self._slow_until
 
     async def _relieve(self) -> None:
         """A sick leader gives leadership to a healthy voter."""
@@ -192,6 +226,8 @@ class Fitness:
             yield f"the disk is full ({self.used_ratio:.0%} used): appends are refused"
         if self.flags & Health.STALLED:
             yield f"the disk has not answered for more than {self._config.disk_stall_s} s"
+        if self.flags & Health.SLOW:
+            yield "the disk did not keep up with those of the others"
 
 
 def _text(flags: Health) -> str:

@@ -91,6 +91,11 @@ class Leadership:
         self._handing_over = False
         self._progress = asyncio.Event()
 
+    @property
+    def disk_lag(self) -> float:
+        """See `Appender.disk_lag`; 0.0 for who does not lead."""
+        return 0.0 if self._leading is None else self._leading.disk_lag
+
     # Start, serve, stop
 
     @property

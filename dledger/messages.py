@@ -93,6 +93,8 @@ class Health(IntFlag):
     """Entries of its log are rotten and not yet repaired."""
     STALLED = 4
     """Its disk did not answer for longer than the limit."""
+    SLOW = 8
+    """It led, and its disk could not keep up with those of the others."""
 
 
 class Holding(IntEnum):
@@ -183,9 +185,10 @@ class Commit:
 class PushResponse:
     """State of the follower's log as verified against this leader.
 
-    `stored` and `durable`: last index that agrees with the leader and is written / fsynced (two
-    watermarks, S16). `end`: the last index the follower has at all. On INCONSISTENT_STATE, `hint_index`
-    and `hint_term` name the last entry that may still agree.
+    Two watermarks (S16) of what agrees with the leader: `durable` is the last index that may count for
+    commit; `stored` the last that has left the follower's memory for its disk, which is more than `durable`
+    where something is rotten, or the store is being refilled. `end`: the last index the follower has at all.
+    On INCONSISTENT_STATE, `hint_index` and `hint_term` name the last entry that may still agree.
     """
 
     term: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from dledger.cold_pushes import ColdPushes, Throttle
@@ -239,12 +240,19 @@ class Replicator:
                 if isinstance(push, Append):
                     self._store(peer, push, commit_index)
             elif isinstance(effect, follower_core.Respond):
-                self._peers.send(peer, effect.response)
+                self._peers.send(peer, self._explained(push, effect.response))
             elif isinstance(effect, follower_core.CommitTo):
                 self._events.commit_to(effect.index)
             else:
                 self._cuts.append((peer, push, effect.index, self._log.resets, self._events.hold()))
                 self._cut_wake.set()
+
+    def _explained(self, push: Push, response: PushResponse) -> PushResponse:
+        """An agreement that waits for the disk says so if that has no room: it may be long."""
+        agreed = isinstance(push, Compare) and response.code is Code.SUCCESS and push.index > response.stored
+        if agreed and not self._log.can_store(self._log.end_pos):
+            return replace(response, code=Code.DISK_FULL)
+        return response
 
     def _store(self, peer: str, push: Append, commit_index: int) -> None:
         """Check a frame, then append what is new of it."""
@@ -273,10 +281,7 @@ class Replicator:
             )
             return
         if not log.can_store(run.pos):
-            durable = min(follower.matched, log.durable_index)
-            self._peers.send(
-                peer, PushResponse(push.term, Code.DISK_FULL, follower.matched, durable, log.last_index)
-            )
+            self._peers.send(peer, follower.disk_full().response)
             return
         if continues:
             self._append_run(run, push.first)

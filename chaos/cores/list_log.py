@@ -37,6 +37,11 @@ class ListLog:
         return self.first_index + len(self._entries) - 1
 
     @property
+    def durable_mark(self) -> int:
+        """See `LogView`: nothing rots here."""
+        return self.durable_index
+
+    @property
     def last_term(self) -> int:
         """Of the last entry, -1 for none."""
         return self._entries[-1].term if self._entries else -1

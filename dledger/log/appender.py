@@ -74,19 +74,32 @@ class Appender:
 
     @property
     def refusal(self) -> Code | None:
-        """Why an entry must be refused before it is sealed (S12): DISK_FULL or LEADER_PENDING_FULL."""
+        """Why an entry must be refused before it is sealed (S12): DISK_FULL or LEADER_PENDING_FULL.
+
+        Pending is what is not committed *or* not on this disk: followers commit without it, and what waits
+        for it is in memory here, and cannot be read by anybody.
+        """
+        log = self._log
         if self.disk_full or (
-            self._log.short_of_space
-            and not self._log.can_seal(self._next_pos, self._next_index, self._max_entry)
+            log.short_of_space and not log.can_seal(self._next_pos, self._next_index, self._max_entry)
         ):
             return Code.DISK_FULL
         if (
-            self._next_pos - self._committed_pos < self._pending_bytes
-            and self._next_index - self._committed_index <= self._pending_entries
+            self._next_pos - min(self._committed_pos, log.durable_pos) < self._pending_bytes
+            and self._next_index - min(self._committed_index, log.durable_mark) <= self._pending_entries
             and not self.paused
         ):
             return None
         return Code.LEADER_PENDING_FULL
+
+    @property
+    def disk_lag(self) -> float:
+        """How far this disk is behind the commit; 1.0: by all that may be pending."""
+        log = self._log
+        return max(
+            (self._committed_pos - log.durable_pos) / self._pending_bytes,
+            (self._committed_index - log.durable_mark) / self._pending_entries,
+        )
 
     @property
     def next_index(self) -> int:

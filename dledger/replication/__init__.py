@@ -21,7 +21,11 @@ class LogView(Protocol):
 
     @property
     def durable_index(self) -> int:
-        """Last entry that is fsynced (in ASYNC_FLUSH: written)."""
+        """Last entry that is fsynced (in ASYNC_FLUSH: written), with nothing rotten before it."""
+
+    @property
+    def durable_mark(self) -> int:
+        """Last entry that was made durable, rotten by now or not: what lies behind it is in memory alone."""
 
     def term_of(self, index: int) -> int | None:
         """Term of an entry; -1 for index -1; None when the log does not hold it."""

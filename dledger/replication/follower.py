@@ -2,6 +2,11 @@
 
 `matched` is the last index known to agree with the leader of this term. It starts at -1 with every new
 leader: whatever lies above it in the log was never compared, and is not acknowledged (S16).
+
+Nothing is acknowledged as stored before it is on the disk either: the leader's window counts what is on the
+way *and* what waits here in memory, so that a slow disk bounds both, over changes of leader and connection.
+An agreement about an entry that is still in memory is therefore heard of when it is written. `stored` is not
+`durable`: what is rotten, or counts for nothing yet (S9), takes no memory, and must not close the window.
 """
 
 from __future__ import annotations
@@ -79,6 +84,10 @@ class FollowerReplication:
         """This leader's snapshot, true at `index`, is where the log begins now."""
         self.matched = max(self.matched, index)
 
+    def disk_full(self) -> Respond:
+        """An Append was refused: there is no room for it."""
+        return self._respond(self._state(Code.DISK_FULL))
+
     def durable_moved(self) -> list[Effect]:
         """The durable index moved: acknowledge."""
         response = self._state(Code.SUCCESS)
@@ -90,9 +99,8 @@ class FollowerReplication:
         durable = min(self.matched, self._log.durable_index)
         if not self.trusted and durable < self.leader_commit:
             durable = -1
-        return PushResponse(
-            self.term, code, self.matched, durable, self._log.last_index, hint_index, hint_term
-        )
+        stored = min(self.matched, self._log.durable_mark)
+        return PushResponse(self.term, code, stored, durable, self._log.last_index, hint_index, hint_term)
 
     def _respond(self, response: PushResponse) -> Respond:
         self._reported = (response.stored, response.durable)

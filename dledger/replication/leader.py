@@ -12,8 +12,8 @@ at the snapshot's own entry, where both agree by construction. The same snapshot
 over one connection: install and COMPARE cannot send a peer back and forth (dledger #319).
 
 An entry is committed when a quorum of voters has it durable (fsynced; under ASYNC_FLUSH written) *and* it was
-appended in this term (5.4.2; dledger and LogCabin had this wrong). `stored`, what a peer has in memory, only
-moves the window.
+appended in this term (5.4.2; dledger and LogCabin had this wrong). `stored`, what left a peer's memory for
+its disk, only moves the window: that bounds what is on the way to it and what waits for its disk, together.
 """
 
 from __future__ import annotations
@@ -322,8 +322,9 @@ class LeaderReplication:
                 needed = min(needed, progress.offer.index + 1)
             elif progress.state in (PushState.TRUNCATE, PushState.APPEND, PushState.PAUSED):
                 needed = min(needed, max(progress.compare_index, progress.stored) + 1)
-            elif progress.state is PushState.COMPARE and progress.installed >= 0:
-                needed = min(needed, progress.installed + 1)
+            elif progress.state is PushState.COMPARE and max(progress.installed, progress.stored) >= 0:
+                # It may be so for long: the agreement is heard of when the peer's disk has it.
+                needed = min(needed, max(progress.installed, progress.stored) + 1)
         return needed
 
     @property
@@ -365,7 +366,7 @@ class LeaderReplication:
 
     def _agreed(self, peer: str, progress: Progress, message: PushResponse, effects: list[Effect]) -> None:
         if message.stored < progress.compare_index:
-            return  # a late answer to something else
+            return  # a late answer to something else, or its disk has not written that far
         if message.end > progress.compare_index:
             # The peer holds more: what follows conflicts, or it is ours already (then nothing is cut).
             term = self._log.term_of(progress.compare_index + 1)

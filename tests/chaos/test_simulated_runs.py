@@ -178,7 +178,7 @@ def _without_crashes(plan: Plan) -> tuple[Fault, ...]:
 def test_a_broken_commit_rule_is_found_and_shrunk(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(LeaderReplication, "watermark", lambda self, peer: self.progress[peer].stored)
+    monkeypatch.setattr(LeaderReplication, "watermark", lambda self, peer: self.progress[peer].next - 1)
     assert command("--seeds", "1", "--json", "--replays", str(tmp_path)) == 1
     report = json.loads(capsys.readouterr().out.split("\n")[-2])
     (violation,) = report["violations"]

@@ -36,6 +36,10 @@ class BasedLog:
     def durable_index(self) -> int:
         return self.last_index
 
+    @property
+    def durable_mark(self) -> int:
+        return self.last_index
+
     def term_of(self, index: int) -> int | None:
         if index == self.first_index - 1:
             return self.before

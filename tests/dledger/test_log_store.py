@@ -21,6 +21,7 @@ from dledger.log.incoming import check_run
 from dledger.log.pool import SegmentPool
 from dledger.log.segments import MAX_OPEN
 from dledger.log.store import LogStore
+from dledger.messages import Code
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 from formats.store_files import POISONED_FILE
 from runtime.env import Env, production_env
@@ -288,6 +289,29 @@ def test_a_client_batch_rolls_as_a_whole(tmp_path: Path) -> None:
         await session.durable()
         assert session.log.locate(1)[0] == SEGMENT
         assert session.log.range_end(1, 1000)[0] == 2, "frames never split a client batch"
+
+    use(tmp_path, work)
+
+
+@pytest.mark.parametrize(("limit", "entries"), [(2000, 1000), (1 << 30, 4)])
+def test_what_the_leaders_own_disk_lacks_is_pending_though_it_is_committed(
+    tmp_path: Path, limit: int, entries: int
+) -> None:
+    async def work(session: Session) -> None:
+        log = session.log
+        appender = Appender(log, 1, pending_bytes=limit, pending_entries=entries, schedule_pump=lambda: None)
+        for index in range(4):
+            assert appender.room and appender.disk_lag == 0
+            appender.reserve(HEADER_SIZE + 500)
+            assert appender.add((bytes(500),), 500) == index
+        assert appender.refusal is Code.LEADER_PENDING_FULL, "not committed"
+        (sealed,) = appender.take()
+        appender.committed(3, sealed.end_pos)
+        assert appender.refusal is Code.LEADER_PENDING_FULL, "committed, and not on this disk"
+        assert appender.disk_lag == max(sealed.end_pos / limit, 4 / entries)
+        log.append(sealed)
+        await session.durable()
+        assert appender.room and appender.disk_lag == 0
 
     use(tmp_path, work)
 

@@ -24,6 +24,8 @@ class ListLog:
     def __init__(self, terms: list[int]) -> None:
         self.entries = list(terms)
         self.durable = len(terms) - 1
+        self.rotten = 1 << 62
+        """Index of the first rotten entry."""
 
     first_index = 0
 
@@ -33,6 +35,10 @@ class ListLog:
 
     @property
     def durable_index(self) -> int:
+        return min(self.durable, self.rotten - 1)
+
+    @property
+    def durable_mark(self) -> int:
         return self.durable
 
     def term_of(self, index: int) -> int | None:
@@ -247,6 +253,66 @@ def test_a_follower_acknowledges_only_what_agreed_with_this_leader() -> None:
     assert isinstance(response, fcore.Respond)
     assert (response.response.stored, response.response.durable) == (1, 1)
     assert commit == fcore.CommitTo(1)
+
+
+def watermarks(effects: list[fcore.Effect]) -> list[tuple[int, int]]:
+    return [(e.response.stored, e.response.durable) for e in effects if isinstance(e, fcore.Respond)]
+
+
+def test_a_follower_says_stored_of_what_is_on_its_disk_and_no_more_in_memory() -> None:
+    log = ListLog([1, 1])
+    follower = FollowerReplication(1, "n0", log)
+    assert watermarks(follower.receive(Compare(1, "n0", 1, 1, -1), -1)) == [(1, 1)]
+    log.entries += [1, 1, 1]
+    follower.receive(Append(1, "n0", 1, 1, 2, 4, 0, -1, b""), -1)
+    follower.stored(4)
+    assert watermarks(follower.durable_moved()) == []
+    log.durable = 3
+    assert watermarks(follower.durable_moved()) == [(3, 3)]
+    assert watermarks([follower.disk_full()]) == [(3, 3)]
+    # What agrees and is in memory is told of when it is written: a new connection opens no second window.
+    assert watermarks(follower.receive(Compare(1, "n0", 4, 1, -1), -1)) == [(3, 3)]
+    log.durable = 4
+    assert watermarks(follower.durable_moved()) == [(4, 4)]
+
+
+def test_rot_and_lost_trust_hold_back_what_counts_and_not_what_is_sent() -> None:
+    """Else a store that is refilled, or waits for a repair, would get one window and never more."""
+    log = ListLog([1] * 4)
+    log.rotten = 1
+    follower = FollowerReplication(1, "n0", log)
+    assert watermarks(follower.receive(Compare(1, "n0", 3, 1, -1), -1)) == [(3, 0)]
+    log = ListLog([1] * 4)
+    follower = FollowerReplication(1, "n0", log)
+    follower.trusted = False
+    assert watermarks(follower.receive(Compare(1, "n0", 3, 1, 9), -1)) == [(3, -1)]
+    assert watermarks([follower.disk_full()]) == [(3, -1)]
+
+
+def test_nothing_is_sent_to_a_peer_before_its_disk_has_what_was_agreed_upon() -> None:
+    leader = leader_of(ListLog([1] * 100), 1)
+    (compare,) = leader.peer_up("n1", True)
+    assert compare == lcore.SendCompare("n1", 99, 1)
+    (compare,) = leader.response("n1", PushResponse(1, Code.INCONSISTENT_STATE, -1, -1, 50, 50, 1))
+    assert compare == lcore.SendCompare("n1", 50, 1)
+    for written in (-1, 20, 49):
+        assert leader.response("n1", PushResponse(1, Code.SUCCESS, written, written, 50)) == []
+        assert leader.progress["n1"].state is PushState.COMPARE
+        assert leader.needed_from() == (written + 1 if written >= 0 else 100)
+    sent = leader.response("n1", PushResponse(1, Code.SUCCESS, 50, 50, 50))
+    assert [push.first for push in sent if isinstance(push, lcore.SendAppend)] == [51, 54, 57, 60]
+
+
+def test_the_window_opens_by_what_the_peer_has_written() -> None:
+    log = ListLog([1] * 100)
+    leader = leader_of(log, 1, window=900)
+    leader.peer_up("n1", True)
+    leader.response("n1", PushResponse(1, Code.INCONSISTENT_STATE, -1, -1, -1, -1, -1))
+    leader.response("n1", PushResponse(1, Code.SUCCESS, -1, -1, -1))
+    assert leader.progress["n1"].next == 9
+    for written, sent in ((2, [9]), (2, []), (4, []), (8, [12, 15])):
+        effects = leader.response("n1", PushResponse(1, Code.SUCCESS, written, -1, 8))
+        assert [push.first for push in effects if isinstance(push, lcore.SendAppend)] == sent
 
 
 def test_cutting_what_is_committed_is_a_bug() -> None:

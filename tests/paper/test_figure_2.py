@@ -56,7 +56,7 @@ def test_state_log_entries_are_on_disk_before_they_are_acknowledged_as_durable()
     follower.stored(1)
     (early,) = follower.durable_moved()
     assert isinstance(early, fcore.Respond)
-    assert (early.response.stored, early.response.durable) == (1, 0)
+    assert (early.response.stored, early.response.durable) == (0, 0)
     log.durable_index = 1
     (late,) = follower.durable_moved()
     assert isinstance(late, fcore.Respond) and late.response.durable == 1
