@@ -327,6 +327,7 @@ class Node(Conversation):
 
     def _save(self, state: HardState, then: list[election.Effect]) -> None:
         release = self.hold()
+        began = self._loop.time()
         saving = self._env.workers.run(Lane.FLUSH, self._hard_state.save, state)
 
         def saved(future: asyncio.Future[None]) -> None:
@@ -337,6 +338,7 @@ class Node(Conversation):
                 self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE, poisons=True))
                 return
             try:
+                self.elector.saved(self._loop.time() - began)
                 self.perform(then)
                 release()
                 self._schedule_tick()

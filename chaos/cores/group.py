@@ -63,7 +63,8 @@ class CoreNode:
         self.leader: LeaderReplication | None = None
         self.follower: FollowerReplication | None = None
         self.commit_index = -1
-        self.saving: tuple[HardState, list[election.Effect]] | None = None
+        self.saving: tuple[HardState, list[election.Effect], float] | None = None
+        """What, what waits for it, and since when."""
         self.held: deque[Envelope] = deque()
         self.life = 0
         """Numbers the starts."""
@@ -167,9 +168,10 @@ class CoreGroup:
         """Everything that waits for this member's disk is durable now."""
         node = self.nodes[name]
         if node.saving is not None:
-            state, rest = node.saving
+            state, rest, since = node.saving
             node.saving = None
             node.hard_state = state
+            node.core.saved(self.now - since)
             self._perform(node, rest)
             self._release(node)
         if node.elector is not None and node.log.durable_index < node.log.last_index:
@@ -334,7 +336,7 @@ class CoreGroup:
                 vote = effect.state.vote or "-"
                 if node.manual_disk:
                     self.say(f"{node.name} saves term {effect.state.term} vote {vote} ...")
-                    node.saving = (effect.state, effects[place + 1 :])
+                    node.saving = (effect.state, effects[place + 1 :], self.now)
                     return
                 self.say(f"{node.name} saves term {effect.state.term} vote {vote}")
                 node.hard_state = effect.state

@@ -153,7 +153,12 @@ class Elector:
         self._absent: str | None = None
         """Whose host refused the last connection: no use in waiting for its vote."""
         self._results: dict[str, VoteResult] = {}
+        """Answers in the round under way."""
+        self._votes: dict[str, VoteResult] = {}
+        """Answers to the request for votes in this term; empty when this candidate sent none."""
         self._failed_rounds = 0
+        self._save_s = 0.0
+        """How long term and vote took to save the last time: a guess at what the others need."""
         self._round = 0
         self._confirmed = 0
         self._answered: dict[str, int] = {}
@@ -271,6 +276,15 @@ class Elector:
         self._deadline = min(self._deadline, now + self._rng.uniform(0.0, self._settings.retry_min_s))
         return []
 
+    def saved(self, took: float) -> None:
+        """Term and vote are on disk; nothing could be sent or heard since they were to be saved.
+
+        Now the time-out begins, and for a while the others may need as long: an election takes the fsyncs of
+        two disks.
+        """
+        self._save_s = min(took, 2 * self._settings.timeout_max_s)
+        self._deadline += took + self._save_s
+
     def higher_term(self, term: int, now: float) -> list[Effect]:
         """A response carried a term above ours."""
         return self._follow(term, None, now) if term > self.term else []
@@ -354,6 +368,8 @@ class Elector:
     def _start_pre_vote(self, now: float) -> list[Effect]:
         self._failed_rounds += 1
         self._deadline = now + self._retry_pause()
+        if self.state is State.FOLLOWER:
+            self._votes = {}
         new = self.role is not Role.CANDIDATE or self.leader_id is not None
         self._enter(Cause.TIMEOUT, State.PRE_CANDIDATE)
         self.leader_id = None
@@ -377,6 +393,8 @@ class Elector:
         request = VoteRequest(term, self._self_id, self._log.last_index, self._log.last_term, pre, transfer)
         effects: list[Effect] = [Send(peer, request) for peer in self._voters if peer != self._self_id]
         self._results = {self._self_id: VoteResult.ACCEPT}
+        if not pre:
+            self._votes = self._results
         return effects + self._count(now)
 
     def _count(self, now: float) -> list[Effect]:
@@ -463,20 +481,36 @@ class Elector:
             if self._failed_rounds == 1 and not better and self._self_id < request.candidate:
                 return VoteResult.REJECT_ALREADY_VOTED
             self._results = {}
-        self._deadline = max(self._deadline, now + self._settings.retry_min_s * self._rng.uniform(1.0, 2.0))
+        pause = self._save_s + self._settings.retry_min_s * self._rng.uniform(1.0, 2.0)
+        self._deadline = max(self._deadline, now + pause)
         return None
 
     def _on_vote_response(self, peer: str, response: VoteResponse, now: float) -> list[Effect]:
         if response.term > self.term and response.result is not VoteResult.ACCEPT:
             return self._follow(response.term, None, now)
-        pre = self.state is State.PRE_CANDIDATE
-        current = response.asked_term == self.term + pre and response.pre == pre
-        if self.role is not Role.CANDIDATE or not current or peer not in self._voters:
+        if self.role is not Role.CANDIDATE or peer not in self._voters:
             return []
         if not (self.may_vote and self.may_stand):
             return []  # it began to stand before its disk fell ill
-        self._results[peer] = response.result
-        return self._count(now)
+        pre = self.state is State.PRE_CANDIDATE
+        if response.asked_term == self.term + pre and response.pre == pre:
+            self._results[peer] = response.result
+            return self._count(now)
+        if self._votes and response.asked_term == self.term and not response.pre:
+            return self._late_vote(peer, response.result, now)
+        return []
+
+    def _late_vote(self, peer: str, result: VoteResult, now: float) -> list[Effect]:
+        """An answer to the vote that came to nothing in time, while this node asks for pre-votes again.
+
+        The voter's disk is slow. Its vote is as good as it was: the term is still the same, this node votes
+        for nobody else in it, and while it stands its log loses nothing. A voter answers in the order of the
+        questions, so its vote is here before its pre-vote for the next term.
+        """
+        self._votes[peer] = result
+        if arbitrate(self._votes, self._voters) is not Verdict.PASSED:
+            return []
+        return self._become_leader(now)
 
     def _on_timeout_now(self, peer: str, message: TimeoutNow, now: float) -> list[Effect]:
         stale = message.term != self.term or message.leader != self.leader_id
@@ -494,7 +528,7 @@ class Elector:
         self.leader_id = self._self_id
         self._failed_rounds = 0
         self.peer_health = {}
-        self._contact = {peer: now for peer in self._voters if self._results.get(peer) is VoteResult.ACCEPT}
+        self._contact = {peer: now for peer in self._voters if self._votes.get(peer) is VoteResult.ACCEPT}
         self._quorum_deadline = now + self._settings.timeout_max_s
         self._next_heartbeat = now
         self._round = self._confirmed = 0

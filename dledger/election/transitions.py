@@ -72,6 +72,8 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_steps(State.FOLLOWER, State.LEARNER, Cause.REMOVED),
     *_steps(State.PRE_CANDIDATE, State.PRE_CANDIDATE, Cause.TIMEOUT),
     *_steps(State.PRE_CANDIDATE, State.CANDIDATE, Cause.PRE_QUORUM),
+    # The votes of its last round were late.
+    *_steps(State.PRE_CANDIDATE, State.LEADER, Cause.QUORUM),
     *_steps(State.PRE_CANDIDATE, State.FOLLOWER, Cause.LEADER_HEARD, Cause.HIGHER_TERM),
     *_steps(State.PRE_CANDIDATE, State.LEARNER, Cause.REMOVED),
     *_steps(State.CANDIDATE, State.LEADER, Cause.QUORUM),

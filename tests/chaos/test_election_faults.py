@@ -7,12 +7,14 @@ after the first one and the terms that were used up; both with 3 and with 5 node
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import node_group
 import pytest
 from voting_group import VotingGroup
 
 from chaos.sim import World
+from chaos.sim.settings import MS
 from chaos.simulate.plan import Fault, Operation, Plan
 from chaos.simulate.runner import run_plan
 from dledger.host import Role
@@ -20,6 +22,8 @@ from dledger.host import Role
 SEEDS = range(4)
 MANY_SEEDS = range(100, 140)
 OUTAGE_S = 4.0
+FSYNC_OF_1_MS = replace(node_group.SETTINGS, sync_ns=(MS, MS + MS // 10))
+"""`Disk.slow(n)` makes fsyncs of n milliseconds of it."""
 
 
 def replaced(group: VotingGroup, leader: str) -> int:
@@ -200,6 +204,57 @@ def test_a_fault_costs_at_most_one_change_of_leader_in_many_seeds(
 ) -> None:
     for seed in MANY_SEEDS:
         run(scenario, size, seed, lease=bool(seed % 2))
+
+
+def slowed(world: World, size: int, fsync_ms: int, slow: int) -> tuple[VotingGroup, str, int]:
+    """A group that serves although the disks of `slow` followers and of the leader are slow; who leads it."""
+    group = VotingGroup(world, size)
+    group.start_all()
+    leader = group.await_leader()
+    group.run_for(1)
+    others = [name for name in group.names if name != leader]
+    for name in (leader, *others[:slow]):
+        world.nodes[name].disk.slow(fsync_ms)
+    group.run_for(1)
+    assert group.leader() == leader
+    return group, leader, group.term()
+
+
+def settled(group: VotingGroup, former: str, term: int, fsync_ms: int, *, terms: int) -> None:
+    """Another one serves in a few times the time of an fsync, and goes on serving."""
+    began = group.world.time
+    group.world.run_until(lambda: group.leader() not in (None, former), 1 + 15 * fsync_ms / 1000)
+    group.run_for(5)
+    assert group.leader() is not None
+    assert group.term() - term <= terms, f"{group.term() - term} terms in {group.world.time - began} s"
+
+
+@pytest.mark.parametrize("fsync_ms", [200, 400, 1000])
+@pytest.mark.parametrize(("size", "slow"), [(3, 1), (3, 2), (5, 4)])
+def test_a_leader_is_replaced_where_fsyncs_take_longer_than_a_round_of_votes(
+    size: int, slow: int, fsync_ms: int
+) -> None:
+    """Found by review: votes that came after the round were dropped, and a new term began: for ever."""
+    for seed in SEEDS:
+        with World(seed, settings=FSYNC_OF_1_MS) as world:
+            group, leader, term = slowed(world, size, fsync_ms, slow)
+            world.kill(leader)
+            settled(group, leader, term, fsync_ms, terms=1 if size == 3 else 4)
+
+
+@pytest.mark.parametrize("fsync_ms", [200, 1000])
+def test_a_hand_over_works_where_fsyncs_take_longer_than_a_round_of_votes(fsync_ms: int) -> None:
+    for seed in SEEDS:
+        with World(seed, settings=FSYNC_OF_1_MS) as world:
+            group, leader, term = slowed(world, 3, fsync_ms, 2)
+            process = world.nodes[leader].process
+            assert process is not None
+            process.loop.call_soon(
+                lambda loop=process.loop, node=group.nodes[leader]: loop.create_task(
+                    node.transfer_leadership()
+                )
+            )
+            settled(group, leader, term, fsync_ms, terms=1)
 
 
 @pytest.mark.parametrize("effect", range(2, 9))

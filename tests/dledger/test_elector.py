@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from dledger.election.elector import Effect, ElectionSettings, Elector, RoleChanged, SaveHardState, Send
+from dledger.election.transitions import State
 from dledger.errors import InvariantBroken
 from dledger.host import Role
 from dledger.messages import Heartbeat, HeartbeatResponse, TimeoutNow, VoteRequest, VoteResponse, VoteResult
@@ -104,6 +105,86 @@ def test_late_and_foreign_votes_do_not_count() -> None:
         assert node.role is Role.CANDIDATE
     node.receive("n9", VoteResponse(4, 4, False, VoteResult.ACCEPT), 1.0)
     assert node.role is Role.CANDIDATE
+
+
+def candidate_again() -> Elector:
+    """Its vote in term 4 came to nothing in time: it asks for pre-votes in term 5."""
+    node = elector()
+    node.tick(1.0)
+    node.receive("n1", VoteResponse(3, 4, True, VoteResult.ACCEPT), 1.0)
+    (request, _) = sent(node.tick(2.0), VoteRequest)
+    assert request == VoteRequest(5, "n0", 10, 3, pre=True)
+    assert (node.term, node.state) == (4, State.PRE_CANDIDATE)
+    return node
+
+
+def test_a_vote_that_took_longer_than_the_round_still_counts() -> None:
+    node = candidate_again()
+    effects = node.receive("n1", VoteResponse(4, 4, False, VoteResult.ACCEPT), 2.1)
+    assert (node.role, node.term) == (Role.LEADER, 4)
+    assert RoleChanged(Role.LEADER, 4, "n0") in effects and len(sent(effects, Heartbeat)) == 2
+    node.tick(2.6)
+    assert node.role is Role.LEADER and node.heard("n1", 2.0), "the late voter was heard, so it is a quorum"
+
+
+def test_a_late_vote_is_for_the_term_it_was_given_in_and_for_who_stood_since() -> None:
+    node = candidate_again()
+    for response in (
+        VoteResponse(4, 4, False, VoteResult.REJECT_ALREADY_VOTED),
+        VoteResponse(4, 3, False, VoteResult.ACCEPT),
+        VoteResponse(4, 4, True, VoteResult.ACCEPT),
+    ):
+        assert node.receive("n2", response, 2.1) == []
+    assert node.receive("n9", VoteResponse(4, 4, False, VoteResult.ACCEPT), 2.1) == []
+    node.receive("n2", VoteResponse(4, 5, True, VoteResult.ACCEPT), 2.1)
+    assert (node.term, node.state) == (5, State.CANDIDATE)
+    assert node.receive("n1", VoteResponse(4, 4, False, VoteResult.ACCEPT), 2.2) == [], "it stands in term 5"
+
+    node = candidate_again()
+    node.receive("n2", Heartbeat(4, "n2"), 2.1)
+    node.tick(3.0)
+    assert (node.term, node.state) == (4, State.PRE_CANDIDATE)
+    for voter in ("n1", "n2"):
+        assert node.receive(voter, VoteResponse(4, 4, False, VoteResult.ACCEPT), 3.1) == [], (
+            "it followed since"
+        )
+
+
+def test_a_node_that_voted_for_another_takes_no_late_vote() -> None:
+    node = elector(term=4)
+    node.tick(1.0)
+    assert vote_of(node.receive("n2", VoteRequest(4, "n2", 10, 3), 1.0)) is VoteResult.ACCEPT
+    for voter in ("n1", "n2"):
+        assert node.receive(voter, VoteResponse(4, 4, False, VoteResult.ACCEPT), 1.1) == []
+
+
+def test_who_gives_way_to_another_candidate_can_still_win_the_vote_that_it_asked_for() -> None:
+    node = candidate_again()
+    node.receive("n2", VoteRequest(5, "n2", 10, 3, pre=True), 2.1)
+    node.receive("n1", VoteResponse(4, 4, False, VoteResult.ACCEPT), 2.2)
+    assert node.role is Role.LEADER
+
+
+def test_time_outs_begin_when_term_and_vote_are_saved_and_allow_for_another_disk_as_slow() -> None:
+    candidate, voter = elector(), elector("n1")
+    candidate.tick(1.0)
+    candidate.receive("n1", VoteResponse(3, 4, True, VoteResult.ACCEPT), 1.0)
+    voter.receive("n0", VoteRequest(4, "n0", 10, 3), 1.0)
+    for node, shortest in ((candidate, 0.2), (voter, 0.4)):
+        before = node.deadline
+        node.saved(0.5)
+        assert node.deadline == before + 1.0 >= 2.0 + shortest
+        node.saved(60.0)
+        assert node.deadline == before + 1.0 + 60.0 + 1.6, "a disk that hung says nothing about the others"
+
+
+def test_who_stands_back_allows_for_the_fsync_of_the_other() -> None:
+    node = elector()
+    node.receive("n2", VoteRequest(4, "n2", 10, 3, pre=True), 1.0)
+    assert node.deadline <= 1.04
+    node.saved(0.5)
+    node.receive("n2", VoteRequest(4, "n2", 10, 3, pre=True), 3.0)
+    assert 3.52 <= node.deadline <= 3.54
 
 
 def test_one_vote_a_term_also_across_a_restart() -> None:

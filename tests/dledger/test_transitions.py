@@ -50,7 +50,8 @@ def test_every_step_that_is_not_in_the_table_raises() -> None:
 
 
 def test_nobody_leads_without_votes_and_nobody_votes_for_itself_without_pre_votes_or_a_hand_over() -> None:
-    assert [step.before for step in TRANSITIONS if step.after is State.LEADER] == [State.CANDIDATE]
+    into_leader = {(step.before, step.cause) for step in TRANSITIONS if step.after is State.LEADER}
+    assert into_leader == {(State.CANDIDATE, Cause.QUORUM), (State.PRE_CANDIDATE, Cause.QUORUM)}
     into_candidate = {(step.before, step.cause) for step in TRANSITIONS if step.after is State.CANDIDATE}
     assert into_candidate == {
         (State.PRE_CANDIDATE, Cause.PRE_QUORUM),
