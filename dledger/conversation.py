@@ -35,7 +35,7 @@ from dledger.messages import (
     Truncate,
     VoteRequest,
 )
-from dledger.powerloss import META_KEY, encode_end
+from dledger.powerloss import KEPT_KEY, META_KEY, encode_end
 from dledger.requests import ClientRequests
 from dledger.wire import Frame
 from runtime import Log
@@ -98,8 +98,9 @@ class Conversation(NodeFace, ABC):
 
     def _meta(self) -> dict[str, str]:
         meta = dict(self.config.meta)
-        if self._lost_power:
-            meta[META_KEY] = encode_end(self.log.last_term, self.log.last_index)
+        if self._lost_power or self.elector.may_vote:
+            key = META_KEY if self._lost_power else KEPT_KEY
+            meta[key] = encode_end(self.log.last_term, self.log.last_index)
         return meta
 
     def on_hello(self, hello: Hello) -> None:

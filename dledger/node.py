@@ -10,6 +10,7 @@ The node owns the log, the links, the timers and the order of things. Its rules:
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from dataclasses import replace
 
@@ -55,8 +56,9 @@ from runtime.tls import PeerTls
 QUESTION_BITS = 62
 """Questions for read points are numbered from a random number of so many bits: see `ReadPoints`."""
 REMOVED = "this node was removed from the group: stop it, or add it again"
-ALL_LOST_POWER = (
-    "all voters lost power under ASYNC_FLUSH: acknowledged entries may be gone, the longest log wins"
+TOO_MANY_LOST_POWER = (
+    "voters lost power under ASYNC_FLUSH, and those that kept everything are no majority: "
+    "acknowledged entries may be gone, the longest log wins"
 )
 
 
@@ -149,6 +151,7 @@ class Node(Conversation):
         )
         self._search = ConfigSearch(self.log, self._members, self.snapshots.base_config, self)
         self._lost_power = False
+        self._undecided = 0.0
         self._yield_until = 0.0
         self._closed = False
         self._held: deque[tuple[PeerConnection | None, str, Message]] = deque()
@@ -217,7 +220,7 @@ class Node(Conversation):
         self.elector.set_members(self.membership.voters, self.membership.others, now)
         self.membership.connect()
         if not opened.may_vote:
-            self.reasons.append(opened.reason)
+            self.reasons.append(f"{opened.reason}: no vote before a leader has refilled it")
         self._lost_power = opened.lost_power
         self._replicator.trusted = opened.may_vote
         self.log.on_damage = self._on_damage
@@ -404,18 +407,33 @@ class Node(Conversation):
 
     def _reconsider(self, now: float) -> bool:
         """After a loss of power under ASYNC_FLUSH (S9): must this node leave standing to others?"""
-        if self._lost_power and not self._in_doubt():
-            own = (self.log.last_term, self.log.last_index)
-            verdict = judge(self.config.self_id, own, self.membership.voters, self._peers.hellos)
-            if verdict is not Verdict.WAIT:
-                self._say.error(ALL_LOST_POWER, stands=verdict is Verdict.STAND, end=self.log.last_index)
-                self.statements.append(ALL_LOST_POWER)
+        if self._lost_power:
+            verdict = self._judge()
+            if verdict is Verdict.WAIT or self.elector.leader_id is not None:
+                self._undecided = now
+            elif now - self._undecided >= 2 * self.config.election_timeout_max_s:
+                self._say.error(TOO_MANY_LOST_POWER, then=verdict.value, end=self.log.last_index)
+                self.statements.append(TOO_MANY_LOST_POWER)
                 self._trust()
-                if verdict is Verdict.VOTE:
-                    self._yield_until = now + 10 * self.config.election_timeout_max_s
+                if verdict is not Verdict.STAND:
+                    pause = 10 * self.config.election_timeout_max_s
+                    self._yield_until = math.inf if verdict is Verdict.FOLLOW else now + pause
         if self.elector.leader_id is not None:
             self._yield_until = 0.0
         return now < self._yield_until
+
+    def _judge(self) -> Verdict:
+        if self._in_doubt():
+            return Verdict.WAIT
+        membership = self.membership
+        voters = membership.voters
+        hellos = {
+            node: hello
+            for node, hello in self._peers.hellos.items()
+            if node not in voters or membership.counts(hello)
+        }
+        own = (self.log.last_term, self.log.last_index)
+        return judge(self.config.self_id, own, voters, hellos, membership.config_index())
 
     def _on_damage(self) -> None:
         self._fitness.look()

@@ -1,10 +1,36 @@
 """ASYNC_FLUSH after a loss of power: who may vote again (safety.md S9). Pure.
 
 Under ASYNC_FLUSH a node acknowledges what is only written. After a power loss without a clean stop it may
-have lost such entries, so it neither votes nor counts until a leader has refilled it. If that happened to
-all voters at once there is no leader to do it. Then, and only when all of them are connected and say so,
-they vote again, and the one with the longest log stands: acknowledged entries may be gone, and the node
-says that.
+have lost such entries, so it neither votes nor counts until a leader has refilled it. Where those that kept
+everything are no majority, there is no leader to do it, and never will be. Then, and only when all voters
+are connected and each tells where its log ends, who lost power votes again as well, and the one with the
+longest log stands: acknowledged entries may be gone, and the node says that.
+
+Why all of them. Who is away may hold what nobody else does. When all are here the group has what it has: an
+entry that none of the logs told of holds is gone, and the longest one holds what a majority of those that
+kept everything agreed on.
+
+What a hello told may be out of date, as it is of the time when the connection was made (after this node's
+own loss of power):
+
+* *Lost power*, and a leader has refilled it since. That leader was followed by a majority which kept
+  everything, so all that was acknowledged is on a majority again, without this node: its vote cannot help
+  a shorter log past them. Who was told to vote by this very verdict tells that it kept everything at its next
+  hello, and counts so: a group whose members come to the verdict one after the other, over connections that
+  break in between, gets there all the same.
+* *Kept everything*, and it lost power since. Then it counts for too much, and this node waits for longer: the
+  next connection tells.
+* *Where its log ends*: decides only who stands first. Votes compare the logs as they are.
+* *Connected*, and the machine is silent already. If it has the longest log the others leave standing to it
+  for some seconds only, and then go on without it.
+
+The caller acts only on a verdict that holds for a while in which no leader is heard: one that is there
+refills.
+
+Members. Who lost power may have lost a configuration, and count by an older one. Neighbouring configurations
+cannot elect apart even so, as their majorities meet; over more steps they could. So a node of whose peers one
+shows a newer configuration votes, but leaves standing to others. A peer whose store is not the one that the
+configuration names is not here at all: the caller leaves it out.
 """
 
 from __future__ import annotations
@@ -16,6 +42,9 @@ from dledger.election.membership import Hello
 
 META_KEY = "lost_power"
 """In the hello's `meta` of a node in this state: "last term:last index" of its log."""
+KEPT_KEY = "log_end"
+"""The same of a node that votes. Who tells neither (older programs; other reasons to be refilled) is waited
+for."""
 
 
 class Verdict(Enum):
@@ -23,32 +52,46 @@ class Verdict(Enum):
 
     WAIT = "wait"
     STAND = "stand"
-    """All voters lost power, and no log is longer than this one."""
+    """Too many voters lost power, and no log is longer than this one."""
     VOTE = "vote"
-    """All voters lost power, and another one has the longest log."""
+    """Too many voters lost power, and another one has the longest log."""
+    FOLLOW = "follow"
+    """Too many voters lost power, and this one may not know the members: it votes, and does not stand before
+    it has had a leader."""
 
 
 def encode_end(last_term: int, last_index: int) -> str:
-    """Value of META_KEY."""
+    """Value of META_KEY and KEPT_KEY."""
     return f"{last_term}:{last_index}"
 
 
 def judge(
-    self_id: str, own_end: tuple[int, int], voters: tuple[str, ...], hellos: Mapping[str, Hello]
+    self_id: str,
+    own_end: tuple[int, int],
+    voters: tuple[str, ...],
+    hellos: Mapping[str, Hello],
+    config_index: int = -1,
 ) -> Verdict:
-    """`own_end` is (last term, last index); `hellos` are those of the peers connected now."""
+    """`own_end` is (last term, last index); `hellos` are those of the peers connected now; `config_index` is
+    what the own hello says."""
     best, best_id = own_end, self_id
+    kept = 0
     if self_id not in voters:
         return Verdict.WAIT
     for voter in voters:
         if voter == self_id:
             continue
-        hello = hellos.get(voter)
-        end = None if hello is None else _decode_end(hello.meta.get(META_KEY, ""))
+        meta = hellos[voter].meta if voter in hellos else {}
+        end = _decode_end(meta.get(META_KEY, meta.get(KEPT_KEY, "")))
         if end is None:
             return Verdict.WAIT
+        kept += META_KEY not in meta
         if (end, voter) > (best, best_id):
             best, best_id = end, voter
+    if kept > len(voters) // 2:
+        return Verdict.WAIT
+    if any(hello.config_index > config_index for hello in hellos.values()):
+        return Verdict.FOLLOW
     return Verdict.STAND if best_id == self_id else Verdict.VOTE
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import disk_group
+import node_group
 import pytest
 from disk_group import NAMES, DiskGroup
 from node_group import SETTINGS
@@ -371,6 +374,95 @@ def test_the_longest_log_wins_when_all_lost_power() -> None:
         assert kept[: len(durable)] == durable and kept[len(durable)] == b"on two nodes"
         assert any(group.nodes[name].statements for name in NAMES)
         assert all(group.nodes[name].elector.may_vote for name in NAMES)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_group_that_lost_power_comes_back_whoever_notices_first(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by review: who voted again told the next connection that it had kept everything, and the others
+    waited for it for ever."""
+    names = tuple(f"n{number}" for number in range(size))
+    monkeypatch.setattr(node_group, "NAMES", names)
+    monkeypatch.setattr(disk_group, "NAMES", names)
+    for seed in range(30):
+        chance = random.Random(seed)
+        with World(seed, settings=SETTINGS) as world:
+            group = DiskGroup(world, sync_flush=False)
+            group.fill(10)
+            world.run_for(0.3)
+            for name in names:
+                world.power_cut(name, mode="none")
+            world.run_for(1)
+            back = world.time
+            for after, name in sorted((chance.uniform(0, 2), name) for name in names):
+                world.run_for(after - (world.time - back))
+                group.start(name)
+            world.run_for(15)
+            assert group.leader() is not None, seed
+            assert all(group.nodes[name].elector.may_vote for name in names), seed
+
+
+@pytest.mark.parametrize("then", ["reset", "restart"])
+def test_who_votes_again_alone_keeps_nobody_waiting(then: str) -> None:
+    """The same, one step after the other: of three only n0 is connected to all."""
+    with World(5, settings=SETTINGS) as world:
+        group = DiskGroup(world, sync_flush=False)
+        group.fill(30)
+        for name in NAMES:
+            world.power_cut(name, mode="none")
+        world.partition("n1", "n2")
+        for name in NAMES:
+            group.start(name)
+        world.run_for(4)
+        assert [group.nodes[name].elector.may_vote for name in NAMES] == [True, False, False]
+        if then == "restart":
+            world.kill("n0")
+            group.start("n0")
+        else:
+            world.network.reset("n0")
+        world.run_for(3)
+        assert group.leader() is None, "n1 and n2 have not seen each other"
+        world.heal()
+        group.await_leader()
+        group.settle()
+        assert all(group.nodes[name].elector.may_vote for name in NAMES)
+
+
+def test_two_of_three_that_lost_power_follow_the_one_that_kept_everything() -> None:
+    """Found by review: it could not lead without them, and they waited for a leader."""
+    for seed in range(3):
+        with World(seed, settings=SETTINGS) as world:
+            group = DiskGroup(world, sync_flush=False)
+            group.fill(30)
+            leader, lost = group.await_leader(), group.followers()
+            group.await_applied(NAMES, group.append(leader, [b"not fsynced anywhere else"]))
+            for name in lost:
+                world.power_cut(name, mode="none")
+            world.run_for(5)
+            group.start(lost[0])
+            world.run_for(5)
+            assert not group.nodes[lost[0]].elector.may_vote, "the other one may have kept everything"
+            group.start(lost[1])
+            assert group.await_leader() == leader
+            group.settle()
+            assert b"not fsynced anywhere else" in raw_bodies(group, lost[0])
+            assert any(group.nodes[name].statements for name in lost) and not group.nodes[leader].statements
+
+
+def test_who_lost_power_waits_for_a_leader_that_is_there() -> None:
+    """A leader that lives refills: nothing is said to be gone."""
+    with World(14, settings=SETTINGS) as world:
+        group = DiskGroup(world, sync_flush=False)
+        group.fill(30)
+        leader, lost = group.await_leader(), group.followers()
+        for name in lost:
+            world.power_cut(name, mode="none")
+            group.start(name)
+        world.run_for(10)
+        assert group.leader() == leader
+        assert all(group.nodes[name].elector.may_vote for name in NAMES)
+        assert not any(group.nodes[name].statements for name in NAMES)
 
 
 def started_in_the_other_mode(group: DiskGroup, *, to_sync: bool) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import pytest
 
 from dledger.election.membership import Hello
-from dledger.powerloss import META_KEY, Verdict, encode_end, judge
+from dledger.powerloss import KEPT_KEY, META_KEY, Verdict, encode_end, judge
 
 VOTERS = ("n0", "n1", "n2")
 
 
-def hello(node: str, end: tuple[int, int] | None) -> Hello:
-    meta = {} if end is None else {META_KEY: encode_end(*end)}
-    return Hello("g", node, f"i-{node}", "c", 1, 2, 1 << 20, False, {}, meta)
+def hello(node: str, end: tuple[int, int] | None, key: str = META_KEY, config_index: int = -1) -> Hello:
+    meta = {} if end is None else {key: encode_end(*end)}
+    return Hello("g", node, f"i-{node}", "c", 1, 2, 1 << 20, False, {}, meta, 0, config_index)
 
 
 def hellos(**ends: tuple[int, int] | None) -> dict[str, Hello]:
     return {node: hello(node, end) for node, end in ends.items()}
+
+
+def kept(**ends: tuple[int, int]) -> dict[str, Hello]:
+    return {node: hello(node, end, KEPT_KEY) for node, end in ends.items()}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +30,7 @@ def hellos(**ends: tuple[int, int] | None) -> dict[str, Hello]:
         ((3, 51), hellos(n1=(3, 49), n2=(3, 50)), Verdict.STAND),
         ((3, 51), hellos(n1=(4, 10), n2=(3, 50)), Verdict.VOTE),  # the later term, as in any election
         ((3, 51), hellos(n1=(3, 49)), Verdict.WAIT),  # one is missing: it may have kept everything
-        ((3, 51), hellos(n1=(3, 49), n2=None), Verdict.WAIT),  # one did keep everything
+        ((3, 51), hellos(n1=(3, 49), n2=None), Verdict.WAIT),  # one does not tell: an older program, or rot
         ((-1, -1), hellos(n1=(-1, -1), n2=(-1, -1)), Verdict.VOTE),
     ],
 )
@@ -34,6 +38,42 @@ def test_only_when_all_lost_power_and_then_the_longest(
     own: tuple[int, int], others: dict[str, Hello], verdict: Verdict
 ) -> None:
     assert judge("n0", own, VOTERS, others) is verdict
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "verdict"),
+    [
+        ((3, 50), hellos(n1=(3, 49)) | kept(n2=(3, 51)), Verdict.VOTE),
+        ((3, 50), hellos(n1=(3, 49)) | kept(n2=(3, 48)), Verdict.STAND),  # what those two had counts
+        ((3, 50), hellos(n1=(3, 51)) | kept(n2=(3, 48)), Verdict.VOTE),
+        ((3, 50), kept(n2=(3, 51)), Verdict.WAIT),  # the third may have kept everything, too
+        ((3, 50), hellos(n1=None) | kept(n2=(3, 51)), Verdict.WAIT),
+        ((3, 50), kept(n1=(3, 49), n2=(3, 51)), Verdict.WAIT),  # they can elect a leader
+    ],
+)
+def test_those_that_kept_everything_are_waited_for_only_where_they_are_a_majority(
+    own: tuple[int, int], others: dict[str, Hello], verdict: Verdict
+) -> None:
+    assert judge("n0", own, VOTERS, others) is verdict
+
+
+@pytest.mark.parametrize(
+    ("others", "verdict"), [(("n1", "n2"), Verdict.VOTE), (("n1", "n2", "n3"), Verdict.WAIT)]
+)
+def test_a_majority_is_more_than_half(others: tuple[str, ...], verdict: Verdict) -> None:
+    voters = ("n0", *others, "n4")
+    said = kept(**dict.fromkeys(others, (3, 60))) | hellos(n4=(3, 40))
+    assert judge("n0", (3, 50), voters, said) is verdict
+    assert judge("n0", (3, 50), ("n0", "n1"), kept(n1=(3, 60))) is Verdict.VOTE
+
+
+@pytest.mark.parametrize("shows", ["n2", "n9"])
+def test_who_may_have_lost_a_configuration_does_not_stand(shows: str) -> None:
+    said = hellos(n1=(3, 49), n2=(3, 48))
+    said[shows] = hello(shows, (3, 48), KEPT_KEY, config_index=7)
+    assert judge("n0", (3, 50), VOTERS, said, 6) is Verdict.FOLLOW
+    assert judge("n0", (3, 50), VOTERS, said, 7) is Verdict.STAND
+    assert judge("n0", (3, 50), VOTERS, {**said, "n1": hello("n1", None)}, 6) is Verdict.WAIT
 
 
 def test_a_single_node_has_nobody_to_wait_for() -> None:

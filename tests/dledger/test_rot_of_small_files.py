@@ -297,12 +297,14 @@ def whose_log_is_longest_waits_for_the_members(node: Node, monkeypatch: pytest.M
     """After all voters lost power (S9) somebody must say who "all" are. Within one turn of the loop."""
     monkeypatch.setattr("dledger.node.judge", lambda *_: Verdict.VOTE)
     node._lost_power, node.elector.may_vote = True, False
+    leader, node.elector.leader_id = node.elector.leader_id, None
     unsure = list(node._members.unsure)
-    node._reconsider(0.0)
+    node._reconsider(100.0)
     assert node._lost_power and not node.elector.may_vote and node._members.unsure
     for first, last in unsure:
         node._members.unsure.remove(first, last)
-    node._reconsider(0.0)
+    node._reconsider(200.0)
+    node.elector.leader_id = leader
     assert not node._lost_power and node.elector.may_vote
     for first, last in unsure:
         node._members.unsure.add(first, last)
