@@ -76,6 +76,7 @@ CLOCK_STILL = Draw("clock-still", 1, LEADERS, (100, 12_000))
 CLOCK_DRIFT = Draw("clock-drift", targets=ANY, lasting_ms=(2_000, 20_000), amount=(1, 50))
 DRIFT_IN_MARGIN = Draw("clock-drift", 3, ANY, (2_000, 20_000), (1, 5))
 DISK_SLOW = Draw("disk-slow", targets=ANY, lasting_ms=(500, 8_000), amount=(5, 200))
+DISK_SLOWER = Draw("disk-slow", targets=ANY, lasting_ms=(2_000, 15_000), amount=(200, 1_000))
 DISK_HANG = Draw("disk-hang", targets=ANY, lasting_ms=(20, 400))
 EIO_WRITE = Draw("eio-write", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1, 3))
 EIO_FSYNC = Draw("eio-fsync", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1, 3))
@@ -244,6 +245,7 @@ PROFILES: dict[str, Profile] = {
     ),
     "slow-disk": Profile(
         (DISK_SLOW, DISK_HANG, SHORT_MEMORY, KILL, POWER_CRASH, CUT),
+        also=(DISK_SLOWER,),
         bursts=(300, 600),
         pending=200,
         marks=(TAIL, NOT_DURABLE, RECOVERED, OLDER_TERM, FETCHED, NO_CAPACITY),
