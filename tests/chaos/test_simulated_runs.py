@@ -29,7 +29,7 @@ from dledger.log import reader
 from dledger.log.hard_state import HardStateFile
 from dledger.replication.leader import LeaderReplication
 
-KINDS_OF_KILLS = [f"fault {draw.kind}" for draw in PROFILES["kills"].faults]
+KINDS_OF_KILLS = [f"fault {draw.kind}" for draw in PROFILES["kills"].faults + PROFILES["kills"].also]
 ROOT = Path(__file__).resolve().parents[2]
 
 
