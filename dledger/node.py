@@ -10,7 +10,6 @@ The node owns the log, the links, the timers and the order of things. Its rules:
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from dataclasses import replace
 
@@ -415,9 +414,8 @@ class Node(Conversation):
                 self._say.error(TOO_MANY_LOST_POWER, then=verdict.value, end=self.log.last_index)
                 self.statements.append(TOO_MANY_LOST_POWER)
                 self._trust()
-                if verdict is not Verdict.STAND:
-                    pause = 10 * self.config.election_timeout_max_s
-                    self._yield_until = math.inf if verdict is Verdict.FOLLOW else now + pause
+                if verdict is Verdict.VOTE:
+                    self._yield_until = now + 10 * self.config.election_timeout_max_s
         if self.elector.leader_id is not None:
             self._yield_until = 0.0
         return now < self._yield_until

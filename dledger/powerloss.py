@@ -27,9 +27,11 @@ own loss of power):
 The caller acts only on a verdict that holds for a while in which no leader is heard: one that is there
 refills.
 
-Members. Who lost power may have lost a configuration, and count by an older one. Neighbouring configurations
-cannot elect apart even so, as their majorities meet; over more steps they could. So a node of whose peers one
-shows a newer configuration votes, but leaves standing to others. A peer whose store is not the one that the
+Members. Who lost power may have lost configurations, and count by an old one. Over one step that elects
+nobody apart, as the majorities of neighbouring configurations meet; over more it could, beside a leader whom
+somebody that kept everything follows. So nobody acts on a verdict of its own where some voter kept everything
+and a peer shows a newer configuration, and a log that goes further. (If it does not go as far as this one,
+that configuration was never committed: this log would hold it.) A peer whose store is not the one that the
 configuration names is not here at all: the caller leaves it out.
 """
 
@@ -55,9 +57,6 @@ class Verdict(Enum):
     """Too many voters lost power, and no log is longer than this one."""
     VOTE = "vote"
     """Too many voters lost power, and another one has the longest log."""
-    FOLLOW = "follow"
-    """Too many voters lost power, and this one may not know the members: it votes, and does not stand before
-    it has had a leader."""
 
 
 def encode_end(last_term: int, last_index: int) -> str:
@@ -81,18 +80,22 @@ def judge(
     for voter in voters:
         if voter == self_id:
             continue
-        meta = hellos[voter].meta if voter in hellos else {}
-        end = _decode_end(meta.get(META_KEY, meta.get(KEPT_KEY, "")))
+        end = _end_of(hellos[voter]) if voter in hellos else None
         if end is None:
             return Verdict.WAIT
-        kept += META_KEY not in meta
+        kept += META_KEY not in hellos[voter].meta
         if (end, voter) > (best, best_id):
             best, best_id = end, voter
     if kept > len(voters) // 2:
         return Verdict.WAIT
-    if any(hello.config_index > config_index for hello in hellos.values()):
-        return Verdict.FOLLOW
+    newer = [_end_of(hello) for hello in hellos.values() if hello.config_index > config_index]
+    if kept and any(end is None or end > own_end for end in newer):
+        return Verdict.WAIT
     return Verdict.STAND if best_id == self_id else Verdict.VOTE
+
+
+def _end_of(hello: Hello) -> tuple[int, int] | None:
+    return _decode_end(hello.meta.get(META_KEY, hello.meta.get(KEPT_KEY, "")))
 
 
 def _decode_end(text: str) -> tuple[int, int] | None:

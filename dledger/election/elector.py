@@ -159,6 +159,8 @@ class Elector:
         self._failed_rounds = 0
         self._save_s = 0.0
         """How long term and vote took to save the last time: a guess at what the others need."""
+        self._gave_way = 0
+        """Highest term for which somebody was given that time."""
         self._round = 0
         self._confirmed = 0
         self._answered: dict[str, int] = {}
@@ -474,14 +476,18 @@ class Elector:
 
         Two that stand at once would win each other's pre-vote, vote for themselves and wait for a time-out.
         So the better log goes first, then the lower id. Only in the first round: who cannot win although it
-        goes first (it reaches too few) must not keep others from winning.
+        goes first (it reaches too few) must not keep others from winning. Nor by a slow disk: time for its
+        fsyncs is given once, and asking for the same term again means that it had no use for it.
         """
         if self.state is State.PRE_CANDIDATE:
             better = (request.last_term, request.last_index) > (self._log.last_term, self._log.last_index)
             if self._failed_rounds == 1 and not better and self._self_id < request.candidate:
                 return VoteResult.REJECT_ALREADY_VOTED
             self._results = {}
-        pause = self._save_s + self._settings.retry_min_s * self._rng.uniform(1.0, 2.0)
+        pause = self._settings.retry_min_s * self._rng.uniform(1.0, 2.0)
+        if request.term > self._gave_way:
+            pause += self._save_s
+            self._gave_way = request.term
         self._deadline = max(self._deadline, now + pause)
         return None
 

@@ -589,3 +589,49 @@ def test_a_removal_right_after_a_power_loss_is_refused() -> None:
         with pytest.raises(RequestFailed, match="no majority"):
             group.command(lambda client: client.remove_member(other))
         group.settle(group.founders)
+
+
+def test_who_lost_power_and_configurations_elects_nobody_apart() -> None:
+    """n0 and n1 lost, with their power, that n3 and n4 vote; they reach n2, which knows, but not those two,
+    one of whom leads. By the configuration that they know they are a majority."""
+    with World(3) as world:
+        group = MemberGroup(world, sync_flush=False)
+        group.await_leader()
+        group.append_some(5)
+        for name in ("n3", "n4"):
+            group.start(name)
+            group.insist(lambda changes, name=name: changes.add_member(name, group.address(name), stays=True))
+            world.run_for(2)
+        if group.await_leader() != "n2":
+            group.insist(lambda changes: changes.transfer("n2"))
+        world.run_for(2)
+        for name in ("n0", "n1"):
+            world.nodes[name].disk.slow(1000)
+        group.append_some(1)
+        for name in ("n3", "n4"):
+            group.insist(lambda changes, name=name: changes.promote_member(name))
+        group.append_some(1)
+        for name in ("n0", "n1"):
+            world.power_cut(name, mode="none")
+            world.nodes[name].disk.slow(1)
+            for other in ("n3", "n4"):
+                world.partition(name, other)
+        group.insist(lambda changes: changes.transfer("n3"))
+        for name in ("n0", "n1"):
+            group.start(name)
+        world.run_for(8)
+        group.append_some(3)
+        known = group.nodes["n0"].membership.config_index()
+        assert known < group.nodes["n2"].membership.config_index(), "they count by an old configuration"
+        for again in ("n0", "n1"):
+            world.kill(again)
+            group.start(again)
+            world.run_for(5)
+            for name in ("n0", "n1"):
+                node = group.nodes[name]
+                assert not node.elector.may_vote and not node.statements
+            assert group.nodes["n2"].leader_id == "n3"
+        world.heal()
+        world.run_for(10)
+        assert all(group.nodes[name].elector.may_vote for name in ("n0", "n1"))
+        group.look()

@@ -183,8 +183,10 @@ def test_who_stands_back_allows_for_the_fsync_of_the_other() -> None:
     node.receive("n2", VoteRequest(4, "n2", 10, 3, pre=True), 1.0)
     assert node.deadline <= 1.04
     node.saved(0.5)
-    node.receive("n2", VoteRequest(4, "n2", 10, 3, pre=True), 3.0)
+    node.receive("n2", VoteRequest(5, "n2", 10, 3, pre=True), 3.0)
     assert 3.52 <= node.deadline <= 3.54
+    node.receive("n2", VoteRequest(5, "n2", 10, 3, pre=True), 4.0)
+    assert node.deadline <= 4.04, "it had that time, and cannot win"
 
 
 def test_one_vote_a_term_also_across_a_restart() -> None:

@@ -68,12 +68,21 @@ def test_a_majority_is_more_than_half(others: tuple[str, ...], verdict: Verdict)
 
 
 @pytest.mark.parametrize("shows", ["n2", "n9"])
-def test_who_may_have_lost_a_configuration_does_not_stand(shows: str) -> None:
+def test_who_may_have_lost_configurations_does_not_act_beside_one_that_kept_everything(shows: str) -> None:
+    said = hellos(n1=(3, 49)) | kept(n2=(3, 48))
+    said[shows] = hello(shows, (3, 51), KEPT_KEY, config_index=7)
+    assert judge("n0", (3, 50), VOTERS, said, 6) is Verdict.WAIT
+    assert judge("n0", (3, 50), VOTERS, said, 7) is (Verdict.VOTE if shows == "n2" else Verdict.STAND)
+    assert judge("n0", (4, 50), VOTERS, said, 6) is Verdict.STAND, "it was never committed"
+    assert judge("n0", (3, 51), VOTERS, said, 6) is not Verdict.WAIT, "this log would hold it"
+    said[shows] = hello(shows, None, config_index=7)
+    assert judge("n0", (3, 50), VOTERS, said, 6) is Verdict.WAIT
+
+
+def test_a_learner_with_a_newer_configuration_holds_up_nobody_when_all_voters_lost_power() -> None:
     said = hellos(n1=(3, 49), n2=(3, 48))
-    said[shows] = hello(shows, (3, 48), KEPT_KEY, config_index=7)
-    assert judge("n0", (3, 50), VOTERS, said, 6) is Verdict.FOLLOW
-    assert judge("n0", (3, 50), VOTERS, said, 7) is Verdict.STAND
-    assert judge("n0", (3, 50), VOTERS, {**said, "n1": hello("n1", None)}, 6) is Verdict.WAIT
+    said["n9"] = hello("n9", (3, 51), KEPT_KEY, config_index=7)
+    assert judge("n0", (3, 50), VOTERS, said, 6) is Verdict.STAND
 
 
 def test_a_single_node_has_nobody_to_wait_for() -> None:
