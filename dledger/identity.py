@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dledger.config import NodeConfig
 from dledger.config_search import read_config, search
 from dledger.election.configuration import Configuration, decode_configuration, encode_configuration
-from dledger.errors import DISK_IS_FULL, EXIT_CONFIG, EXIT_STORE, PASSING, NodeFailed
+from dledger.errors import EXIT_CONFIG, EXIT_STORE, PASSING, NodeFailed
 from dledger.log.hard_state import HardStateFile
 from dledger.log.mending import NoRoom
 from dledger.log.reading import Rotten
@@ -304,11 +304,11 @@ class StoreFiles:
         try:
             await self._env.workers.run(Lane.DISK, self._write_checkpoint, checkpoint)
         except OSError as error:
-            if error.errno not in DISK_IS_FULL:
+            if error.errno not in PASSING:
                 raise NodeFailed(
                     f"cannot write {self._dir}/{CHECKPOINT_FILE}: {error}", EXIT_STORE
                 ) from error
-            self._env.log.warning("disk full: checkpoint not written", error=error)
+            self._env.log.warning("checkpoint not written", error=error)
             return
         self._saved_checkpoint = checkpoint
 

@@ -136,8 +136,11 @@ class RecoverRefused(Exception):
     """Nothing was changed; the text says why."""
 
 
-def inspect(files: Files, node_dir: str) -> tuple[Report, Identity, Walk]:
-    """Read the whole store. Blocking; changes nothing. StoreUnreadable, InstallUnfinished."""
+def inspect(files: Files, node_dir: str, written: int | None) -> tuple[Report, Identity, Walk]:
+    """Read the whole store. Blocking; changes nothing. StoreUnreadable, InstallUnfinished.
+
+    `written`: index up to which the last run had written, None when nobody knows (decision 16).
+    """
     identity = read_identity(files, node_dir)
     log = walk(files, node_dir, identity.segment_size)
     if log.last_index < 0 and (log.stopped_by or log.begin_pos):
@@ -146,6 +149,8 @@ def inspect(files: Files, node_dir: str) -> tuple[Report, Identity, Walk]:
     poison = read_file(files, f"{node_dir}/{POISONED_FILE}")
     committed = read_checkpoint(files, node_dir).committed_index
     known = max(mark, committed)
+    if written is not None and poison is None:  # after a failed write the note is worth nothing
+        known = max(known, written)
     rotten = ""
     if log.last_index < known:
         why = log.stopped_by or "the log ends before"
@@ -182,8 +187,9 @@ async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = Fa
     except BlockingIOError as error:
         raise RecoverRefused(f"{node_dir} is in use: stop the node first") from error
     try:
+        written = (await run(Lane.DISK, lock.last_run)).written
         try:
-            report, identity, log = await run(Lane.DISK, inspect, files, node_dir)
+            report, identity, log = await run(Lane.DISK, inspect, files, node_dir, written)
         except InstallUnfinished as error:
             raise RecoverRefused(str(error)) from error
         if not yes:

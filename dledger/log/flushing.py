@@ -242,7 +242,7 @@ class FlushedLog(MendableLog):
         except OSError as error:
             if error.errno not in OUT_OF_MEANS:
                 raise
-            raise NoRoom(f"cannot make an index file in {self._dir}: {error}") from error
+            raise NoRoom(f"cannot sync the names of index files in {self._dir}: {error}") from error
 
     async def sync_index(self) -> None:
         """Make the index units written so far durable. OSError is final (S3): see `keep_index`."""

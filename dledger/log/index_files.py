@@ -146,8 +146,9 @@ class IndexFiles:
             at += len(part)
         self.look_again(first, first + len(units) // INDEX_UNIT_SIZE - 1)
 
-    def drop_before(self, first: int) -> int:
-        """Remove the files that hold only units of entries before `first`; how many there were.
+    def drop_before(self, first: int) -> bool:
+        """Remove the files that hold only units of entries before `first`. True while names are not durable:
+        then `sync_names`, as another job.
 
         The file that holds the unit of `first` keeps the units before it: nobody looks at them.
         """
@@ -157,7 +158,8 @@ class IndexFiles:
             self._reserved.pop(start, None)
             self._open.pop(start).close()
             self._files.unlink(f"{self._dir}/{segment_name(start)}")
-        return len(gone)
+            self._unsynced_names = True
+        return self._unsynced_names
 
     def remove_all(self) -> None:
         """Remove all files."""

@@ -185,7 +185,8 @@ class Segments:
         """Close what was abandoned and is not read any more. A worker does, as that frees its space."""
         if self._viewed:
             viewed, self._viewed = self._viewed, []
-            self._viewed += await self._env.workers.run(Lane.DISK, _close_unviewed, viewed)
+            left = await self._env.workers.run(Lane.DISK, _close_unviewed, viewed)
+            self._viewed += left  # what came meanwhile stays, too
 
     def close(self) -> None:
         """Close all files; those that a reader still views stay open until the process ends."""

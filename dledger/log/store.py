@@ -324,6 +324,9 @@ class LogStore(FlushedLog):
                 self.suspects.remove(0, base.index)
             try:
                 return await self._free_segments()
+            except NoRoom as error:
+                self._env.log.warning("log begins later, not yet durably", error=error)
+                return False
             except OSError as error:
                 raise NodeFailed(f"cannot free a segment in {self._dir}: {error}", EXIT_STORE) from error
 
@@ -340,7 +343,7 @@ class LogStore(FlushedLog):
                 return False
             await self.pool.give_back(path)
         if await self._env.workers.run(Lane.FLUSH, self._index.drop_before, self._first_index):
-            await self._env.workers.run(Lane.FLUSH, self._index.sync_names)
+            await self._env.workers.run(Lane.FLUSH, self._sync_index_names)
         return True
 
     async def reset(self, base: LogBase) -> None:

@@ -10,7 +10,9 @@ from disk_group import NAMES, DiskGroup
 from node_group import SETTINGS
 
 from chaos.sim import World
+from dledger.recover import RecoverRefused, force_single
 from formats.entry import HEADER_SIZE
+from runtime.env import Env
 
 
 def kill_all_in_write(group: DiskGroup) -> None:
@@ -96,6 +98,26 @@ def test_what_was_told_is_no_torn_tail(what: str, sync_flush: bool) -> None:
         world.heal()
         group.settle()
         assert group.nodes[victim].elector.may_vote
+
+
+def test_recover_tells_of_what_was_told_and_is_gone() -> None:
+    """An operator who compares the stores that are left must hear that this one lost something."""
+    with World(3, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        victim, last, path, offset = told_and_killed(group)
+        group.disk(victim).zero(path, offset, HEADER_SIZE)
+        said: list[str] = []
+
+        async def recover(env: Env) -> None:
+            try:
+                await force_single(env, "/store", yes=True)
+            except RecoverRefused as refused:
+                said.append(str(refused))
+            await force_single(env, "/store", yes=True, cut_damage=True)
+
+        world.restart(victim, recover)
+        world.run_until(lambda: world.nodes[victim].process is None, 5)
+        assert len(said) == 1 and f"entries {last}..{last} were here" in said[0]
 
 
 def test_what_a_leader_had_cut_is_not_missed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -35,8 +36,9 @@ from formats.snapshot import (
     pack_stream,
     unpack_stream,
 )
-from formats.store_files import CorruptFile, HardState, Identity, encode_json
+from formats.store_files import POISONED_FILE, CorruptFile, HardState, Identity, encode_json
 from runtime.env import Env, production_env
+from runtime.files import OsFiles
 from tests.dledger.test_node import ListHost
 
 SEGMENT = 64 * 1024
@@ -493,6 +495,51 @@ def test_what_was_cut_while_it_was_read_is_closed_when_it_is_read_no_more(tmp_pa
 
     use(tmp_path, work)
     assert kept() == 0
+
+
+def test_two_that_close_what_was_viewed_forget_nothing(tmp_path: Path) -> None:
+    """A round of retention waits for its worker while an install abandons more."""
+
+    async def work(log: LogStore) -> None:
+        await append(log, 60, term=log.last_term + 1)
+        places = segments(tmp_path)[-3:]
+        entries = [log._segments.view(place * SEGMENT, 100) for place in places]
+        log._segments.abandon(places[2] * SEGMENT)
+        first = asyncio.create_task(log.close_viewed())
+        await asyncio.sleep(0)  # its job is handed over
+        log._segments.abandon(places[1] * SEGMENT)
+        second = asyncio.create_task(log.close_viewed())
+        await asyncio.gather(first, second)
+        assert len(log._segments._viewed) == 2 and len(entries) == 3
+
+    use(tmp_path, work)
+
+
+def test_names_that_could_not_be_synced_while_segments_are_freed_say_nothing_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many files were open: retention tries again, and no later start distrusts the store."""
+    sync_dir, refused = OsFiles.sync_dir, [0]
+
+    def too_many(self: OsFiles, path: str) -> None:
+        if path.endswith("/index"):
+            refused[0] += 1
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        sync_dir(self, path)
+
+    async def work(log: LogStore) -> None:
+        await append(log, 900)  # index files of 512 units
+        base = await boundary(log, len(segments(tmp_path)) - 1)
+        assert base.index > 512
+        with monkeypatch.context() as patch:
+            patch.setattr(OsFiles, "sync_dir", too_many)
+            assert not await log.drop_before(base)
+        assert refused[0] >= 1, "perhaps the flusher made a file, too"
+        assert await log.drop_before(log.base)
+        assert not log._index._unsynced_names
+
+    use(tmp_path, work)
+    assert not (tmp_path / POISONED_FILE).exists()
 
 
 def test_a_log_cut_down_to_a_lost_snapshot_ends_the_node(tmp_path: Path) -> None:
