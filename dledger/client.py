@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -82,6 +83,8 @@ class DLedgerClient:
         self._leader: str | None = None
         self._timeout_s = timeout_s
         self._connections: dict[str, PeerConnection] = {}
+        self._dials: dict[str, asyncio.Task[PeerConnection]] = {}
+        """Under way: whoever needs an address waits for the same one."""
         self._waiting: dict[int, asyncio.Future[_Answer]] = {}
         self._owners: dict[int, PeerConnection] = {}
         self._next_id = 0
@@ -94,6 +97,10 @@ class DLedgerClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        dials = list(self._dials.values())
+        for dial in dials:
+            dial.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
         for connection in self._connections.values():
             connection.close()
 
@@ -249,6 +256,19 @@ class DLedgerClient:
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
+        dial = self._dials.get(address)
+        if dial is None:
+            dial = asyncio.get_running_loop().create_task(self._dial(address), name=f"dial-{address}")
+            self._dials[address] = dial
+            dial.add_done_callback(partial(self._dialled, address))
+        return await asyncio.shield(dial)
+
+    def _dialled(self, address: str, dial: asyncio.Task[PeerConnection]) -> None:
+        del self._dials[address]
+        if not dial.cancelled():
+            dial.exception()  # whoever waited has it, or was cancelled
+
+    async def _dial(self, address: str) -> PeerConnection:
         dialler = Dialler(address, self._tls, min(DIAL_S, self._timeout_s / 3))
         connection = await dialler.connect(
             lambda: PeerConnection(self._on_frame, self._on_lost, MAX_FRAME, dialled=address)

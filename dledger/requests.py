@@ -56,6 +56,8 @@ class ClientRequests:
             raise WireError("a request is a map with an id")
         number: int = header["id"]
         operation = header.get("op")
+        if not isinstance(operation, str):  # nor looked at: a thousand lists in one another overflow str()
+            raise WireError("a request names its operation")
         if operation == "append":
             self._append(connection, number, bytes(frame.payload))
         elif operation == "get":
@@ -76,7 +78,7 @@ class ClientRequests:
                 connection,
                 number,
                 Code.UNEXPECTED_ARGUMENT,
-                text=f"unknown operation {str(operation)[:64]!r}",
+                text=f"unknown operation {operation[:64]!r}",
             )
 
     def committed(self, index: int) -> None:
