@@ -154,15 +154,27 @@ class MessageStore:
         """The log begins where this snapshot was taken: no queue has a message before it (safety.md S14)."""
         run = self._env.workers.run
         ends = await run(Lane.DISK, queue_ends, parts)
-        moved: list[tuple[str, int]] = []  # (directory, first offset that exists)
+        moved: list[ConsumeQueue] = []
         for (topic, queue_id), end in ends.items():
             queue = self.queues.get(topic, queue_id)
             if queue is not None and queue.bounds.min < end <= queue.bounds.next:
                 queue.bounds.min = end
                 if end >= UNITS_PER_FILE:
-                    moved.append((queue_dir(self.queue_root, topic, queue_id), end))
-        for start in range(0, len(moved), self.limits.write_group):
-            await run(Lane.DISK, free_units, self._env.files, moved[start : start + self.limits.write_group])
+                    moved.append(queue)
+        if moved:
+            async with self._writing:  # a snapshot that is being saved opens the files that it counts on
+                await self._free(moved)
+
+    async def _free(self, queues: list[ConsumeQueue]) -> None:
+        await self._write(self._pending())  # or a later flush would begin in a file that is gone
+        freed: list[tuple[str, int]] = []  # (directory, first offset that exists)
+        for queue in queues:
+            first = queue.bounds.min
+            queue.synced = max(queue.synced, first - first % UNITS_PER_FILE)
+            freed.append((queue_dir(self.queue_root, queue.topic, queue.queue_id), first))
+        for start in range(0, len(freed), self.limits.write_group):
+            group = freed[start : start + self.limits.write_group]
+            await self._env.workers.run(Lane.DISK, free_units, self._env.files, group)
 
     def apply(self, chunk: Chunk) -> None:
         """Apply committed, durable entries; wake readers of their queues."""

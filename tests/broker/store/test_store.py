@@ -659,3 +659,39 @@ def test_snapshots_by_entries_take_a_share_of_the_time(tmp_path: Path) -> None:
         task.cancel()
 
     run(test)
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_retention_takes_no_file_from_under_the_next_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed: bool
+) -> None:
+    """A queue went on in another file since its last snapshot, and the log begins behind the old one now."""
+    monkeypatch.setattr("broker.store.consume_queue.FILE_SIZE", 100 * UNIT.size)
+    monkeypatch.setattr("broker.store.message_store.UNITS_PER_FILE", 100)
+
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        store.system(pack_op(TopicConfig("T", 2, 2, 6).op()))
+        for _ in range(95):
+            store.message()
+        store.apply()
+        await store.store.save_snapshot()
+        for _ in range(15):
+            store.message()
+        store.apply()
+        if flushed:
+            await store.store.flush()
+        parts = pack_parts(store.store.state)
+        store.message()
+        store.apply()
+        await store.store.log_begins(parts)
+        directory = tmp_path / "consumequeue" / "T" / "0"
+        assert [path.name for path in directory.iterdir()] == [f"{100 * UNIT.size:020d}"]
+        await store.store.save_snapshot()
+        store.message()
+        store.apply()
+        await store.store.save_snapshot()
+        assert [path.name for path in directory.iterdir()] == [f"{100 * UNIT.size:020d}"]
+
+    run(test)
