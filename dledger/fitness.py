@@ -8,7 +8,7 @@ can be sent. If all are full somebody must lead all the same, so that what is st
 has seen no leader for long stands although it is full, or slow.
 
 A disk is slow that is far behind the commit for long: the others' disks commit without it. Where all are
-equally slow none is, as commits wait for them.
+equally slow they fall behind in turn, and none for long.
 
 Everything gets better by itself: when entries are repaired, when room returns, when the disk answers. That a
 slow disk is quick again shows only under load, so the node is believed to be slow for a while longer.

@@ -94,6 +94,25 @@ class DiskGroup(node_group.Group):
         assert one == other == third
         assert [entry[0] for entry in one] == list(range(len(one)))
 
+    def kill_after_an_fsync(self) -> tuple[str, int, int]:
+        """A follower, dead, its peers cut off; the entry that it acknowledged last, of 3000 bytes and without
+        an index unit yet, and where its log ended."""
+        world = self.world
+        self.fill(30)
+        world.run_for(2)
+        victim = self.followers()[0]
+        last = self.append(self.await_leader(), [b"x" * 3000])
+        log = self.nodes[victim].log
+        world.run_until(lambda: log.durable_index >= last, 3)
+        assert log._unindexed, "no index unit tells that the entry was there"
+        end = log.end_pos
+        world.kill(victim)
+        world.run_for(0.5)
+        for name in NAMES:
+            if name != victim:
+                world.isolate(name)
+        return victim, last, end
+
     # Damage
 
     def disk(self, name: str) -> Any:

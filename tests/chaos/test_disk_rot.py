@@ -38,25 +38,6 @@ def test_rot_at_rest_is_repaired_from_a_peer(what: str, power: bool) -> None:
             assert group.nodes[victim].status()["repaired_entries"] == 3
 
 
-def killed_after_its_fsync(group: DiskGroup) -> tuple[str, int, int]:
-    """A follower, dead, its peers cut off; the entry that it acknowledged last, and where its log ended."""
-    world = group.world
-    group.fill(30)
-    world.run_for(2)
-    victim = group.followers()[0]
-    last = group.append(group.await_leader(), [b"x" * 3000])
-    log = group.nodes[victim].log
-    world.run_until(lambda: log.durable_index >= last, 3)
-    assert log._unindexed, "no index unit tells that the entry was there"
-    end = log.end_pos
-    world.kill(victim)
-    world.run_for(0.5)
-    for name in NAMES:
-        if name != victim:
-            world.isolate(name)
-    return victim, last, end
-
-
 @pytest.mark.parametrize("times", [*range(1, 9), 10_000])
 def test_an_unreadable_end_of_a_log_is_never_taken_for_a_blank_one(
     times: int, monkeypatch: pytest.MonkeyPatch
@@ -65,7 +46,7 @@ def test_an_unreadable_end_of_a_log_is_never_taken_for_a_blank_one(
     reads of its bytes fail: who came back without that entry voted as if it had never been there."""
     with World(3, settings=SETTINGS) as world:
         group = DiskGroup(world)
-        victim, last, end = killed_after_its_fsync(group)
+        victim, last, end = group.kill_after_an_fsync()
         place = end - 2000
         whole, left = SimFile.pread, [times]
 
@@ -91,7 +72,7 @@ def test_a_log_of_which_nothing_can_be_read_at_a_start_is_not_cut_in_silence(fai
     """As above, and even the header of the entry is gone."""
     with World(3, settings=SETTINGS) as world:
         group = DiskGroup(world)
-        victim, last, _ = killed_after_its_fsync(group)
+        victim, last, _ = group.kill_after_an_fsync()
         group.disk(victim).fail("read", failing, f"/store/dledger-{victim}/data")
         group.start(victim)
         world.run_for(1)

@@ -6,7 +6,7 @@ What the write was to bring was told to nobody: it is a torn tail. What was told
 from __future__ import annotations
 
 import pytest
-from disk_group import NAMES, DiskGroup
+from disk_group import NAMES, SEGMENT, DiskGroup
 from node_group import SETTINGS
 
 from chaos.sim import World
@@ -56,24 +56,10 @@ def test_again_and_again() -> None:
 
 
 def told_and_killed(group: DiskGroup) -> tuple[str, int, str, int]:
-    """A follower, dead, its peers cut off; the last entry that it told, of which no index unit tells yet,
-    its file, and its offset there."""
-    world = group.world
-    group.fill(30)
-    world.run_for(2)
-    victim = group.followers()[0]
-    last = group.append(group.await_leader(), [b"x" * 3000])
-    log = group.nodes[victim].log
-    world.run_until(lambda: log.durable_index >= last, 3)
-    assert log._unindexed, "no index unit tells that the entry was there"
-    pos = log.end_pos - 3000 - HEADER_SIZE
-    world.kill(victim)
-    world.run_for(0.5)
-    for name in NAMES:
-        if name != victim:
-            world.isolate(name)
-    size = log._segments.size
-    return victim, last, f"/store/dledger-{victim}/data/{pos - pos % size:020d}", pos % size
+    """See `DiskGroup.kill_after_an_fsync`; with the file of that entry, and its offset there."""
+    victim, last, end = group.kill_after_an_fsync()
+    pos = end - 3000 - HEADER_SIZE
+    return victim, last, f"/store/dledger-{victim}/data/{pos - pos % SEGMENT:020d}", pos % SEGMENT
 
 
 @pytest.mark.parametrize("sync_flush", [True, False])
