@@ -97,9 +97,7 @@ class Segments:
                 self._close_one(start)
 
     def _close_one(self, start: int) -> bool:
-        try:
-            self._files[start].close()
-        except BufferError:  # somebody still reads it: later
+        if not _closes(self._files[start]):
             return False
         del self._files[start]
         return True
@@ -197,10 +195,12 @@ class Segments:
 
 def _close_unviewed(files: list[File]) -> list[File]:
     """Blocking; those that are still viewed."""
-    left = []
-    for file in files:
-        try:
-            file.close()
-        except BufferError:
-            left.append(file)
-    return left
+    return [file for file in files if not _closes(file)]
+
+
+def _closes(file: File) -> bool:
+    try:
+        file.close()
+    except BufferError:  # somebody still reads it: later
+        return False
+    return True
