@@ -33,8 +33,8 @@ class Lane(Enum):
 class Workers(Protocol):
     """Runs blocking jobs away from the event loop.
 
-    A job holds at most one durable action, with its fsync last, so that the simulator can crash between
-    any two of them (simulation.md, rule 4).
+    A job holds at most one durable action, with its fsync last but for plain writes, so that the simulator
+    can crash between any two of them (simulation.md, rule 4; decision 16).
     """
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
