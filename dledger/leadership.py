@@ -147,6 +147,7 @@ class Leadership:
         self.appender = None
         self.serving = False
         self._replicator.leader = None
+        self._peers.forget_pushes()
         self._membership.leaving.clear()
         self._progress.set()
         if appender is not None:

@@ -13,12 +13,27 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from dledger.election.membership import Hello
-from dledger.wire import ERROR, Frame, WireError, decode_frame, encode_frame, frame_size
+from dledger.outbox import PIECE_BYTES, Inbox, Outbox, Parts
+from dledger.wire import (
+    ERROR,
+    PROTOCOL_WITH_PIECES,
+    Frame,
+    WireError,
+    decode_frame,
+    encode_frame,
+    frame_size,
+)
 from runtime.tls import certificate_names
 
 DEAD_LINK_MS = 3000
 """Unacknowledged or silent for this long, a connection is dead."""
+IN_TRANSPORT = 64 * 1024
+"""Unsent bytes in a transport above which bulk waits in the `Outbox`."""
+IN_KERNEL = 64 * 1024
+"""Bytes that the kernel takes ahead of what the link carries. By default it takes megabytes, and what is
+written behind them waits for all of them."""
 _TCP_NODELAY, _TCP_KEEPIDLE, _TCP_KEEPINTVL, _TCP_KEEPCNT, _TCP_USER_TIMEOUT = 1, 4, 5, 6, 18
+_TCP_NOTSENT_LOWAT = 25
 _SO_KEEPALIVE = 9
 READ_BUFFER = 256 * 1024
 """Bytes read at once; a larger frame makes the buffer grow to its size, up to the frame limit."""
@@ -68,6 +83,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.closed = False
         self.host = "?"
         """Address of the other side's machine."""
+        self.inbox = Inbox()
+        self._outbox = Outbox()
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._on_made = on_made
@@ -90,14 +107,33 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     # Sending
 
-    def send(self, parts: list[bytes | memoryview]) -> None:
-        """Write the parts of one frame; dropped when the connection is gone."""
+    def send(self, parts: Parts) -> None:
+        """Write the parts of one frame, ahead of all bulk that waits; dropped when the connection is gone."""
         if self._transport is None or self.closed:
             return
         if len(parts) == 1:
             self._transport.write(parts[0])
         else:
             self._transport.writelines(parts)
+
+    def send_bulk(self, parts: Parts) -> None:
+        """Write the parts of one frame behind all bulk that waits, in pieces if it is large."""
+        if self._transport is None or self.closed:
+            return
+        if self._full or self._outbox.bytes or sum(map(len, parts)) > PIECE_BYTES:
+            self._outbox.add(parts)
+            self._send_more()
+        else:
+            self.send(parts)
+
+    def forget_bulk(self) -> None:
+        """Drop the bulk that waits and was not begun: nobody is interested in it any more."""
+        self._outbox.forget()
+
+    def _send_more(self) -> None:
+        pieces = self.version >= PROTOCOL_WITH_PIECES
+        while not self._full and not self.closed and (parts := self._outbox.take(pieces)):
+            self.send(parts)
 
     def send_frame(self, number: int, header: object) -> None:
         """Write a frame without payload."""
@@ -109,11 +145,11 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def backlog(self) -> int:
-        """Bytes waiting in the transport."""
-        return self._transport.get_write_buffer_size() if self._transport else 0
+        """Bytes waiting here and in the transport."""
+        return self._outbox.bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
 
     def close(self, reason: str = "") -> None:
-        """Close after what was written; nothing more is read."""
+        """Close after what was written, without the bulk that waits; nothing more is read."""
         self.error = self.error or reason
         if not self.closed:
             self.closed = True
@@ -158,12 +194,14 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._full = False
+        self._send_more()
         self._read_or_pause()
 
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(IN_TRANSPORT)
         name = transport.get_extra_info("peername")
         self.host = str(name[0]) if name else "?"
         self.names = certificate_names(transport.get_extra_info("peercert"))
@@ -240,6 +278,7 @@ def set_no_delay(transport: asyncio.BaseTransport) -> None:
         for option, value in ((_TCP_KEEPIDLE, 1), (_TCP_KEEPINTVL, 1), (_TCP_KEEPCNT, 3)):
             sock.setsockopt(tcp, option, value)
         sock.setsockopt(tcp, _TCP_USER_TIMEOUT, DEAD_LINK_MS)
+        sock.setsockopt(tcp, _TCP_NOTSENT_LOWAT, IN_KERNEL)
 
 
 FrameHandler = Callable[[PeerConnection, Frame], None]

@@ -306,3 +306,6 @@ SINCE_2 = (
     ReadIndexResponse,
 )
 """A peer of protocol version 1 does not know these."""
+
+BULK = (Compare, Truncate, Append, Commit, InstallSnapshot, RepairResponse)
+"""Entries and snapshots, and what must stay in order with them. All else may overtake these."""

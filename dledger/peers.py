@@ -17,10 +17,21 @@ from dledger.election.membership import (
     encode_hello,
 )
 from dledger.links import MAX_ERROR_TEXT, PeerConnection
-from dledger.messages import REPLIES, SINCE_2, Message
+from dledger.messages import BULK, REPLIES, SINCE_2, Message
 from dledger.ports import PeerPort
 from dledger.refusals import Refusals
-from dledger.wire import CLIENT_REQUEST, ERROR, HELLO, PROOF, Frame, WireError, decode_message, encode_message
+from dledger.wire import (
+    CLIENT_REQUEST,
+    ERROR,
+    HELLO,
+    PIECE,
+    PROOF,
+    PROTOCOL_WITH_PIECES,
+    Frame,
+    WireError,
+    decode_message,
+    encode_message,
+)
 from formats.addresses import split_address
 from runtime import Env
 from runtime.tls import PeerTls, TlsError
@@ -192,7 +203,13 @@ class Peers:
         if connection.version < 2 and isinstance(message, SINCE_2):
             self.too_new += 1
             return
-        connection.send(encode_message(message, compress=compress, version=connection.version))
+        send = connection.send_bulk if isinstance(message, BULK) else connection.send
+        send(encode_message(message, compress=compress, version=connection.version))
+
+    def forget_pushes(self) -> None:
+        """A leadership ended: what it has not begun to send is of no use."""
+        for connection in self._outbound.values():
+            connection.forget_bulk()
 
     def dialled_hello(self, peer: str) -> Hello | None:
         """Who answers on the dialled connection: whose acknowledgements and votes come back on it."""
@@ -297,6 +314,11 @@ class Peers:
             connection.close(text)
         elif peer is not None:
             try:
+                if frame.number == PIECE and connection.version >= PROTOCOL_WITH_PIECES:
+                    whole = connection.inbox.add(frame, connection.max_frame)
+                    if whole is None:
+                        return
+                    frame = whole
                 message = decode_message(frame)
                 if connection.version < 2 and isinstance(message, SINCE_2):
                     raise WireError(f"unknown message type {frame.number} in protocol {connection.version}")

@@ -39,14 +39,18 @@ from dledger.messages import (
 )
 
 PROTOCOL_MIN = 1
-PROTOCOL_MAX = 3
+PROTOCOL_MAX = 4
 PROTOCOL_WITH_PROOF = 2
 """Whose hellos carry a nonce: bytes of an earlier connection are refused. The lowest spoken by default."""
+PROTOCOL_WITH_PIECES = 4
+"""Large frames may come in pieces, with others between them (`dledger.outbox`)."""
 
 PREFIX = struct.Struct(">IH")
 MAX_HEADER = 0xFFFF
 """Bytes: its size is written in 16 bits."""
 HELLO = 0
+PIECE = 61
+"""A part of a frame: `[size of the whole frame, where this part begins in it]`, the part as payload."""
 PROOF = 62
 """The nonce of the accepting side's hello, sent back: what follows is no replay."""
 ERROR = 63

@@ -539,6 +539,9 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.paused = False
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
     def pause_reading(self) -> None:
         self.paused = True
 

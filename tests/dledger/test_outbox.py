@@ -1,0 +1,208 @@
+"""Bulk on a connection between peers: cut into pieces, put together, in order, and behind everything else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.links import PeerConnection
+from dledger.messages import Append, Heartbeat
+from dledger.outbox import PIECE_BYTES, Inbox, Outbox
+from dledger.wire import (
+    PIECE,
+    PROTOCOL_WITH_PIECES,
+    Frame,
+    WireError,
+    decode_frame,
+    decode_message,
+    encode_frame,
+    encode_message,
+)
+
+LIMIT = 16 * 1024 * 1024
+
+
+def push(number: int, size: int) -> Append:
+    return Append(1, "n0", number - 1, 1, number, number, 4096 * number, -1, bytes([number % 256]) * size)
+
+
+@given(st.lists(st.sampled_from([0, 1, 4096, PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES + 7]), max_size=6))
+def test_what_is_cut_is_put_together_in_order(sizes: list[int]) -> None:
+    outbox, inbox = Outbox(), Inbox()
+    pushes = [push(number, size) for number, size in enumerate(sizes)]
+    total = 0
+    for message in pushes:
+        parts = encode_message(message)
+        total += sum(map(len, parts))
+        outbox.add(parts)
+    arrived = []
+    while outbox.bytes:
+        before = outbox.bytes
+        parts = outbox.take(pieces=True)
+        frame = decode_frame(memoryview(b"".join(parts)))
+        written = len(frame.payload) if frame.number == PIECE else sum(map(len, parts))
+        assert before - outbox.bytes == written <= PIECE_BYTES
+        total -= written
+        whole = inbox.add(frame, LIMIT) if frame.number == PIECE else frame
+        if whole is not None:
+            arrived.append(decode_message(whole))
+    assert arrived == pushes and total == 0
+    assert not outbox.take(pieces=True)
+
+
+def test_for_who_knows_no_pieces_frames_stay_whole() -> None:
+    outbox = Outbox()
+    outbox.add(encode_message(push(1, 5 * PIECE_BYTES)))
+    (data,) = outbox.take(pieces=False)
+    assert decode_message(decode_frame(memoryview(data))) == push(1, 5 * PIECE_BYTES)
+    assert outbox.bytes == 0
+
+
+def test_what_was_begun_is_not_forgotten() -> None:
+    outbox, inbox = Outbox(), Inbox()
+    for number in range(3):
+        outbox.add(encode_message(push(number, 2 * PIECE_BYTES)))
+    pieces = [outbox.take(pieces=True)]
+    outbox.forget()
+    while parts := outbox.take(pieces=True):
+        pieces.append(parts)
+    wholes = [inbox.add(decode_frame(memoryview(b"".join(parts))), LIMIT) for parts in pieces]
+    assert [decode_message(whole) for whole in wholes if whole is not None] == [push(0, 2 * PIECE_BYTES)]
+    outbox.add(encode_message(push(3, 0)))
+    outbox.forget()
+    assert outbox.bytes == 0 and not outbox.take(pieces=True)
+
+
+def piece(header: object, payload: bytes = b"x") -> Frame:
+    return Frame(PIECE, header, memoryview(payload))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        piece([100, 1]),
+        piece([0, 0]),
+        piece([LIMIT + 1, 0]),
+        piece([1 << 80, 0]),
+        piece([-1, 0]),
+        piece([1, 0], b"xx"),
+        piece([100, 0], b""),
+        piece([100, 0.0]),
+        piece([100]),
+        piece([100, 0, 0]),
+        piece("text"),
+        piece({"total": 100}),
+        piece(None),
+        piece([20, 0], b"x" * 20),
+        piece([4, 0], b"\0\0\0\0"),
+        piece([3, 0], b"xxx"),
+        piece([len(data := encode_frame(PIECE, [1, 0], 1) + b"x"), 0], data),
+    ],
+)
+def test_pieces_of_nothing_are_refused(wrong: Frame) -> None:
+    with pytest.raises(WireError):
+        Inbox().add(wrong, LIMIT)
+
+
+def test_a_piece_must_follow_the_one_before() -> None:
+    data = b"".join(encode_message(push(1, 100)))
+    for start, rest in ((39, data[39:]), (41, data[41:]), (0, data)):
+        inbox = Inbox()
+        assert inbox.add(piece([len(data), 0], data[:40]), LIMIT) is None
+        with pytest.raises(WireError):
+            inbox.add(piece([len(data), start], rest), LIMIT)
+
+
+class NarrowTransport(asyncio.Transport):
+    """Takes what it is given and sends nothing until it is told to, as behind a link that is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.waiting = 0
+        self.high = 0
+        self.connection: PeerConnection | None = None
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high or 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        before = self.waiting
+        self.written += data
+        self.waiting += len(data)
+        assert self.connection is not None
+        if before <= self.high < self.waiting:
+            self.connection.pause_writing()
+
+    def writelines(self, list_of_data: object) -> None:
+        self.write(b"".join(list_of_data))  # type: ignore[call-overload]
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+    def drain(self) -> None:
+        self.waiting = 0
+        assert self.connection is not None
+        self.connection.resume_writing()
+
+    def close(self) -> None:
+        pass
+
+    def frames(self) -> list[Frame]:
+        frames = []
+        data = memoryview(bytes(self.written))
+        while data:
+            size = 4 + int.from_bytes(data[:4], "big")
+            frames.append(decode_frame(data[:size]))
+            data = data[size:]
+        return frames
+
+
+def test_a_heartbeat_waits_for_no_more_than_what_the_transport_holds() -> None:
+    async def scenario() -> None:
+        connection = PeerConnection(lambda *_: None, lambda _: None, LIMIT)
+        transport = NarrowTransport()
+        transport.connection = connection
+        connection.connection_made(transport)
+        connection.version = PROTOCOL_WITH_PIECES
+        entries = [push(number, 1_000_000) for number in range(4)]
+        for message in entries:
+            connection.send_bulk(encode_message(message))
+        assert connection.backlog >= 4_000_000, "what waits is counted"
+        assert transport.waiting <= transport.high + PIECE_BYTES + 100
+        before = len(transport.written)
+        connection.send(encode_message(Heartbeat(1, "n0", 7)))
+        assert len(transport.written) - before < 100, "written at once"
+        connection.send_bulk(encode_message(push(4, 10)))
+        for _ in range(200):
+            transport.drain()
+        assert connection.backlog == 0
+        inbox = Inbox()
+        arrived = []
+        for frame in transport.frames():
+            whole = inbox.add(frame, LIMIT) if frame.number == PIECE else frame
+            if whole is not None:
+                arrived.append(decode_message(whole))
+        assert arrived == [Heartbeat(1, "n0", 7), *entries, push(4, 10)]
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_closes_sends_no_bulk_any_more() -> None:
+    async def scenario() -> None:
+        connection = PeerConnection(lambda *_: None, lambda _: None, LIMIT)
+        transport = NarrowTransport()
+        transport.connection = connection
+        connection.connection_made(transport)
+        connection.version = PROTOCOL_WITH_PIECES
+        connection.send_bulk(encode_message(push(1, 1_000_000)))
+        connection.close("done")
+        before = len(transport.written)
+        transport.drain()
+        connection.send_bulk(encode_message(push(2, 1_000_000)))
+        assert len(transport.written) == before
+
+    asyncio.run(scenario())
