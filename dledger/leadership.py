@@ -146,8 +146,7 @@ class Leadership:
         self._leading = None
         self.appender = None
         self.serving = False
-        self._replicator.leader = None
-        self._peers.forget_pushes()
+        self._replicator.stop_leading()
         self._membership.leaving.clear()
         self._progress.set()
         if appender is not None:

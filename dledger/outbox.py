@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from dledger.wire import PIECE, Frame, WireError, decode_frame, encode_frame, frame_size
 
-PIECE_BYTES = 32 * 1024
+PIECE_BYTES = 64 * 1024
 """Most bytes of a frame that are written at once. With what the transport and the kernel hold unsent that is
 what a heartbeat waits for: some 200 KiB, 80 ms at 20 Mbit/s."""
 

@@ -207,7 +207,7 @@ class Peers:
         send(encode_message(message, compress=compress, version=connection.version))
 
     def forget_pushes(self) -> None:
-        """A leadership ended: what it has not begun to send is of no use."""
+        """Drop the pushes that wait and were not begun."""
         for connection in self._outbound.values():
             connection.forget_bulk()
 

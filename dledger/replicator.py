@@ -65,6 +65,9 @@ class Installs(Protocol):
     def no_snapshot(self, peer: str) -> None:
         """A peer needs one, and there is none that would help it."""
 
+    def forget(self) -> None:
+        """The leadership ended: nobody waits for a piece any more."""
+
 
 class Replicator:
     """One per node. `leader` is set during a leadership, `follower` towards a known leader."""
@@ -90,6 +93,13 @@ class Replicator:
         self.installs: Installs | None = None
 
     # Leader
+
+    def stop_leading(self) -> None:
+        """The leadership ended: what it has not begun to send is of no use."""
+        self.leader = None
+        self._peers.forget_pushes()
+        if self.installs is not None:
+            self.installs.forget()
 
     def offer(self) -> Offer | None:
         """The snapshot that a peer behind this log gets."""

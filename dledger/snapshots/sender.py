@@ -77,6 +77,11 @@ class InstallSender:
         """Said once per state of affairs."""
         self._complain(peer, f"behind entry {self._log.first_index}, and no snapshot would help it")
 
+    def forget(self) -> None:
+        """The leadership ended: nobody waits for a piece any more."""
+        self._waiting.clear()
+        self._loaded = None
+
     def on_response(self, peer: str, message: InstallResponse) -> None:
         """A peer answered, in the term of this leader."""
         leader = self._replicator.leader
@@ -99,6 +104,7 @@ class InstallSender:
                 if stream is None:
                     self._replicator.perform(leader.install_failed(effect.peer, effect.offer.index))
                 else:
+                    self._loaded = (effect.offer, stream)
                     self._send(leader, effect, stream)
 
     def _wanted(self, leader: LeaderReplication, effect: SendInstall) -> bool:
@@ -112,9 +118,7 @@ class InstallSender:
         parts = None if manifest is None else await self._catalog.load(manifest)
         if manifest is None or parts is None:
             return None
-        stream = await self._env.workers.run(Lane.DISK, pack_stream, manifest, parts)
-        self._loaded = (offer, stream)
-        return stream
+        return await self._env.workers.run(Lane.DISK, pack_stream, manifest, parts)
 
     def _send(self, leader: LeaderReplication, effect: SendInstall, stream: bytes) -> None:
         offer = effect.offer

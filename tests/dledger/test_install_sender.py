@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -56,3 +57,43 @@ def test_a_peer_that_no_snapshot_helps_is_named_once() -> None:
     for _ in range(3):
         install.no_snapshot("n1")
     assert len(log.errors) == 1
+
+
+@pytest.mark.parametrize("ends", ["after a piece", "while the snapshot is read"])
+def test_what_was_read_for_a_peer_is_given_back_when_the_leadership_ends(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        install, _, sent = sender(2)
+        was_sent = asyncio.Event()
+
+        def send(peer: str, message: object) -> None:
+            sent.append(message)
+            was_sent.set()
+
+        install._peers = SimpleNamespace(hellos={}, send=send)  # type: ignore[assignment]
+        monkeypatch.setattr("dledger.snapshots.sender.pack_stream", lambda manifest, parts: bytes(1000))
+        leader: Any = SimpleNamespace(term=3, self_id="n0", progress={"n1": SimpleNamespace(offer=OFFER)})
+        install._replicator = SimpleNamespace(leader=leader)  # type: ignore[assignment]
+        reading = asyncio.Event()
+
+        async def load(manifest: object) -> dict[str, bytes]:
+            await reading.wait()
+            return {}
+
+        install._catalog = SimpleNamespace(manifests=[SimpleNamespace(digest="d")], load=load)  # type: ignore[assignment]
+        task = asyncio.get_running_loop().create_task(install.run())
+        install.send_install(leader, SendInstall("n1", OFFER, 0))
+        await asyncio.sleep(0.01)
+        if ends == "after a piece":
+            reading.set()
+            await asyncio.wait_for(was_sent.wait(), 5.0)
+            assert install._loaded is not None
+        install._replicator.leader = None
+        install.forget()
+        reading.set()
+        await asyncio.sleep(0.1)
+        assert install._loaded is None and len(sent) == (ends == "after a piece")
+        task.cancel()
+
+    asyncio.run(scenario())
