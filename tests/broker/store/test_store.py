@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
-from broker.store.consume_queue import free_units
+from broker.store import message_store
+from broker.store.consume_queue import ConsumeQueue, QueueTable, free_units
 from broker.store.message_store import MessageStore, StoreLimits
 from broker.store.reader import GetStatus, Reader
 from dledger.errors import InvariantBroken
@@ -329,6 +331,7 @@ def test_a_restored_store_goes_on_where_the_snapshot_ended(tmp_path: Path) -> No
         other = Store(tmp_path / "b", store.log)
         await other.open()
         await other.store.save_snapshot()  # what it held before goes
+        other.store._messages_flushed = 5  # as many as it had flushed, and as will come
         await other.store.restore(parts, index, pos)
         assert other.store.applied_index == index and pack_parts(other.store.state) == parts
         assert other.store.state.consumer_offset("G", "T", 0) == 5
@@ -460,6 +463,28 @@ def test_messages_behind_one_that_goes_while_it_is_read_are_not_passed_over(tmp_
         assert (gone.status, gone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 1)
         found = await store.reader.get_cold("T", 0, gone.next_offset, 32, 1 << 20, wanted)
         assert [record.body for record in decode_records(b"".join(found.parts))] == [b"T0-4"]
+
+    run(test)
+
+
+def test_a_flush_without_news_looks_at_no_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        looked: list[int] = []
+        every = QueueTable.all
+
+        def counted(table: QueueTable) -> list[ConsumeQueue]:
+            looked.append(table.count)
+            return every(table)
+
+        monkeypatch.setattr(QueueTable, "all", counted)
+        for _ in range(3):
+            store.message()
+            store.apply()
+            await store.store.flush()
+            await store.store.flush()
+        assert looked == [1, 1, 1] and len(store.queue_bytes()) == 3 * 20
 
     run(test)
 
@@ -611,6 +636,71 @@ def test_the_background_flushes_and_takes_snapshots(tmp_path: Path) -> None:
             while store.store.snapshot_index != 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         task.cancel()
+
+    run(test)
+
+
+@pytest.mark.parametrize("where", ["write_units", "sync_file", "publish"])
+def test_too_many_open_files_are_waited_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """They say nothing of the disk: the broker goes on, and writes what it could not."""
+    real = getattr(message_store, where)
+    failures = [3]
+
+    def failing(*arguments: object) -> object:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(*arguments)
+
+    async def test() -> None:
+        store = Store(tmp_path, snapshot_entries=3)
+        object.__setattr__(store.store.limits, "flush_interval_s", 0.01)
+        await store.open()
+        monkeypatch.setattr(message_store, where, failing)
+        for _ in range(4):
+            store.message()
+        store.apply()
+        task = asyncio.ensure_future(store.store.run())
+        async with asyncio.timeout(5):
+            while store.store.snapshot_index != 3 or failures[0]:
+                assert not task.done(), task.exception()
+                await asyncio.sleep(0.005)
+        task.cancel()
+        again = Store(tmp_path, store.log)
+        assert await again.open() == 3 and len(again.queue_bytes()) == 4 * 20
+
+    run(test)
+
+
+def test_too_many_open_files_at_a_flush_leave_nothing_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [2]
+    real = message_store.write_units
+
+    def failing(*arguments: object) -> None:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        real(*arguments)  # type: ignore[arg-type]
+
+    async def test() -> None:
+        store = Store(tmp_path)
+        object.__setattr__(store.store.limits, "flush_interval_s", 0.01)
+        await store.open()
+        monkeypatch.setattr(message_store, "write_units", failing)
+        store.message()
+        store.apply()
+        task = asyncio.ensure_future(store.store.run())
+        async with asyncio.timeout(5):
+            queue = store.store.queues.get("T", 0)
+            while queue is None or queue.flushed != 1:
+                assert not task.done(), task.exception()
+                await asyncio.sleep(0.005)
+        task.cancel()
+        assert len(store.queue_bytes()) == 20
 
     run(test)
 
