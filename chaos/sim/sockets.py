@@ -70,6 +70,7 @@ class Watch:
         self._world = endpoint.network.world
         self._heard = self._world.now
         self._full_since: int | None = None
+        self._taken = 0  # by the peer when it was looked last
         self._first: object = None  # packet on its way
         self._first_since = 0
         endpoint.watched = True
@@ -85,8 +86,8 @@ class Watch:
                 end.on_reset(None)
                 return
             self._heard = now
-        if not end.starved:
-            self._full_since = None
+        if not end.starved or end.taken != self._taken:
+            self._full_since, self._taken = None, end.taken  # what moves, however slowly, is well
         elif self._full_since is None:
             self._full_since = now
         flow = end.flow  # what it holds for an obstacle is told by `_answered`, or acknowledged (silence)

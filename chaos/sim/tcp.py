@@ -114,6 +114,7 @@ class Endpoint:
         self.transport: SimTransport | None = None
         self.space = network.world.settings.window
         self.starved = False  # the program waits for space
+        self.taken = 0  # bytes that the peer read
         self.eof = False
         self.broken = False  # reset by the peer
         self.closed = False  # by the program, or with it
@@ -298,6 +299,7 @@ class Endpoint:
     def credit(self, count: int, now: int) -> None:
         """The peer read so much; a waiting writer hears of it one latency later."""
         self.space += count
+        self.taken += count
         if self.starved:
             self.starved = False
             at = now + self.network.between(self.network.world.settings.latency_ns)

@@ -251,6 +251,15 @@ def test_a_stopped_peer_keeps_its_connection_until_its_buffer_is_full() -> None:
     assert len(scene.accepted[0].data) == 10_000
 
 
+def test_a_narrow_link_that_is_always_full_keeps_its_connection() -> None:
+    """TCP_USER_TIMEOUT is for what does not move: Linux counts from the last acknowledgement."""
+    scene = Scene(settings=Settings(window=10_000))
+    watch(scene)
+    scene.world.network.bandwidth("client", "server", 8_000)
+    assert arrival_s(scene, bytes(100_000)) == pytest.approx(12.5, abs=0.5)
+    assert scene.client.end is None and scene.accepted[0].end is None
+
+
 def test_a_short_partition_is_survived() -> None:
     scene = Scene()
     watch(scene)
