@@ -119,6 +119,7 @@ class Conversation(NodeFace, ABC):
         """The dialled connection to the peer is gone."""
         if peer == self.leader_id:
             self._say.info("connection to the leader lost", leader=peer)
+        self._repairer.lost(peer)
         if self._replicator.leader is not None:
             self._replicator.perform(self._replicator.leader.peer_down(peer))
         self._leadership.progressed()

@@ -186,6 +186,11 @@ class Peers:
         connection = self._outbound.get(peer)
         return connection.backlog if connection else 0
 
+    def answer_backlog(self, peer: str) -> int:
+        """Unsent bytes of what a peer asked for."""
+        connection = self._inbound.get(peer)
+        return connection.backlog if connection else 0
+
     def send(self, peer: str, message: Message) -> None:
         """Requests go out on the dialled connection, replies on the accepted one; lost if there is none.
 

@@ -5,12 +5,16 @@ copy, checks it, and answers HAVE with the bytes, FAULTY or NEVER_HAD. No leader
 an entry is the same on every node that has it under its index and term, and a copy is believed only if it
 fits what is left here (mending.py). So a group in which every node has some rot can still elect a leader
 afterwards.
+
+A peer has one question at a time, and answers it once: on a slow link the same entries, asked for again and
+again, would only stand in each other's way. So an answer counts whenever it comes, and a question is open
+until it is answered, the connection is lost, or the peer must have forgotten it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dledger.log.mending import Unfitting
@@ -22,16 +26,37 @@ from formats.entry import unpack_header
 from runtime import Env
 
 ANSWER_LIMIT_S = 1.0
-"""How long to wait for one peer's answer."""
+"""How long to wait for one peer's answer before the next one is asked. It counts when it comes later, too."""
+GIVE_UP_S = 60.0
+"""A question that was not answered for so long has been forgotten, and is asked again. 4 MiB in that time are
+0.56 Mbit/s; an answer that is still under way on a slower link counts, too."""
 PAUSE_S = 0.5
 """Between two rounds of asking when nobody could help."""
 ENTRIES = 1024
 """Most entries of one request."""
-QUEUE = 64
-"""Requests of peers that wait; more are dropped, the peer asks again."""
+UNSENT = 64 * 1024
+"""Where more bytes wait on the connection of a peer, an answer is among them (nothing else on it is large),
+and another one is put off: peers of older programs ask again before they have it."""
+UNSENT_POLL_S = 0.1
+"""How often to look whether it left."""
 SINCE_VERSION = 2
 SHOWN = 20
 """Faulty ranges listed in the status."""
+
+
+@dataclass(eq=False, slots=True)
+class Question:
+    """What a peer was asked over the connection that stands."""
+
+    request: RepairRequest
+    until: float = 0.0
+    """Time of the loop from which on it counts as forgotten."""
+    answer: RepairResponse | None = None
+    """That came, and was not looked at yet."""
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """The answer is there, or will not come."""
+    awaited: bool = False
+    """Whether `Repairer.run` waits for it."""
 
 
 class RepairEvents(Protocol):
@@ -54,8 +79,10 @@ class Repairer:
         self._answer_bytes = answer_bytes
         self._wake = asyncio.Event()
         self._number = 0
-        self._waiting: dict[int, tuple[str, asyncio.Future[RepairResponse]]] = {}
-        self._questions: deque[tuple[str, RepairRequest]] = deque()
+        self._open: dict[str, Question] = {}
+        """At most one of each peer."""
+        self._questions: dict[str, RepairRequest] = {}
+        """Of each peer the newest."""
         self._asked = asyncio.Event()
         self._answers: dict[str, str] = {}
         self.repaired_entries = 0
@@ -77,9 +104,11 @@ class Repairer:
                 await self._examine()
                 repaired = False
                 for first, last in self._log.faulty:
+                    repaired = await self._use_late() or repaired
                     repaired = await self._repair(first, last) or repaired
                 if not repaired and self._log.faulty:
                     await self._rest()
+            await self._use_late()  # nobody needs them any more
             self._answers.clear()
             self._events.repaired()
 
@@ -121,63 +150,116 @@ class Repairer:
             hello = self._peers.hellos.get(peer)
             if hello is None or hello.protocol_max < SINCE_VERSION or not self._peers.connected(peer):
                 continue
-            answer = await self._ask(peer, first, last)
-            if answer is None:
-                self._answers[peer] = "no answer"
+            question = await self._ask(peer, first, last)
+            if question is None:
+                self._answers[peer] = "waiting" if peer in self._open else "no answer"
                 continue
-            self._answers[peer] = answer.holding.name
-            if (
-                answer.holding is not Holding.HAVE
-                or answer.first != first
-                or not first <= answer.last <= last
-            ):
-                continue
-            try:
-                await self._log.mend(first, answer.last, bytes(answer.data))
-            except Unfitting as error:
-                self.unfitting += 1
-                self._answers[peer] = f"unfitting: {error}"
-                self._say.warning("a copy does not fit", peer=peer, first=first, last=answer.last, why=error)
-                continue
-            self.repaired_entries += answer.last - first + 1
-            self._say.info("entries repaired", peer=peer, first=first, last=answer.last)
-            return answer.last
+            end = await self._use(peer, question)
+            if end is not None:
+                return end
         return None
 
-    async def _ask(self, peer: str, first: int, last: int) -> RepairResponse | None:
-        self._number += 1
-        number = self._number
-        future: asyncio.Future[RepairResponse] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = (peer, future)
-        self._peers.send(peer, RepairRequest(number, first, last))
+    async def _ask(self, peer: str, first: int, last: int) -> Question | None:
+        """The question, answered and closed; None when it has no answer yet, or another one is open."""
+        question = self._question(peer, first, last)
+        if question is None:
+            return None
+        question.awaited = True
         try:
             async with asyncio.timeout(ANSWER_LIMIT_S):
-                return await future
+                await question.settled.wait()
         except TimeoutError:
-            return None
+            pass  # the answer may have come in the same moment
         finally:
-            del self._waiting[number]
+            question.awaited = False
+        if question.answer is None:
+            return None
+        del self._open[peer]
+        return question
+
+    def _question(self, peer: str, first: int, last: int) -> Question | None:
+        """The open question to a peer, asked now if there was none; None when it is another one."""
+        now = asyncio.get_running_loop().time()
+        question = self._open.get(peer)
+        same = question is not None and (question.request.first, question.request.last) == (first, last)
+        if question is not None and (question.answer is not None or now < question.until):
+            return question if same else None
+        if question is None or not same:
+            self._number += 1
+            question = self._open[peer] = Question(RepairRequest(self._number, first, last))
+        question.until = now + GIVE_UP_S
+        self._peers.send(peer, question.request)  # if again, with its number: whichever answer comes counts
+        return question
+
+    async def _use_late(self) -> bool:
+        """Use and close what was answered when nobody waited any more; whether anything was repaired."""
+        done = False
+        for peer, question in sorted(self._open.items(), key=lambda item: item[0]):
+            if question.answer is not None:
+                del self._open[peer]
+                done = await self._use(peer, question) is not None or done
+        if done:
+            self._events.repaired()
+        return done
+
+    async def _use(self, peer: str, question: Question) -> int | None:
+        """Mend with an answer: the last index that is whole now, None when it did not help."""
+        answer, request = question.answer, question.request
+        if answer is None:
+            return None
+        first, last = request.first, answer.last
+        self._answers[peer] = answer.holding.name
+        if answer.holding is not Holding.HAVE or answer.first != first or not first <= last <= request.last:
+            return None
+        if not all(index in self._log.faulty for index in range(first, last + 1)):
+            return None  # another peer was faster: what is still faulty is asked for anew
+        try:
+            await self._log.mend(first, last, bytes(answer.data))
+        except Unfitting as error:
+            self.unfitting += 1
+            self._answers[peer] = f"unfitting: {error}"
+            self._say.warning("a copy does not fit", peer=peer, first=first, last=last, why=error)
+            return None
+        self.repaired_entries += last - first + 1
+        self._say.info("entries repaired", peer=peer, first=first, last=last)
+        return last
+
+    def lost(self, peer: str) -> None:
+        """The connection over which a peer is asked is gone, and what was asked over it with it."""
+        question = self._open.get(peer)
+        if question is not None and question.answer is None:
+            del self._open[peer]
+            question.settled.set()
 
     # Answering
 
     def receive(self, peer: str, message: RepairRequest | RepairResponse) -> None:
         """A message of a peer, of any role and term."""
-        if isinstance(message, RepairResponse):
-            waiting = self._waiting.get(message.number)
-            if waiting is not None and waiting[0] == peer and not waiting[1].done():
-                waiting[1].set_result(message)
-        elif len(self._questions) < QUEUE:
-            self._questions.append((peer, message))
+        if isinstance(message, RepairRequest):
+            self._questions[peer] = message  # who asks anew has given up the question before
             self._asked.set()
+            return
+        question = self._open.get(peer)
+        if question is None or question.request.number != message.number or question.answer is not None:
+            return
+        question.answer = message
+        question.settled.set()
+        if not question.awaited:
+            self._wake.set()
 
     async def run_answers(self) -> None:
         """Answer what peers ask for, one after another, until cancelled."""
         while True:
-            await self._asked.wait()
+            try:
+                async with asyncio.timeout(UNSENT_POLL_S if self._questions else None):
+                    await self._asked.wait()
+            except TimeoutError:
+                pass  # look again at what was put off
             self._asked.clear()
-            while self._questions:
-                peer, request = self._questions.popleft()
-                self._peers.send(peer, await self._answer(request))
+            for peer in list(self._questions):
+                # Put off, not dropped: the next one may come only after GIVE_UP_S.
+                if self._peers.answer_backlog(peer) <= UNSENT:
+                    self._peers.send(peer, await self._answer(self._questions.pop(peer)))
 
     async def _answer(self, request: RepairRequest) -> RepairResponse:
         log = self._log

@@ -16,10 +16,12 @@ from dledger.links import MAX_ERROR_TEXT, MAX_HELD, PeerConnection
 from dledger.messages import (
     Append,
     Heartbeat,
+    Holding,
     Message,
     ReadIndexRequest,
     ReadIndexResponse,
     RepairRequest,
+    RepairResponse,
     VoteRequest,
     VoteResponse,
     VoteResult,
@@ -231,6 +233,23 @@ def test_a_peer_of_version_2_gets_them(ports: list[int]) -> None:
             bench.peers.send("n1", RepairRequest(1, 0, 1))
             assert await dialled.message() == RepairRequest(1, 0, 1)
             assert bench.peers.too_new == 0
+
+    asyncio.run(scenario())
+
+
+def test_answers_that_a_peer_does_not_read_are_told_apart_from_requests_to_it(ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            assert bench.peers.answer_backlog("n1") == 0
+            dialled = await bench.dialled.get()
+            accepted = await bench.join()
+            dialled.hello(HELLO_OF_N1)
+            await bench.until(lambda: bench.events.up == ["n1"])
+            bench.peers.send("n1", RepairResponse(1, 0, 0, Holding.HAVE, 0, bytes(32 << 20)))
+            assert bench.peers.answer_backlog("n1") > 1 << 20
+            assert bench.peers.backlog("n1") == 0
+            accepted.close()
+            await bench.until(lambda: bench.peers.answer_backlog("n1") == 0)
 
     asyncio.run(scenario())
 
