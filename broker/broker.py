@@ -25,6 +25,7 @@ from broker.sealing import Sealer
 from broker.shipping import Shipper, ShipSettings
 from broker.store.message_store import MessageStore, StoreLimits
 from broker.store.reader import Reader
+from broker.topic_table import TopicTable
 from broker.topics import system_topics
 from dledger.config import NodeConfig
 from dledger.host import Chunk, Host, LogReader, Role
@@ -72,9 +73,8 @@ class Broker:
         catalog = Catalog(config)
         reader = Reader(env, self.store, self.node.log)
         self.pending = PendingOffsets(self.store, self.completions)
-        self.registrar = Registrar(
-            env, config, self.node, lambda: self.store.state, self._system_topics, self.client
-        )
+        self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
+        self.registrar = Registrar(env, config, self.node, self.topic_table, self.client)
         self.sends = SendProcessor(env, config, self.gate, catalog, self.store, self.completions)
         self.pulls = PullProcessor(
             config, self.gate, catalog, self.store, self.clients, self.pending, self.background, reader
@@ -82,7 +82,14 @@ class Broker:
         self._client_processor = ClientProcessor(self.gate, catalog, self.store, self.clients)
         offsets = OffsetProcessor(self.gate, catalog, self.store, self.pending, self.background, reader)
         admin = AdminProcessor(
-            config, self.gate, catalog, self.store, self.applied, self.registrar, self.runtime_info
+            config,
+            self.gate,
+            catalog,
+            self.store,
+            self.applied,
+            self.topic_table,
+            self.registrar,
+            self.runtime_info,
         )
         self.handlers: dict[int, Handler] = {
             **self.sends.handlers(),
@@ -108,7 +115,9 @@ class Broker:
 
     async def open(self, log: LogReader) -> int:
         """Load derived state."""
-        return await self.store.open(log)
+        applied = await self.store.open(log)
+        await self.topic_table.prepare()
+        return applied
 
     def snapshot(self) -> Iterable[tuple[str, bytes]]:
         """Topics, groups, offsets, ends of queues."""
@@ -117,6 +126,7 @@ class Broker:
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """The log was replaced by a snapshot, or nothing else reaches back to its beginning."""
         await self.store.restore(parts, index, pos)
+        await self.topic_table.prepare()
         self.registrar.changed()
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:

@@ -9,11 +9,11 @@ that lags does not delay the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from broker.config import BrokerConfig
 from broker.ports import Node
-from formats.state import ReplicatedState, TopicConfig
+from broker.topic_table import TopicTable
 from remoting import registration as wire
 from remoting.client import RemotingClient
 from remoting.codes import RequestCode
@@ -39,22 +39,23 @@ class Registrar:
         env: Env,
         config: BrokerConfig,
         node: Node,
-        state: Callable[[], ReplicatedState],
-        system_topics: Mapping[str, TopicConfig],
+        table: TopicTable,
         client: RemotingClient,
     ) -> None:
         self._env = env
         self._config = config
         self._node = node
-        self._state = state
-        self._system_topics = system_topics
+        self._table = table
         self._client = client
         self._version = 0
         self._leader_term = 0
         self._changed_ms = 0
+        self._wake_table = asyncio.Event()
         self._wakes: dict[str, asyncio.Event] = {addr: asyncio.Event() for addr in config.namesrv_addr}
         self._told: dict[str, int] = dict.fromkeys(config.namesrv_addr, -1)
         """Version that each NameServer was last told, or failed to be."""
+        self._body: tuple[tuple[wire.DataVersion, int], bytes, int] | None = None
+        """The newest body told to any of them: version and `TopicTable.encoded` then, the body, its CRC."""
         self.registered: dict[str, bool] = dict.fromkeys(config.namesrv_addr, False)
         """Whether the last registration there succeeded."""
         self._told_id: dict[str, int] = {}
@@ -65,7 +66,7 @@ class Registrar:
         """Role, leader or topics changed: tell all, soon."""
         self._version += 1
         self._changed_ms = self._env.wall.now_ms()
-        for wake in self._wakes.values():
+        for wake in (self._wake_table, *self._wakes.values()):
             wake.set()
 
     def leader_known(self, term: int) -> None:
@@ -84,6 +85,7 @@ class Registrar:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_encoded(), name="encode-topics")
             for addr in self._config.namesrv_addr:
                 group.create_task(self._keep_registered(addr), name=f"register-{addr}")
 
@@ -99,14 +101,9 @@ class Registrar:
                 )
                 group.create_task(self._unregister(addr, header, timeout_s), name=f"unregister-{addr}")
 
-    def topics(self) -> dict[str, wire.TopicConfig]:
-        """The full topic table: applied topics over those of the configuration."""
-        merged = {**self._system_topics, **self._state().topics}
-        return {name: wire_topic(config) for name, config in merged.items()}
-
     def data_version(self) -> wire.DataVersion:
         """Term, number of topic changes, time of the last change told."""
-        return wire.DataVersion(self._leader_term, self._state().topics_version, self._changed_ms)
+        return wire.DataVersion(self._leader_term, self._table.version, self._changed_ms)
 
     def lost(self, addr: str) -> None:
         """The connection to a NameServer ended: it has dropped this broker's routes."""
@@ -128,10 +125,20 @@ class Registrar:
                 continue
             await asyncio.sleep(COALESCE_S)
 
+    async def _keep_encoded(self) -> None:
+        """Without NameServers, too: a leader asks for the size of the table when its term opens."""
+        while True:
+            self._wake_table.clear()
+            await self._table.prepare()
+            await self._wake_table.wait()
+            await asyncio.sleep(COALESCE_S)
+
     async def _register(self, addr: str) -> bool:
+        await self._table.prepare()
+        # Nothing is awaited from here to the request: id, term and table are of one moment (safety.md S23).
         version = self._version
         config = self._config
-        body = wire.encode_registration(wire.Registration(self.topics(), self.data_version()))
+        body, crc = self._encoded()
         header = RegisterBrokerHeader(
             brokerName=config.broker_name,
             brokerAddr=config.client_addr,
@@ -139,7 +146,7 @@ class Registrar:
             haServerAddr=f"{config.broker_ip}:{config.listen_port + 1}",
             brokerId=self._broker_id(),
             heartbeatTimeoutMillis=HEARTBEAT_TIMEOUT_MS,
-            bodyCrc32=wire.body_crc(body),
+            bodyCrc32=crc,
         )
         try:
             response = await self._client.invoke(
@@ -162,6 +169,15 @@ class Registrar:
             done()
         return ok
 
+    def _encoded(self) -> tuple[bytes, int]:
+        """The body of now and its CRC, made once for all NameServers."""
+        entries = self._table.entries()
+        made_of = (self.data_version(), self._table.encoded)
+        if self._body is None or self._body[0] != made_of:
+            body = wire.registration_body(entries, made_of[0], [])
+            self._body = (made_of, body, wire.body_crc(body))
+        return self._body[1:]
+
     async def _unregister(self, addr: str, header: BrokerIdentityHeader, timeout_s: float) -> None:
         try:
             await self._client.invoke(addr, RequestCode.UNREGISTER_BROKER, header, timeout_s=timeout_s)
@@ -177,16 +193,3 @@ class Registrar:
                 self._waiting.remove(waiting)
                 done()
                 return
-
-
-def wire_topic(config: TopicConfig) -> wire.TopicConfig:
-    """A topic as RocketMQ writes it."""
-    return wire.TopicConfig(
-        config.name,
-        config.read_queues,
-        config.write_queues,
-        config.perm,
-        topicSysFlag=config.flags,
-        order=config.order,
-        attributes=dict(config.attributes),
-    )

@@ -54,6 +54,11 @@ def dumps(value: object) -> bytes:
     return _ENCODER.encode(without_nulls(msgspec.to_builtins(value, str_keys=True)))
 
 
+def dumps_plain(value: object) -> bytes:
+    """The same of a value without None and with texts as keys, several times as fast."""
+    return _ENCODER.encode(value)
+
+
 def dumps_object_map(name: str, items: Iterable[tuple[object, object]], **others: object) -> bytes:
     """`{"name":{{key object}:value,...}, others}`: bodies of 202, 208, 220, 221, 307 have such maps."""
     entries = b",".join(dumps(key) + b":" + dumps(value) for key, value in items)

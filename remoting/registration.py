@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from formats.checksum import crc32
 from remoting.bodies import PERM_READ, PERM_WRITE, Body, convert_body
 from remoting.commands import DECODE_ERRORS
 from remoting.errors import BadBody
-from remoting.fastjson import dumps, loads, without_nulls
+from remoting.fastjson import dumps, dumps_plain, loads, without_nulls
 from remoting.limits import MAX_FRAME_SIZE
 
 CRC_MASK = 0x7FFFFFFF
@@ -100,22 +102,45 @@ def decode_topic_config(data: bytes) -> TopicConfig:
 
 def body_crc(body: bytes) -> int:
     """What header.bodyCrc32 says of this body."""
-    return zlib.crc32(body) & CRC_MASK
+    return crc32(body) & CRC_MASK
 
 
 def encode_registration(registration: Registration, *, compressed: bool = False) -> bytes:
     """Body of 103."""
     if compressed:
         return zlib.compress(_encode_lines(registration))
-    return dumps(
-        {
-            "filterServerList": registration.filter_servers or [],
-            "topicConfigSerializeWrapper": {
-                "dataVersion": registration.data_version,
-                "topicConfigTable": registration.topics,
-            },
-        }
-    )
+    entries = [topic_entry(name, config) for name, config in sorted(registration.topics.items())]
+    return registration_body(entries, registration.data_version, registration.filter_servers or [])
+
+
+def topic_entry(name: str, config: TopicConfig) -> bytes:
+    """One topic of a topicConfigTable: `"name":{settings}`."""
+    return dumps_plain(name) + b":" + dumps_plain(config)
+
+
+def registration_body(entries: Sequence[bytes], version: DataVersion, filter_servers: list[str]) -> bytes:
+    """Body of 103 from what `topic_entry` made, in the order of names: each alone, or several with commas."""
+    servers = dumps(filter_servers)
+    head = b'{"filterServerList":%b,"topicConfigSerializeWrapper":%b' % (servers, _table_head(version))
+    return _enclosed(head, entries, b"}}}")
+
+
+def table_body(entries: Sequence[bytes], version: DataVersion) -> bytes:
+    """Answer to 21 (TopicTable) from the same."""
+    return _enclosed(_table_head(version), entries, b"}}")
+
+
+def _table_head(version: DataVersion) -> bytes:
+    return b'{"dataVersion":%b,"topicConfigTable":{' % version.encode()
+
+
+def _enclosed(head: bytes, entries: Sequence[bytes], tail: bytes) -> bytes:
+    """One copy of the entries, which can be many megabytes."""
+    if not entries:
+        return head + tail
+    if len(entries) == 1:
+        return b"".join((head, entries[0], tail))
+    return b",".join((head + entries[0], *entries[1:-1], entries[-1] + tail))
 
 
 def decode_registration(body: bytes, *, compressed: bool = False, crc: int = 0) -> Registration:

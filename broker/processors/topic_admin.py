@@ -16,6 +16,7 @@ from broker.gate import LeaderGate
 from broker.registration import Registrar
 from broker.sealing import Sealer
 from broker.store.message_store import MessageStore
+from broker.topic_table import TopicTable
 from broker.topics import group_problem, is_system_topic, topic_problem
 from formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
 from remoting.bodies import KvTable, SubscriptionGroupConfig, decode_body
@@ -24,7 +25,7 @@ from remoting.commands import Request
 from remoting.errors import RemotingError
 from remoting.fastjson import dumps
 from remoting.headers import CreateTopicHeader
-from remoting.registration import TopicTable
+from remoting.registration import table_body
 from remoting.server import Connection, Handler
 
 MAX_PERM = 7
@@ -40,6 +41,7 @@ class AdminProcessor:
         catalog: Catalog,
         store: MessageStore,
         applied: Completions,
+        topic_table: TopicTable,
         registrar: Registrar,
         runtime_info: Callable[[], dict[str, str]],
     ) -> None:
@@ -48,6 +50,7 @@ class AdminProcessor:
         self._catalog = catalog
         self._store = store
         self._applied = applied
+        self._topic_table = topic_table
         self._registrar = registrar
         self._runtime_info = runtime_info
 
@@ -103,9 +106,9 @@ class AdminProcessor:
 
     def all_topics(self, connection: Connection, request: Request) -> None:
         """21: every topic."""
-        topics = self._registrar.topics()
-        body = TopicTable(topics, self._registrar.data_version()).encode()
-        connection.respond(request, ResponseCode.SUCCESS, ext={"totalTopicNum": str(len(topics))}, body=body)
+        table = self._topic_table
+        body = table_body(table.entries(), self._registrar.data_version())
+        connection.respond(request, ResponseCode.SUCCESS, ext={"totalTopicNum": str(len(table))}, body=body)
 
     def all_groups(self, connection: Connection, request: Request) -> None:
         """201: every consumer group."""

@@ -85,6 +85,16 @@ def test_a_pipelined_window_of_callbacks() -> None:
     run(main())
 
 
+def test_large_requests_arrive_whole_between_small_ones() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            bodies = [bytes([n]) * size for n, size in enumerate((10, 5_000_000, 10, 0, 2_000_000, 3))]
+            calls = [p.client.invoke(p.address, ECHO, None, body) for body in bodies]
+            assert [answer.body for answer in await asyncio.gather(*calls)] == bodies
+
+    run(main())
+
+
 def test_an_error_code_is_an_answer_and_checked_raises_it() -> None:
     async def main() -> None:
         async with pair(HANDLERS) as p:

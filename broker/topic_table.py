@@ -1,0 +1,190 @@
+"""The topics of a broker group as NameServers and clients read them, encoded once.
+
+A table of 50,000 topics is 10 MB of JSON and takes 0.2 s to encode: longer than a leader may be silent, and
+every node of the group would do it at the same moment, for every NameServer and every change. So the entry
+of each topic is kept as it was encoded, in the order of the names, in pages of a few hundred entries that
+are joined once: a change costs one entry, one page, and the join of the pages. Many changes at once (a
+start, a snapshot from another node) are encoded by `prepare`, a slice at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
+
+from formats.state import ReplicatedState, TopicConfig
+from remoting import registration as wire
+from runtime.pieces import PAUSE_S
+
+SLICE = 500
+"""Topics encoded in one go, about 3 ms."""
+PAGE = 256
+"""Entries of a page when it is made; at twice as many it becomes two."""
+
+
+class TopicTable:
+    """Applied topics over those of the configuration, always those of now.
+
+    `entries` and `size` encode what changed since they were last asked for; `prepare` before them keeps that
+    below a slice.
+    """
+
+    def __init__(
+        self, state: Callable[[], ReplicatedState], system_topics: Mapping[str, TopicConfig]
+    ) -> None:
+        self._state = state
+        self._system_topics = system_topics
+        self._of: ReplicatedState | None = None
+        """The state that is encoded: another one takes its place when a snapshot is installed."""
+        self._version = -1
+        """Its `topics_version` when the pages were last complete; -1 while they are not."""
+        self._seen: list[TopicConfig] = []
+        """Its topics that are encoded, in its order: what a change replaces is another object."""
+        self._pages = _Pages()
+        self._preparing = asyncio.Lock()
+        self.encoded = 0
+        """Topics encoded since start: while it stays, so does what `entries` gives."""
+
+    @property
+    def version(self) -> int:
+        """Changes of the topics so far (DataVersion.counter)."""
+        return self._state().topics_version
+
+    @property
+    def size(self) -> int:
+        """Bytes of all entries, with commas."""
+        self._advance()
+        return self._pages.size
+
+    def __len__(self) -> int:
+        """Topics in the table."""
+        self._advance()
+        return self._pages.count
+
+    def entries(self) -> list[bytes]:
+        """The table for `wire.registration_body` and `wire.table_body`, in pages."""
+        self._advance()
+        return self._pages.joined()
+
+    async def prepare(self) -> None:
+        """Encode what is new or changed, with room for others between slices. Less than a slice may be left:
+        what changed meanwhile."""
+        async with self._preparing:
+            many = False
+            while self._advance(SLICE):
+                many = True
+                await asyncio.sleep(PAUSE_S)
+            if many:  # all pages are new: joining them has a turn of its own
+                self._pages.joined()
+                await asyncio.sleep(PAUSE_S)
+
+    def _advance(self, limit: int | None = None) -> bool:
+        """Encode what changed, at most `limit` topics; whether there is more."""
+        state = self._state()
+        if state is self._of and state.topics_version == self._version:
+            return False
+        if state is not self._of:
+            self._begin(state)
+        configs = list(state.topics.values())
+        seen = self._seen
+        # A topic keeps its place in the dict when it is replaced, and new ones come last. If not, this finds
+        # more than changed, never less.
+        stale = [at for at, (new, old) in enumerate(zip(configs, seen, strict=False)) if new is not old]
+        stale += range(len(seen), len(configs))
+        for at in stale[:limit]:
+            config = configs[at]
+            self._put(config)
+            if at < len(seen):
+                seen[at] = config
+            else:
+                seen.append(config)
+        if limit is not None and len(stale) > limit:
+            return True
+        built_in = sum(name not in state.topics for name in self._system_topics)
+        if self._pages.count != len(configs) + built_in:  # some are gone
+            self._begin(state)
+            return self._advance(limit)
+        self._version = state.topics_version
+        return False
+
+    def _begin(self, state: ReplicatedState) -> None:
+        self._of = state
+        self._version = -1
+        self._seen = []
+        self._pages = _Pages()
+        for config in self._system_topics.values():
+            self._put(config)
+
+    def _put(self, config: TopicConfig) -> None:
+        self._pages.put(config.name, encode_topic(config))
+        self._version = -1
+        self.encoded += 1
+
+
+class _Pages:
+    """Entries in the order of their names."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._bytes = 0
+        self._pages = [_Page([], [])]
+        self._firsts = [""]
+        """Lowest name that belongs to each page."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all entries with commas."""
+        return self._bytes + max(0, self.count - 1)
+
+    def put(self, name: str, entry: bytes) -> None:
+        """Add or replace one."""
+        number = bisect_right(self._firsts, name) - 1
+        page = self._pages[number]
+        at = bisect_left(page.names, name)
+        page.joined = None
+        self._bytes += len(entry)
+        if at < len(page.names) and page.names[at] == name:
+            self._bytes -= len(page.entries[at])
+            page.entries[at] = entry
+            return
+        self.count += 1
+        page.names.insert(at, name)
+        page.entries.insert(at, entry)
+        if len(page.names) >= 2 * PAGE:
+            upper = _Page(page.names[PAGE:], page.entries[PAGE:])
+            self._pages[number] = _Page(page.names[:PAGE], page.entries[:PAGE])
+            self._pages.insert(number + 1, upper)
+            self._firsts.insert(number + 1, upper.names[0])
+
+    def joined(self) -> list[bytes]:
+        """All entries, those of a page with commas."""
+        for page in self._pages:
+            if page.joined is None:
+                page.joined = b",".join(page.entries)
+        return [page.joined for page in self._pages if page.joined]
+
+
+class _Page:
+    __slots__ = ("entries", "joined", "names")
+
+    def __init__(self, names: list[str], entries: list[bytes]) -> None:
+        self.names = names
+        self.entries = entries
+        self.joined: bytes | None = None
+
+
+def encode_topic(config: TopicConfig) -> bytes:
+    """One topic as an entry of topicConfigTable, as RocketMQ writes it."""
+    return wire.topic_entry(
+        config.name,
+        wire.TopicConfig(
+            config.name,
+            config.read_queues,
+            config.write_queues,
+            config.perm,
+            topicSysFlag=config.flags,
+            order=config.order,
+            attributes=dict(config.attributes),
+        ),
+    )
