@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from broker.broker import Broker
+from broker.registration import Registrar
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 Number = int | float
@@ -54,7 +55,11 @@ class HttpServer:
 
 
 def health(broker: Broker) -> dict[str, object]:
-    """What /health says. Healthy: opened, part of a group with a leader, and nothing to complain of."""
+    """What /health says. Healthy: opened, part of a group with a leader, and nothing to complain of.
+
+    `namesrv`: whether each NameServer took the last registration; `namesrv_failures`: why it did not. That
+    does not make a node unhealthy: it would all of them at once, while one NameServer is exchanged.
+    """
     if not broker.opened.is_set():
         return {"healthy": False, "broker": broker.config.broker_name, "reasons": ["the log is being opened"]}
     status = broker.node.status()
@@ -77,6 +82,7 @@ def health(broker: Broker) -> dict[str, object]:
         "applied_index": broker.store.applied_index,
         "apply_lag": lag,
         "namesrv": dict(broker.registrar.registered),
+        "namesrv_failures": {addr: error.remark for addr, error in broker.registrar.failures.items()},
         "reasons": reasons,
         "node": status,
     }
@@ -98,6 +104,7 @@ class BrokerCollector(Collector):
         yield _gauge("applied_index", "Last index applied to queues and state", store.applied_index)
         yield _gauge("snapshot_index", "Last index in the snapshot", store.snapshot_index)
         yield _gauge("topics", "Topics in the replicated state", len(store.state.topics))
+        yield _gauge("topic_table_bytes", "Bytes of topics in a registration", broker.topic_table.size)
         yield _gauge("queues", "Queues with messages", store.queues.count)
         yield _gauge("held_pulls", "Long polls that wait", broker.pulls.held.count)
         yield _gauge("waiting_answers", "Answers that wait for a commit", len(broker.completions))
@@ -121,12 +128,28 @@ class BrokerCollector(Collector):
             yield _counter(
                 "digest_rounds_failed", "Rounds in which digests could not be shipped", ship.failures
             )
+        yield from _registrations(broker.registrar)
         errors = CounterMetricFamily("dledger_errors", "Failed requests and connections", labels=["cause"])
         for cause, count in sorted(stats.errors.items()):
             errors.add_metric([cause], count)
         yield errors
         if broker.opened.is_set():
             yield from _node_metrics(broker.node.status())
+
+
+def _registrations(registrar: Registrar) -> Iterable[Metric]:
+    taken = GaugeMetricFamily(
+        "dledger_namesrv_registered", "1 if the NameServer took the last registration", labels=["namesrv"]
+    )
+    for addr, ok in registrar.registered.items():
+        taken.add_metric([addr], int(ok))
+    yield taken
+    failed = CounterMetricFamily(
+        "dledger_registrations_failed", "Registrations that were not taken", labels=["namesrv", "cause"]
+    )
+    for (addr, cause), count in sorted(registrar.failed.items()):
+        failed.add_metric([addr, cause], count)
+    yield failed
 
 
 def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:

@@ -9,6 +9,7 @@ that lags does not delay the others.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from broker.config import BrokerConfig
@@ -58,6 +59,10 @@ class Registrar:
         """The newest body told to any of them: version and `TopicTable.encoded` then, the body, its CRC."""
         self.registered: dict[str, bool] = dict.fromkeys(config.namesrv_addr, False)
         """Whether the last registration there succeeded."""
+        self.failures: dict[str, RemotingError] = {}
+        """Why the last one did not, for those NameServers."""
+        self.failed: Counter[tuple[str, str]] = Counter()
+        """Registrations that failed since start, by NameServer and kind of error."""
         self._told_id: dict[str, int] = {}
         """Broker id that each NameServer last took."""
         self._waiting: list[tuple[int, Callable[[], None]]] = []
@@ -154,8 +159,11 @@ class Registrar:
             )
             response.checked()
             ok = True
+            self.failures.pop(addr, None)
         except RemotingError as error:
             ok = False
+            self.failures[addr] = error
+            self.failed[addr, type(error).__name__] += 1
             if self.registered[addr] or self._told[addr] < 0:
                 self._env.log.warning("registration failed", namesrv=addr, reason=error.remark)
         if ok and (not self.registered[addr] or self._told_id.get(addr) != header.brokerId):

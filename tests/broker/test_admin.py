@@ -128,12 +128,15 @@ class Servers:
         self.told: list[tuple[str, int, Any, Any]] = []
         self.down: list[str] = []
         self.slow: list[str] = []
+        self.refusing: list[str] = []
 
     async def invoke(
         self, addr: str, code: int, header: Any, body: bytes = b"", timeout_s: float = 3.0
     ) -> Response:
         if addr in self.down:
             raise ConnectFailed("refused", refused=True)
+        if addr in self.refusing:
+            return Response(ResponseCode.SYSTEM_ERROR, remark="an older term")
         if addr in self.slow:
             await asyncio.sleep(10)
         content = decode_registration(body, crc=header.bodyCrc32) if code == 103 else None
@@ -191,6 +194,44 @@ def test_a_lagging_name_server_delays_nobody(tmp_path: Path) -> None:
     run(test)
 
 
+def test_health_and_metrics_say_which_name_server_did_not_take_a_registration(tmp_path: Path) -> None:
+    async def test() -> None:
+        world, servers, task = await registered_world(tmp_path, "down:1", "ok:1", "refuses:1")
+        servers.down.append("down:1")
+        servers.refusing.append("refuses:1")
+        world.node.lead()
+        await asyncio.sleep(0.03)
+        body = http.health(world.broker)
+        assert body["namesrv"] == {"down:1": False, "ok:1": True, "refuses:1": False}
+        assert body["namesrv_failures"] == {"down:1": "refused", "refuses:1": "an older term"}
+        assert body["healthy"] is True, "or all would be unhealthy while one NameServer is exchanged"
+        text = metrics(world)
+        for line in (
+            'dledger_namesrv_registered{namesrv="down:1"} 0.0',
+            'dledger_namesrv_registered{namesrv="ok:1"} 1.0',
+            'dledger_registrations_failed_total{cause="RemotingError",namesrv="refuses:1"} ',
+            'dledger_registrations_failed_total{cause="ConnectFailed",namesrv="down:1"} ',
+            f"dledger_topic_table_bytes {world.broker.topic_table.size}.0",
+        ):
+            assert line in text, line
+        assert 'dledger_registrations_failed_total{cause="ConnectFailed",namesrv="ok:1"}' not in text
+        servers.down.clear()
+        servers.refusing.clear()
+        world.broker.registrar.changed()
+        await asyncio.sleep(0.03)
+        assert http.health(world.broker)["namesrv_failures"] == {}
+        assert 'dledger_namesrv_registered{namesrv="down:1"} 1.0' in metrics(world)
+        task.cancel()
+
+    run(test)
+
+
+def metrics(world: World) -> str:
+    registry = CollectorRegistry()
+    registry.register(BrokerCollector(world.broker))
+    return generate_latest(registry).decode()
+
+
 def test_health_and_metrics(tmp_path: Path) -> None:
     async def test() -> None:
         world = World(str(tmp_path))
@@ -201,9 +242,7 @@ def test_health_and_metrics(tmp_path: Path) -> None:
         assert body["healthy"] is True and body["role"] == "LEADER" and body["apply_lag"] == 0
         world.node.follow(None)
         assert http.health(world.broker)["reasons"] == ["no leader is known"]
-        registry = CollectorRegistry()
-        registry.register(BrokerCollector(world.broker))
-        text = generate_latest(registry).decode()
+        text = metrics(world)
         for line in (
             "dledger_messages_in_total 1.0",
             'dledger_role{role="FOLLOWER"} 1.0',
