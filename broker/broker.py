@@ -75,7 +75,7 @@ class Broker:
         self.pending = PendingOffsets(self.store, self.completions)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, config, self.node, self.topic_table, self.client)
-        self.sends = SendProcessor(env, config, self.gate, catalog, self.store, self.completions)
+        self.sends = SendProcessor(env, config, self.gate, catalog, self.completions)
         self.pulls = PullProcessor(
             config, self.gate, catalog, self.store, self.clients, self.pending, self.background, reader
         )
@@ -155,7 +155,13 @@ class Broker:
             return
         if self._sealer is None or self._sealer.term != term:
             # After a hand-over that did not work the same leadership goes on, with its pending offsets.
-            self._sealer = Sealer(appender, self.store.state, self._system_topics, self.config.store_host)
+            self._sealer = Sealer(
+                appender,
+                self.store.state,
+                self._system_topics,
+                self.config.store_host,
+                table_bytes=self.topic_table.size,
+            )
         self.registrar.leader_known(term)
         self.gate.open(self._sealer)
         self._client_processor.create_known_groups(self._sealer)

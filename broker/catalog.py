@@ -25,10 +25,8 @@ class Catalog:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
 
-    def topic_for_send(
-        self, sealer: Sealer, state: ReplicatedState, topic: str, default_topic: str, queues: int
-    ) -> TopicSlot:
-        """The slot of a topic that a client sends to, created if it may be; RemotingError 29, 16 or 17."""
+    def topic_for_send(self, sealer: Sealer, topic: str, default_topic: str, queues: int) -> TopicSlot:
+        """The slot of a topic that a client sends to, created if it may be; RemotingError 29, 16, 17 or 1."""
         problem = topic_problem(topic)
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
@@ -46,28 +44,46 @@ class Catalog:
             raise RemotingError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
             )
-        self.check_topic_count(state)
-        sealer.put_topic(config)
-        created = sealer.slot(topic)
-        if created is None:
-            raise RemotingError(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] could not be created")
-        return created
+        return self._created(sealer, config)
 
     def internal_topic(self, sealer: Sealer, topic: str, queues: int) -> TopicSlot:
-        """A retry or dead letter topic, created when it is not there."""
+        """A retry or dead letter topic, created when it is not there; RemotingError 1 at a limit."""
         slot = sealer.slot(topic)
-        if slot is None:
-            sealer.put_topic(TopicConfig(topic, queues, queues, READ_WRITE))
-            slot = sealer.slot(topic)
-        if slot is None:
-            raise RemotingError(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] could not be created")
-        return slot
+        if slot is not None:
+            return slot
+        return self._created(sealer, TopicConfig(topic, queues, queues, READ_WRITE))
+
+    def put_topic(self, sealer: Sealer, config: TopicConfig) -> int:
+        """Create or change a topic. Index of the entry; RemotingError 1 at a limit.
+
+        The whole table is one frame to a NameServer, of 16 MiB at most at theirs, too: what does not fit is
+        refused here, where somebody hears of it. RocketMQ 5 can split it (enableSplitRegistration, off by
+        default), but a NameServer that knows nothing yet then shows a leader with a part of its topics, and
+        one with deleteTopicWithBrokerRegistration deletes those of the other parts; id 0 is for whole tables
+        (safety.md S23).
+        """
+        limits = self._config
+        if sealer.topic(config.name) is None and sealer.topics >= limits.max_topics:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the limit of {limits.max_topics} topics is reached (retry and dead letter topics count): "
+                f"topic[{config.name}] needs another broker group",
+            )
+        growth = sealer.growth(config)
+        if growth > 0 and sealer.table_bytes + growth > limits.max_topic_table_bytes:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the limit of {limits.max_topic_table_bytes} bytes of topics in a registration is reached "
+                f"(topic[{config.name}] would make {sealer.table_bytes + growth}): shorten names or "
+                "attributes, or use another broker group",
+            )
+        return sealer.put_topic(config)
 
     def group_for_consumer(self, sealer: Sealer, state: ReplicatedState, name: str) -> GroupConfig | None:
         """A consumer group, created with its retry topic if it may be; None when it may not.
 
-        RemotingError 29 for a name that is none. Creation waits for room in the log: a heartbeat or pull
-        comes again.
+        RemotingError 29 for a name that is none, 1 at a limit. Creation waits for room in the log: a
+        heartbeat or pull comes again.
         """
         group = sealer.group(name)
         if group is not None:
@@ -82,16 +98,17 @@ class Catalog:
                 ResponseCode.SYSTEM_ERROR, f"the limit of {self._config.max_groups} groups is reached"
             )
         group = GroupConfig(name)
-        sealer.put_group(group)
+        # First: at a limit there is neither, and the consumer hears why with each pull.
         self.internal_topic(sealer, RETRY_PREFIX + name, group.retry_queues)
+        sealer.put_group(group)
         return group
 
-    def check_topic_count(self, state: ReplicatedState) -> None:
-        """RemotingError 1 at the limit on topics."""
-        if len(state.topics) >= self._config.max_topics:
-            raise RemotingError(
-                ResponseCode.SYSTEM_ERROR, f"the limit of {self._config.max_topics} topics is reached"
-            )
+    def _created(self, sealer: Sealer, config: TopicConfig) -> TopicSlot:
+        self.put_topic(sealer, config)
+        created = sealer.slot(config.name)
+        if created is None:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, f"topic[{config.name}] could not be created")
+        return created
 
     def _inherited(self, sealer: Sealer, topic: str, default_topic: str, queues: int) -> TopicConfig | None:
         """createTopicInSendMessageMethod: as many queues as asked for, at most those of the default."""

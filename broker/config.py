@@ -103,7 +103,10 @@ class BrokerConfig:
     """After that a segment in which nothing changed is scanned again, as media rot; 0: never."""
 
     max_topics: int = 50_000
-    """Topics of the group; one more is refused."""
+    """Topics of the group, with those of retries and dead letters; one more is refused."""
+    max_topic_table_bytes: int = 15 * 1024 * 1024
+    """Bytes of the encoded topic table: what makes it larger is refused (`Catalog.put_topic`). Below the
+    16 MiB of one frame, as a header comes with it. A topic takes 150, twice its name, and its attributes."""
     max_groups: int = 50_000
     """Consumer groups; one more is refused."""
     max_held_pulls: int = 20_000

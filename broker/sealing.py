@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping
 
 from broker.ports import Appender
+from broker.topic_table import encode_topic
 from broker.topics import RETRY_PREFIX
 from dledger.messages import Code
 from formats.checksum import crc32
@@ -55,6 +56,7 @@ class Sealer:
         state: ReplicatedState,
         system_topics: Mapping[str, TopicConfig],
         store_host: bytes,
+        table_bytes: int,
     ) -> None:
         self._appender = appender
         self._state = state
@@ -65,6 +67,10 @@ class Sealer:
         self.term = appender.term
         self.messages = 0
         """Messages sealed in this leadership."""
+        self.topics = len(state.topics) - sum(name in state.topics for name in system_topics)
+        """Topics, without those that every broker has."""
+        self.table_bytes = table_bytes
+        """Bytes of the encoded topic table (`TopicTable.size`)."""
 
     @property
     def room(self) -> bool:
@@ -104,10 +110,19 @@ class Sealer:
         """A group, also one whose creation is pending."""
         return self._groups.get(name) or self._state.groups.get(name)
 
+    def growth(self, config: TopicConfig) -> int:
+        """Bytes that the encoded topic table grows by when this topic is created or changed."""
+        existing = self.topic(config.name)
+        if existing is None:
+            return len(encode_topic(config)) + 1  # with its comma
+        return len(encode_topic(config)) - len(encode_topic(existing))
+
     # -- appending ------------------------------------------------------------------------------------
 
     def put_topic(self, config: TopicConfig) -> int:
         """Create or replace a topic. Index of the entry; the new topic counts at once for what follows."""
+        self.table_bytes += self.growth(config)
+        self.topics += self.topic(config.name) is None
         index = self.append_op(config.op())
         slot = self.slots.get(config.name)
         if slot is None:

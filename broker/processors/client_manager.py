@@ -43,7 +43,11 @@ class ClientProcessor:
         }
 
     def heartbeat(self, connection: Connection, request: Request) -> None:
-        """34: producers and consumers of one client. The leader creates groups that are new."""
+        """34: producers and consumers of one client. The leader creates groups that are new.
+
+        A group that cannot be created (a limit) does not fail the heartbeat, which speaks for all groups of
+        the client: its members are known, as on the followers, and each of their pulls is told the reason.
+        """
         heartbeat = decode_heartbeat(request.body)
         client_id = heartbeat.clientID
         if not 0 < len(client_id) <= MAX_CLIENT_ID:
@@ -58,7 +62,7 @@ class ClientProcessor:
             self._clients.add_producer(producer.groupName, member)
         for consumer in heartbeat.consumerDataSet:
             if self._gate.sealer is not None:
-                self._catalog.group_for_consumer(self._gate.sealer, self._store.state, consumer.groupName)
+                self._create_group(self._gate.sealer, consumer.groupName)
             self._clients.add_consumer(consumer, member, keep_subscriptions=heartbeat.withoutSub)
         connection.respond(request, ResponseCode.SUCCESS)
 
@@ -83,7 +87,10 @@ class ClientProcessor:
     def create_known_groups(self, sealer: Sealer) -> None:
         """A term opened: groups whose consumers were here before their leader was."""
         for name in list(self._clients.consumers):
-            try:
-                self._catalog.group_for_consumer(sealer, self._store.state, name)
-            except RemotingError:
-                continue  # a limit: its next heartbeat or pull hears of it (safety.md S29)
+            self._create_group(sealer, name)
+
+    def _create_group(self, sealer: Sealer, name: str) -> None:
+        try:
+            self._catalog.group_for_consumer(sealer, self._store.state, name)
+        except RemotingError:
+            return  # a limit: its pulls hear of it (safety.md S29)

@@ -26,7 +26,6 @@ from broker.completions import Completions
 from broker.config import BrokerConfig
 from broker.gate import LeaderGate
 from broker.sealing import Sealer, TopicSlot
-from broker.store.message_store import MessageStore
 from broker.topics import DLQ_PREFIX, RETRY_PREFIX
 from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 from formats.message_ids import encode_unique_id
@@ -58,14 +57,12 @@ class SendProcessor:
         config: BrokerConfig,
         gate: LeaderGate,
         catalog: Catalog,
-        store: MessageStore,
         completions: Completions,
     ) -> None:
         self._env = env
         self._config = config
         self._gate = gate
         self._catalog = catalog
-        self._store = store
         self._completions = completions
         region, trace = config.region_id, "true" if config.trace_on else "false"
         self._added = encode_properties(
@@ -301,7 +298,7 @@ class SendProcessor:
         if slot is None:
             # Only a known topic gets a slot, so the checks of its name are done once a leadership.
             slot = self._catalog.topic_for_send(
-                sealer, self._store.state, header.topic, header.defaultTopic, header.defaultTopicQueueNums
+                sealer, header.topic, header.defaultTopic, header.defaultTopicQueueNums
             )
         if not slot.writable:
             raise RemotingError(

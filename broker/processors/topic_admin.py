@@ -73,10 +73,8 @@ class AdminProcessor:
         if self._store.state.topics.get(header.topic) == config and sealer.topic(header.topic) == config:
             self._registrar.announce(answer)
             return
-        if sealer.topic(header.topic) is None:
-            self._catalog.check_topic_count(self._store.state)
         _check_room(sealer)
-        index = sealer.put_topic(config)
+        index = self._catalog.put_topic(sealer, config)
         self._applied.add(index, connection, request, partial(self._registrar.announce, answer))
 
     def create_group(self, sealer: Sealer, connection: Connection, request: Request) -> None:
