@@ -29,7 +29,7 @@ from remoting.headers import (
 )
 from remoting.limits import ServerLimits
 from remoting.properties_file import format_config
-from remoting.registration import decode_data_version, decode_registration
+from remoting.registration import KnownTopics, Registration, decode_data_version, decode_registration
 from remoting.server import Connection, Handler, RemotingServer
 from runtime.env import Env
 
@@ -37,6 +37,8 @@ FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further detai
 
 MAX_CACHED_ROUTES = 10_000
 """Encoded routes kept between changes; further topics are encoded for each question."""
+MAX_KNOWN_BYTES = 64 * 1024 * 1024
+"""Topic tables kept as they came, all broker groups together: the one not heard of for longest goes first."""
 
 
 class NameServer:
@@ -49,6 +51,9 @@ class NameServer:
         self._log = env.log.child("namesrv")
         self._encoded: dict[str, bytes] = {}
         self._encoded_revision = 0
+        self._known: dict[str, KnownTopics] = {}
+        """By broker name, the newest one last."""
+        self._known_bytes = 0
         limits = ServerLimits(
             max_connections=config.maxConnections,
             idle_close_s=float(config.serverChannelMaxIdleTimeSeconds),
@@ -84,7 +89,7 @@ class NameServer:
 
     def _register(self, connection: Connection, request: Request) -> None:
         header = request.header(RegisterBrokerHeader)
-        registration = decode_registration(request.body, compressed=header.compressed, crc=header.bodyCrc32)
+        registration = self._decode(header, request.body)
         identity = BrokerIdentity(header.clusterName, header.brokerName, header.brokerId, header.brokerAddr)
         timeout_ms = header.heartbeatTimeoutMillis
         revision = self.routes.revision
@@ -114,6 +119,23 @@ class NameServer:
         orders = self.kv.namespace(ORDER_TOPICS)
         body = KvBody(dict(orders)).encode() if orders else b""
         connection.respond(request, ResponseCode.SUCCESS, ext=ext, body=body)
+
+    def _decode(self, header: RegisterBrokerHeader, body: bytes) -> Registration:
+        name = header.brokerName
+        known = self._known.pop(name, None)
+        if known is None:
+            known = KnownTopics()
+        else:
+            self._known_bytes -= known.size
+        registration = decode_registration(
+            body, compressed=header.compressed, crc=header.bodyCrc32, known=known
+        )
+        self._known[name] = known
+        self._known_bytes += known.size
+        while self._known_bytes > MAX_KNOWN_BYTES:
+            oldest = next(iter(self._known))
+            self._known_bytes -= self._known.pop(oldest).size
+        return registration
 
     def _unregister(self, connection: Connection, request: Request) -> None:
         header = request.header(BrokerIdentityHeader)

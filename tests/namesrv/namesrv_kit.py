@@ -59,13 +59,14 @@ class World:
         counter: int = 1,
         compressed: bool = False,
         timeout_ms: int | None = None,
+        name: str = "broker-a",
     ) -> Response:
         registration = Registration(
             {name: TopicConfig(name, 4, 4, 6) for name in topics}, DataVersion(term, counter, 5)
         )
         body = encode_registration(registration, compressed=compressed)
         header = RegisterBrokerHeader(
-            "broker-a",
+            name,
             address,
             "c",
             f"ha-{address}",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from namesrv_kit import ADDRESS, nameserver, run, until
 
+from namesrv import service
 from namesrv.config import NamesrvConfig
 from remoting.bodies import ClusterInfo, KvTable, TopicList, TopicRoute, decode_body
 from remoting.client import RemotingClient
@@ -176,6 +177,31 @@ def test_unregistering_removes_the_route() -> None:
             assert await world.route() is None
 
     run(main())
+
+
+def test_tables_kept_for_decoding_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with nameserver() as world:
+            for counter in range(3):
+                topics = tuple(f"T{number}" for number in range(4 + counter))
+                for broker in ("a", "b", "c"):
+                    assert (await world.register(f"{broker}:1", topics=topics, counter=counter)).code == 0
+                    assert (
+                        await world.register(f"{broker}:2", 1, topics, counter=counter, name=broker)
+                    ).code == 0
+                route = await world.route(topics[-1])
+                assert route is not None and route.queueDatas[0].brokerName == "broker-a"
+            sizes = {name: known.size for name, known in world.nameserver._known.items()}
+            assert set(sizes) == {"broker-a", "a", "b", "c"}
+            assert world.nameserver._known_bytes == sum(sizes.values()) > 0
+            monkeypatch.setattr(service, "MAX_KNOWN_BYTES", 2 * sizes["c"])
+            assert (await world.register("b:2", 1, topics, name="b")).code == 0
+            assert list(world.nameserver._known) == ["c", "b"]
+            monkeypatch.setattr(service, "MAX_KNOWN_BYTES", 0)
+            assert (await world.register("b:2", 1, topics, name="b")).code == 0
+            assert not world.nameserver._known and world.nameserver._known_bytes == 0
+
+    run(test())
 
 
 def test_the_data_version_says_whether_to_register_again() -> None:

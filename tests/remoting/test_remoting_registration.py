@@ -16,6 +16,7 @@ from remoting import registration as module
 from remoting.errors import BadBody
 from remoting.registration import (
     DataVersion,
+    KnownTopics,
     Registration,
     TopicConfig,
     body_crc,
@@ -81,6 +82,35 @@ def test_javas_topic_table_is_read() -> None:
 def test_what_is_written_is_read(registration: Registration, compressed: bool) -> None:
     body = encode_registration(registration, compressed=compressed)
     assert decode_registration(body, compressed=compressed, crc=body_crc(body)) == registration
+
+
+@given(st.lists(REGISTRATIONS, max_size=6))
+def test_what_is_known_of_a_table_changes_nothing_but_the_work(registrations: list[Registration]) -> None:
+    known = KnownTopics()
+    for registration in registrations:
+        body = encode_registration(registration)
+        for _ in range(2):
+            assert decode_registration(body, known=known) == registration
+
+
+def test_of_a_table_that_is_known_only_what_differs_is_decoded() -> None:
+    def decode(**perms: int) -> dict[str, TopicConfig]:
+        topics = {name: TopicConfig(name, perm=perm) for name, perm in perms.items()}
+        return decode_registration(
+            encode_registration(Registration(topics, DataVersion())), known=known
+        ).topics
+
+    known = KnownTopics()
+    first = decode(A=6, B=6)
+    assert decode(A=6, B=6) is first
+    second = decode(A=6, B=4, C=6)
+    assert second["A"] is first["A"] and second["B"].perm == 4 and "C" in second
+    with pytest.raises(BadBody):
+        decode_registration(b'{"topicConfigSerializeWrapper":{"topicConfigTable":[1]}}', known=known)
+    assert decode(A=6, B=4, C=6) is second
+    unusual = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"A":{"perm":2}}}}'
+    assert decode_registration(unusual, known=known).topics == {"A": TopicConfig("A", perm=2)}
+    assert decode(A=6) == {"A": TopicConfig("A")}
 
 
 def test_a_line_without_attributes_is_read() -> None:
