@@ -20,6 +20,7 @@ from bench.report import Load, Tally
 from bench.spark_audit import spark_audit
 from bench.spark_read import spark_read
 from bench.spark_write import spark_write
+from bench.topics import topics
 from client.errors import ClientError
 from runtime.env import production_env
 
@@ -36,6 +37,8 @@ def main(argv: list[str] | None = None) -> int:
         taken = idle(3, options.seconds or 20.0)
         _show(taken, "% of a core", options.json)
         return 1 if options.check and taken["worst"] > taken["limit"] else 0
+    if options.mode == "topics":
+        return _show(topics(options.topics), "ms", options.json)
     if options.mode == "loaded":
         return _loaded(options)
     if options.mode == "audit":
@@ -167,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
             "core",
             "idle",
             "loaded",
+            "topics",
             "audit",
             "spark",
             "spark-audit",
@@ -176,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
         "(--seconds, default 20), with --check exit code 1 when a node takes more than 2 percent of a core; "
         "loaded: longest delays of the event loops in a group under load (--seconds, default 120; --window, "
         "--batch, --size), exit code 1 above a third of the election time-out; "
+        "topics: milliseconds that a change of one topic takes on the event loops (--topics); "
         "audit: speed and memory of the audit of large stores; "
         "spark: messages a second that Spark reads from a store (--messages, --size, --store, --runs); "
         "spark-audit: seconds of the audit on Spark, bytes that it shuffles (--directory, --runs); "
@@ -190,6 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--messages", type=_positive, help="end after this many")
     parser.add_argument("--connections", type=_positive, default=1, help="producers (default: 1)")
     parser.add_argument("--queues", type=_positive, default=8, help="of a new topic (default: 8)")
+    parser.add_argument("--topics", type=_positive, default=50_000, help="of that mode (default: 50000)")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds left out (default: 1)")
     parser.add_argument("--directory", metavar="DIR", help="of the stores of audits; made once, 2 GB")
     parser.add_argument(

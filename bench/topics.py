@@ -1,0 +1,167 @@
+"""`python -m bench topics`: what a change of one topic costs where there are very many, in milliseconds.
+
+A registrar tells two NameServers, which are processes of their own, while a task that does nothing takes
+turns with it: the longest time between two of its turns is how long the event loop was kept from others. By
+the clock, and as CPU time of the thread, which knows nothing of waiting for a core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import cast
+
+from broker.config import BrokerConfig
+from broker.ports import Node
+from broker.registration import Registrar
+from broker.topic_table import TopicTable
+from broker.topics import system_topics
+from formats.state import ReplicatedState, TopicConfig
+from namesrv.routes import BrokerIdentity, Routes
+from remoting.client import RemotingClient
+from remoting.limits import ClientLimits
+from remoting.registration import DataVersion, KnownTopics, decode_registration, registration_body
+from runtime.env import production_env
+
+CHANGES = 20
+POLL_S = 0.005
+TURN_S = 0.0002
+"""Between two turns of the task that does nothing: part of what is measured."""
+
+
+class _Serving:
+    """All that a registrar asks of a node."""
+
+    serving = True
+
+
+class _Turns:
+    """The longest time between two turns of the loop, in seconds."""
+
+    def __init__(self) -> None:
+        self.clock = self.cpu = 0.0
+
+    async def run(self) -> None:
+        clock, cpu = time.perf_counter(), time.thread_time()
+        while True:
+            await asyncio.sleep(TURN_S)
+            now, used = time.perf_counter(), time.thread_time()
+            self.clock, self.cpu = max(self.clock, now - clock), max(self.cpu, used - cpu)
+            clock, cpu = now, used
+
+
+def topics(count: int) -> dict[str, float]:
+    """Milliseconds by name, for a table of `count` topics."""
+    with tempfile.TemporaryDirectory(prefix="topics-") as directory, ExitStack() as stack:
+        addresses = tuple(_namesrv(Path(directory), number, stack) for number in range(2))
+        result = asyncio.run(_broker(count, addresses))
+    return result | _nameserver(count)
+
+
+def _namesrv(directory: Path, number: int, stack: ExitStack) -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    config = directory / f"{number}.conf"
+    config.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\nkvConfigPath={directory}/{number}.json\n")
+    command = [sys.executable, "-m", "namesrv", "-c", str(config)]
+    process = stack.enter_context(
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    )
+    stack.callback(process.terminate)
+    assert process.stdout is not None
+    process.stdout.readline()  # it says when it is ready
+    return f"127.0.0.1:{port}"
+
+
+def _filled(count: int) -> ReplicatedState:
+    rng = random.Random(count)
+    state = ReplicatedState()
+    for number in range(count):
+        _put(state, f"orders-eu-{rng.randrange(10**9)}-topic-{number:05}")
+    return state
+
+
+def _put(state: ReplicatedState, name: str) -> None:
+    state.topics[name] = TopicConfig(name, 8, 8, 6)
+    state.topics_version += 1
+
+
+async def _broker(count: int, addresses: tuple[str, ...]) -> dict[str, float]:
+    env = production_env("bench")
+    config = BrokerConfig(
+        store_root="", peers={"n0": "127.0.0.1:1"}, namesrv_addr=addresses, register_timeout_s=30.0
+    )
+    state = _filled(count)
+    client = RemotingClient(env, limits=ClientLimits(), on_connection_lost=lambda address: None)
+    table = TopicTable(lambda: state, system_topics(config))
+    registrar = Registrar(env, config, cast(Node, _Serving()), table, client)
+    gc.collect()
+    gc.freeze()
+    turns = _Turns()
+    clocks, cpus = [], []
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(work, name=name)
+            for name, work in (
+                ("client", client.run()),
+                ("turns", turns.run()),
+                ("registrar", registrar.run()),
+            )
+        ]
+        while not all(registrar.registered.values()):  # noqa: ASYNC110 - looks at what the registrar does
+            await asyncio.sleep(POLL_S)
+        first = turns.clock * 1e3
+        for number in range(CHANGES):
+            turns.clock = turns.cpu = 0.0
+            _put(state, f"new-{number}")
+            told = asyncio.Event()
+            registrar.announce(told.set)
+            await told.wait()
+            clocks.append(turns.clock * 1e3)
+            cpus.append(turns.cpu * 1e3)
+        for task in tasks:
+            task.cancel()
+    await client.close()
+    env.workers.close()
+    return {
+        "broker: first registration, longest": first,
+        "broker: one change, median of the longest": median(clocks),
+        "broker: one change, worst of the longest": max(clocks),
+        "broker: one change, median of the longest, CPU time": median(cpus),
+        "broker: one change, worst of the longest, CPU time": max(cpus),
+    }
+
+
+def _nameserver(count: int) -> dict[str, float]:
+    """What a NameServer does with a registration, the frame aside."""
+    state = _filled(count)
+    table = TopicTable(lambda: state, {})
+    routes, known = Routes(), KnownTopics()
+
+    def take(broker_id: int) -> float:
+        body = registration_body(table.entries(), DataVersion(1, state.topics_version, 1), [])
+        began = time.perf_counter()
+        identity = BrokerIdentity("c", "b", broker_id, f"10.0.0.{broker_id}:1")
+        routes.register(0.0, identity, decode_registration(body, known=known), channel=1)
+        return (time.perf_counter() - began) * 1e3
+
+    first = take(0)
+    leader, follower = [], []
+    for number in range(CHANGES):
+        _put(state, f"new-{number}")
+        leader.append(take(0))
+        follower.append(take(1))
+    return {
+        "NameServer: first registration": first,
+        "NameServer: one change, from the leader": median(leader),
+        "NameServer: one change, then from a follower": median(follower),
+    }

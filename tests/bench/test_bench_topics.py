@@ -1,0 +1,11 @@
+"""What a change of one topic costs is measured, against NameServers of their own."""
+
+from __future__ import annotations
+
+from bench.topics import topics
+
+
+def test_every_figure_is_there() -> None:
+    figures = topics(50)
+    assert len(figures) == 8
+    assert all(0 < milliseconds < 5000 for milliseconds in figures.values()), figures
