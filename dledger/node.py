@@ -156,6 +156,7 @@ class Node(Conversation):
         self._held: deque[tuple[PeerConnection | None, str, Message]] = deque()
         self._holds = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._identity_wake = asyncio.Event()
 
     # Life
@@ -299,10 +300,11 @@ class Node(Conversation):
             return
         when = self.elector.deadline
         if self._timer is not None:
-            if self._timer.when() <= when and not self._timer.cancelled():
+            if self._timer_at <= when:
                 return  # it fires early and comes back
             self._timer.cancel()
         self._timer = self._loop.call_at(when, self._tick)
+        self._timer_at = when  # not `when()` of the handle: uvloop's has none if it is due at once
 
     def _tick(self) -> None:
         self._timer = None

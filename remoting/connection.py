@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from formats.message_ids import pack_ipv4_host
 from remoting.codes import ResponseCode
@@ -177,8 +177,8 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- input ----------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, base: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, base)  # uvloop's is none by its type
         self._transport = transport
         self.peer = peer_of(transport)
         if not self._server.admit(self):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from formats.addresses import split_address
 from remoting.commands import Request, Response, request_name
@@ -161,8 +161,8 @@ class Link(asyncio.BufferedProtocol):
         except ValueError as error:
             self.fail(ConnectFailed(str(error)))
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, base: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, base)  # uvloop's is none by its type
         if self._failed:  # closed or timed out while dialling
             transport.abort()
             return

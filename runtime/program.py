@@ -48,6 +48,7 @@ def run_until_signal(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, asked_to_stop)
+        logging.getLogger().info("event loop of %s", type(loop).__module__.partition(".")[0])
         await start(stop)
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)

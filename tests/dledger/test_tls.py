@@ -63,13 +63,15 @@ def test_a_group_over_tls_replicates_and_fails_over(tmp_path: Path, ports: list[
         group.begin("n0", "n1", "n2")
         bodies = [b"m%d" % number * 1000 for number in range(300)]
         await group.append(bodies)
+        large = [os.urandom(700_000) for _ in range(20)]  # in one turn: they wait, and go in pieces
+        await group.append(large)
         async with DLedgerClient(production_env("client"), group.peers, tls=client_tls) as client:
             assert (await client.get(await client.append(b"over TLS"))).body == b"over TLS"
         leader = (await group.elected()).config.self_id
         await group.stop(leader)
         await group.append([b"after"])
         group.begin(leader)
-        assert await group.agree(301) == [*bodies, b"after"]
+        assert await group.agree(321) == [*bodies, *large, b"after"]
         assert not any(group.refused(name) for name in group.nodes)
         await group.end()
 
