@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+import threading
+import time
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -143,13 +148,17 @@ class NarrowTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self.waiting
 
-    def drain(self) -> None:
+    async def drain(self) -> None:
         self.waiting = 0
         assert self.connection is not None
         self.connection.resume_writing()
+        await asyncio.sleep(0)
 
     def close(self) -> None:
         pass
+
+    def is_closing(self) -> bool:
+        return False
 
     def frames(self) -> list[Frame]:
         frames = []
@@ -178,7 +187,7 @@ def test_a_heartbeat_waits_for_no_more_than_what_the_transport_holds() -> None:
         assert len(transport.written) - before < 100, "written at once"
         connection.send_bulk(encode_message(push(4, 10)))
         for _ in range(200):
-            transport.drain()
+            await transport.drain()
         assert connection.backlog == 0
         inbox = Inbox()
         arrived = []
@@ -201,8 +210,88 @@ def test_a_connection_that_closes_sends_no_bulk_any_more() -> None:
         connection.send_bulk(encode_message(push(1, 1_000_000)))
         connection.close("done")
         before = len(transport.written)
-        transport.drain()
+        await transport.drain()
         connection.send_bulk(encode_message(push(2, 1_000_000)))
         assert len(transport.written) == before
 
     asyncio.run(scenario())
+
+
+def slow_reader(listener: socket.socket, rate: float, late: list[float]) -> None:
+    """Take frames at `rate` bytes a second; notes how long each heartbeat, which says when it left, took."""
+    connection, _ = listener.accept()
+    data, inbox, taken, began = bytearray(), Inbox(), 0, time.monotonic()
+    with connection:
+        while chunk := connection.recv(8192):
+            data += chunk
+            taken += len(chunk)
+            while len(data) >= 4 and len(data) >= (size := 4 + int.from_bytes(data[:4], "big")):
+                frame: Frame | None = decode_frame(memoryview(bytes(data[:size])))
+                del data[:size]
+                if frame is not None and frame.number == PIECE:
+                    frame = inbox.add(frame, LIMIT)
+                message = None if frame is None else decode_message(frame)
+                if isinstance(message, Heartbeat):
+                    late.append(time.monotonic() - message.round / 1e6)
+            time.sleep(max(0.0, began + taken / rate - time.monotonic()))
+
+
+def test_a_real_kernel_takes_little_ahead_of_a_narrow_link() -> None:
+    late: list[float] = []
+
+    async def scenario(port: int) -> None:
+        loop = asyncio.get_running_loop()
+        make = partial(PeerConnection, lambda *_: None, lambda _: None, LIMIT)
+        _, connection = await loop.create_connection(make, "127.0.0.1", port)
+        connection.version = PROTOCOL_WITH_PIECES
+        for number in range(4):
+            connection.send_bulk(encode_message(push(number, 1_000_000)))
+        while connection.backlog:
+            connection.send(encode_message(Heartbeat(1, "n0", int(time.monotonic() * 1e6))))
+            await asyncio.sleep(0.05)
+        connection.close()
+        await connection.lost
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+        reader = threading.Thread(target=slow_reader, args=(listener, 2.5e6, late), daemon=True)
+        reader.start()
+        asyncio.run(asyncio.wait_for(scenario(listener.getsockname()[1]), 20))
+        reader.join(5)
+    assert len(late) > 10 and max(late) < 0.4, "4 MB take 1.6 s, and the kernel would have taken most of them"
+
+
+def test_a_peer_that_resets_under_bulk_ends_the_connection_once() -> None:
+    """A write within the transport's own writing would find the reset there, and end it twice."""
+
+    def reset(listener: socket.socket) -> None:
+        for number in range(30):
+            connection, _ = listener.accept()
+            with connection:
+                until = time.monotonic() + 0.004 + 0.0005 * number
+                while time.monotonic() < until:
+                    connection.recv(1 << 16)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    contexts: list[dict[str, object]] = []
+
+    async def scenario(port: int) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: contexts.append(context))
+        data = encode_message(push(1, 1_000_000))
+        for _ in range(30):
+            make = partial(PeerConnection, lambda *_: None, lambda _: None, LIMIT)
+            _, connection = await loop.create_connection(make, "127.0.0.1", port)
+            connection.version = PROTOCOL_WITH_PIECES
+            while not connection.lost.done():
+                for _ in range(8 if connection.backlog < 8_000_000 else 0):
+                    connection.send_bulk(data)
+                await asyncio.sleep(0)
+            assert connection.error, "the reason is told"
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = threading.Thread(target=reset, args=(listener,), daemon=True)
+        peer.start()
+        asyncio.run(asyncio.wait_for(scenario(listener.getsockname()[1]), 20))
+        peer.join(5)
+    assert not contexts

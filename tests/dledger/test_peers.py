@@ -561,6 +561,9 @@ class FakeTransport(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
+    def is_closing(self) -> bool:
+        return False
+
     def pause_reading(self) -> None:
         self.paused = True
 
@@ -593,6 +596,7 @@ def test_a_client_with_too_much_under_way_is_not_read() -> None:
         connection.pause_writing()
         assert transport.paused, "answers that are not read stop the questions"
         connection.resume_writing()
+        await asyncio.sleep(0)
         assert not transport.paused
 
     asyncio.run(scenario())
