@@ -87,6 +87,7 @@ class Broker:
             catalog,
             self.store,
             self.applied,
+            self.background,
             self.topic_table,
             self.registrar,
             self.runtime_info,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.config import BrokerConfig
 from broker.sealing import Sealer, TopicSlot
+from broker.topic_table import encode_topic
 from broker.topics import (
     DLQ_PREFIX,
     READ_WRITE,
@@ -17,6 +18,10 @@ from remoting.codes import ResponseCode
 from remoting.errors import RemotingError
 
 DLQ_QUEUES = 1
+MAX_TOPIC_BYTES = 64 * 1024
+"""Of one topic in a registration."""
+INTERNAL_TABLE_BYTES = 512 * 1024
+"""Of a registration, beyond `max_topic_table_bytes`, for retry and dead letter topics: some 2,000 of them."""
 
 
 class Catalog:
@@ -51,29 +56,40 @@ class Catalog:
         slot = sealer.slot(topic)
         if slot is not None:
             return slot
-        return self._created(sealer, TopicConfig(topic, queues, queues, READ_WRITE))
+        return self._created(sealer, TopicConfig(topic, queues, queues, READ_WRITE), internal=True)
 
-    def put_topic(self, sealer: Sealer, config: TopicConfig) -> int:
-        """Create or change a topic. Index of the entry; RemotingError 1 at a limit.
+    def put_topic(self, sealer: Sealer, config: TopicConfig, *, internal: bool = False) -> int:
+        """Create or change a topic. Index of the entry; RemotingError 1 at a limit, 29 if it is too large.
 
         The whole table is one frame to a NameServer, of 16 MiB at most at theirs, too: what does not fit is
         refused here, where somebody hears of it. RocketMQ 5 can split it (enableSplitRegistration, off by
         default), but a NameServer that knows nothing yet then shows a leader with a part of its topics, and
         one with deleteTopicWithBrokerRegistration deletes those of the other parts; id 0 is for whole tables
         (safety.md S23).
+
+        `internal`: a retry or dead letter topic. They are at most two a consumer group, so their number is
+        bounded, and without a dead letter topic a message that nobody can consume would hold up its queue for
+        ever: the number of topics does not keep them out, and INTERNAL_TABLE_BYTES are theirs alone.
         """
         limits = self._config
-        if sealer.topic(config.name) is None and sealer.topics >= limits.max_topics:
+        size = len(encode_topic(config))
+        if size > MAX_TOPIC_BYTES:
+            raise RemotingError(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic[{config.name}] has {size} bytes with its attributes: at most {MAX_TOPIC_BYTES}",
+            )
+        if not internal and sealer.topic(config.name) is None and sealer.topics >= limits.max_topics:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the limit of {limits.max_topics} topics is reached (retry and dead letter topics count): "
                 f"topic[{config.name}] needs another broker group",
             )
         growth = sealer.growth(config)
-        if growth > 0 and sealer.table_bytes + growth > limits.max_topic_table_bytes:
+        limit = limits.max_topic_table_bytes + (INTERNAL_TABLE_BYTES if internal else 0)
+        if growth > 0 and sealer.table_bytes + growth > limit:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the limit of {limits.max_topic_table_bytes} bytes of topics in a registration is reached "
+                f"the limit of {limit} bytes of topics in a registration is reached "
                 f"(topic[{config.name}] would make {sealer.table_bytes + growth}): shorten names or "
                 "attributes, or use another broker group",
             )
@@ -103,8 +119,8 @@ class Catalog:
         sealer.put_group(group)
         return group
 
-    def _created(self, sealer: Sealer, config: TopicConfig) -> TopicSlot:
-        self.put_topic(sealer, config)
+    def _created(self, sealer: Sealer, config: TopicConfig, *, internal: bool = False) -> TopicSlot:
+        self.put_topic(sealer, config, internal=internal)
         created = sealer.slot(config.name)
         if created is None:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, f"topic[{config.name}] could not be created")

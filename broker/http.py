@@ -104,7 +104,7 @@ class BrokerCollector(Collector):
         yield _gauge("applied_index", "Last index applied to queues and state", store.applied_index)
         yield _gauge("snapshot_index", "Last index in the snapshot", store.snapshot_index)
         yield _gauge("topics", "Topics in the replicated state", len(store.state.topics))
-        yield _gauge("topic_table_bytes", "Bytes of topics in a registration", broker.topic_table.size)
+        yield _gauge("topic_table_bytes", "Bytes of topics in a registration", broker.topic_table.size_told)
         yield _gauge("queues", "Queues with messages", store.queues.count)
         yield _gauge("held_pulls", "Long polls that wait", broker.pulls.held.count)
         yield _gauge("waiting_answers", "Answers that wait for a commit", len(broker.completions))

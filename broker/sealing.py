@@ -121,9 +121,10 @@ class Sealer:
 
     def put_topic(self, config: TopicConfig) -> int:
         """Create or replace a topic. Index of the entry; the new topic counts at once for what follows."""
-        self.table_bytes += self.growth(config)
-        self.topics += self.topic(config.name) is None
+        growth, new = self.growth(config), self.topic(config.name) is None
         index = self.append_op(config.op())
+        self.table_bytes += growth
+        self.topics += new
         slot = self.slots.get(config.name)
         if slot is None:
             self._make_slot(config)

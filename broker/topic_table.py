@@ -42,6 +42,10 @@ class TopicTable:
         self._seen: list[TopicConfig] = []
         """Its topics that are encoded, in its order: what a change replaces is another object."""
         self._pages = _Pages()
+        self._overridden: set[str] = set()
+        """Names of `system_topics` that are topics of its own."""
+        self.size_told = 0
+        """`size` when the pages were last complete; it encodes nothing."""
         self._preparing = asyncio.Lock()
         self.encoded = 0
         """Topics encoded since start: while it stays, so does what `entries` gives."""
@@ -101,17 +105,21 @@ class TopicTable:
                 seen.append(config)
         if limit is not None and len(stale) > limit:
             return True
-        built_in = sum(name not in state.topics for name in self._system_topics)
-        if self._pages.count != len(configs) + built_in:  # some are gone
+        overridden = {name for name in self._system_topics if name in state.topics}
+        count = len(configs) + len(self._system_topics) - len(overridden)
+        if self._pages.count != count or not self._overridden <= overridden:  # some are gone
             self._begin(state)
             return self._advance(limit)
+        self._overridden = overridden
         self._version = state.topics_version
+        self.size_told = self._pages.size
         return False
 
     def _begin(self, state: ReplicatedState) -> None:
         self._of = state
         self._version = -1
         self._seen = []
+        self._overridden = set()
         self._pages = _Pages()
         for config in self._system_topics.values():
             self._put(config)

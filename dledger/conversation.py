@@ -110,6 +110,7 @@ class Conversation(NodeFace, ABC):
 
     def on_peer_up(self, peer: str) -> None:
         """Requests reach the peer."""
+        self._repairer.lost(peer)  # what was asked over an older connection, whose end may come later
         self._repairer.damage()
         if self._replicator.leader is not None:
             counts = self.membership.acknowledges(peer)

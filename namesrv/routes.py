@@ -334,6 +334,15 @@ class Routes:
             return None
         return BrokerMemberGroup(cluster, name, dict(group.addresses))
 
+    @property
+    def group_count(self) -> int:
+        """Broker groups."""
+        return len(self._groups)
+
+    def has_group(self, name: str) -> bool:
+        """Whether a node of this broker group is registered."""
+        return name in self._groups
+
     def topics(self) -> list[str]:
         """All topics."""
         return sorted(self._topics)

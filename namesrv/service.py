@@ -29,7 +29,7 @@ from remoting.headers import (
 )
 from remoting.limits import ServerLimits
 from remoting.properties_file import format_config
-from remoting.registration import KnownTopics, Registration, decode_data_version, decode_registration
+from remoting.registration import KnownTopics, decode_data_version, decode_registration
 from remoting.server import Connection, Handler, RemotingServer
 from runtime.env import Env
 
@@ -89,7 +89,10 @@ class NameServer:
 
     def _register(self, connection: Connection, request: Request) -> None:
         header = request.header(RegisterBrokerHeader)
-        registration = self._decode(header, request.body)
+        known = self._forget(header.brokerName) or KnownTopics()
+        registration = decode_registration(
+            request.body, compressed=header.compressed, crc=header.bodyCrc32, known=known
+        )
         identity = BrokerIdentity(header.clusterName, header.brokerName, header.brokerId, header.brokerAddr)
         timeout_ms = header.heartbeatTimeoutMillis
         revision = self.routes.revision
@@ -102,6 +105,7 @@ class NameServer:
             timeout_s=timeout_ms / 1000 if timeout_ms else DEFAULT_TIMEOUT_S,
             enable_acting_master=header.enableActingMaster,
         )
+        self._remember(header.brokerName, known)
         if self.routes.revision != revision:
             version = registration.data_version
             self._log.info(
@@ -120,22 +124,21 @@ class NameServer:
         body = KvBody(dict(orders)).encode() if orders else b""
         connection.respond(request, ResponseCode.SUCCESS, ext=ext, body=body)
 
-    def _decode(self, header: RegisterBrokerHeader, body: bytes) -> Registration:
-        name = header.brokerName
+    def _forget(self, name: str) -> KnownTopics | None:
         known = self._known.pop(name, None)
-        if known is None:
-            known = KnownTopics()
-        else:
+        if known is not None:
             self._known_bytes -= known.size
-        registration = decode_registration(
-            body, compressed=header.compressed, crc=header.bodyCrc32, known=known
-        )
+        return known
+
+    def _remember(self, name: str, known: KnownTopics) -> None:
+        """For the next registration of this group, which is there; the least recent ones go first."""
         self._known[name] = known
         self._known_bytes += known.size
+        if len(self._known) > self.routes.group_count:
+            for gone in [other for other in self._known if not self.routes.has_group(other)]:
+                self._forget(gone)
         while self._known_bytes > MAX_KNOWN_BYTES:
-            oldest = next(iter(self._known))
-            self._known_bytes -= self._known.pop(oldest).size
-        return registration
+            self._forget(next(iter(self._known)))
 
     def _unregister(self, connection: Connection, request: Request) -> None:
         header = request.header(BrokerIdentityHeader)

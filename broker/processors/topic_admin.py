@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from broker.background import Background
 from broker.catalog import Catalog
 from broker.completions import Completions
 from broker.config import BrokerConfig, effective_properties
@@ -41,6 +42,7 @@ class AdminProcessor:
         catalog: Catalog,
         store: MessageStore,
         applied: Completions,
+        background: Background,
         topic_table: TopicTable,
         registrar: Registrar,
         runtime_info: Callable[[], dict[str, str]],
@@ -50,6 +52,7 @@ class AdminProcessor:
         self._catalog = catalog
         self._store = store
         self._applied = applied
+        self._background = background
         self._topic_table = topic_table
         self._registrar = registrar
         self._runtime_info = runtime_info
@@ -105,8 +108,14 @@ class AdminProcessor:
     def all_topics(self, connection: Connection, request: Request) -> None:
         """21: every topic."""
         table = self._topic_table
-        body = table_body(table.entries(), self._registrar.data_version())
-        connection.respond(request, ResponseCode.SUCCESS, ext={"totalTopicNum": str(len(table))}, body=body)
+
+        async def answer() -> None:
+            await table.prepare()
+            body = table_body(table.entries(), self._registrar.data_version())
+            ext = {"totalTopicNum": str(len(table))}
+            connection.respond(request, ResponseCode.SUCCESS, ext=ext, body=body)
+
+        self._background.start(connection, request, answer())
 
     def all_groups(self, connection: Connection, request: Request) -> None:
         """201: every consumer group."""

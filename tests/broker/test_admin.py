@@ -109,7 +109,10 @@ def test_what_the_broker_shows(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
         await create(world)
+        task = asyncio.ensure_future(world.broker.background.run())
+        await asyncio.sleep(0)
         topics = await world.call(RequestCode.GET_ALL_TOPIC_CONFIG, NoHeader())
+        task.cancel()
         table = json.loads(topics.body)["topicConfigTable"]
         assert {"T", "TBW102", "SELF_TEST_TOPIC", "DefaultCluster", "broker-a"} <= set(table)
         assert table["TBW102"]["perm"] == 7 and topics.ext["totalTopicNum"] == str(len(table))

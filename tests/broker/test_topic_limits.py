@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from broker import catalog
 from broker.topic_table import encode_topic
 from broker.topics import system_topics
 from formats.state import TopicConfig
@@ -95,9 +98,12 @@ def test_topics_that_every_broker_has_do_not_count(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_group_whose_retry_topic_has_no_room_is_not_made_and_its_pulls_say_why(tmp_path: Path) -> None:
+def test_a_group_whose_retry_topic_has_no_room_is_not_made_and_its_pulls_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test() -> None:
-        world = await World(str(tmp_path), max_topics=1).open()
+        world = await World(str(tmp_path), **room_for(tmp_path, TopicConfig("T", 4, 4, 6))).open()
+        monkeypatch.setattr(catalog, "INTERNAL_TABLE_BYTES", 0)
         await create(world, "T")
         state = world.broker.store.state
         reply = await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))
@@ -106,7 +112,7 @@ def test_a_group_whose_retry_topic_has_no_room_is_not_made_and_its_pulls_say_why
         assert list(world.broker.clients.producers["PG"]) == ["c1"]
         pulled = await world.pull("T")
         assert pulled.code == ResponseCode.SYSTEM_ERROR
-        assert "the limit of 1 topics" in str(pulled.remark) and "%RETRY%CG" in str(pulled.remark)
+        assert "bytes of topics" in str(pulled.remark) and "%RETRY%CG" in str(pulled.remark)
         assert not state.groups and list(state.topics) == ["T"]
         world.node.follow("n1")
         world.node.lead()  # makes the groups of the consumers that it knows
@@ -115,9 +121,12 @@ def test_a_group_whose_retry_topic_has_no_room_is_not_made_and_its_pulls_say_why
     run(test)
 
 
-def test_a_heartbeat_counts_for_its_other_groups_when_one_has_no_room(tmp_path: Path) -> None:
+def test_a_heartbeat_counts_for_its_other_groups_when_one_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test() -> None:
-        world = await World(str(tmp_path), max_topics=1).open()
+        world = await World(str(tmp_path), **room_for(tmp_path, TopicConfig("%RETRY%made", 1, 1, 6))).open()
+        monkeypatch.setattr(catalog, "INTERNAL_TABLE_BYTES", 0)
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c0", group="made"))
         both = json.loads(heartbeat("c1", group="no-room"))
         both["consumerDataSet"] += json.loads(heartbeat("c1", group="made"))["consumerDataSet"]
@@ -130,22 +139,72 @@ def test_a_heartbeat_counts_for_its_other_groups_when_one_has_no_room(tmp_path: 
     run(test)
 
 
-def test_retry_and_dead_letter_topics_count(tmp_path: Path) -> None:
+def test_retry_and_dead_letter_topics_count_but_their_number_keeps_none_of_them_out(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path), max_topics=1).open()
         assert (await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))).code == ResponseCode.SUCCESS
         world.node.commit()
         assert list(world.broker.store.state.topics) == ["%RETRY%CG"]
-        for refused in (create(world, "T"), world.send("T"), world.send("%RETRY%CG", reconsumeTimes=17)):
+        for refused in (create(world, "T"), world.send("T")):
             assert refused.reply.code == ResponseCode.SYSTEM_ERROR
             assert "the limit of 1 topics" in str(refused.reply.remark)
         assert (await world.send("%RETRY%CG")).code == ResponseCode.SUCCESS
+        assert (await world.send("%RETRY%CG", reconsumeTimes=17)).code == ResponseCode.SUCCESS
+        world.node.commit()
+        assert list(world.broker.store.state.topics) == ["%RETRY%CG", "%DLQ%CG"]
+
+    run(test)
+
+
+def test_retry_and_dead_letter_topics_have_room_when_users_have_none_left(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path), **room_for(tmp_path, TopicConfig("A", 4, 4, 6))).open()
+        assert (await create(world, "A")).code == ResponseCode.SUCCESS
+        assert create(world, "B").reply.code == ResponseCode.SYSTEM_ERROR
+        await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))
+        assert (await world.send("%RETRY%CG", reconsumeTimes=17)).code == ResponseCode.SUCCESS
+        world.node.commit()
+        assert list(world.broker.store.state.topics) == ["A", "%RETRY%CG", "%DLQ%CG"]
+
+    run(test)
+
+
+def test_what_is_refused_does_not_count(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path), **room_for(tmp_path, TopicConfig("A", 4, 4, 6))).open()
+        for _ in range(3):
+            refused = create(world, "A", attributes="+k=" + "x" * 5_000_000).reply
+            assert refused.code == ResponseCode.INVALID_PARAMETER and "at most 65536" in str(refused.remark)
+        assert (await create(world, "A")).code == ResponseCode.SUCCESS, "there is still room for it"
+
+    run(test)
+
+
+def test_a_topic_that_the_log_does_not_take_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        sealer = world.broker.gate.sealer
+        assert sealer is not None
+        before = (sealer.table_bytes, sealer.topics)
+
+        def refuse(body: bytes, kind: int = 0) -> int:
+            raise ValueError("not now")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(sealer._appender, "add_system", refuse)
+            with pytest.raises(ValueError, match="not now"):
+                sealer.put_topic(TopicConfig("A", 4, 4, 6))
+        assert (sealer.table_bytes, sealer.topics) == before
+        sealer.put_topic(TopicConfig("A", 4, 4, 6))
+        assert sealer.topics == before[1] + 1
 
     run(test)
 
 
 def test_the_largest_table_fits_into_a_frame(tmp_path: Path) -> None:
     config = make_config(str(tmp_path))
-    assert config.max_topic_table_bytes + 64 * 1024 <= MAX_FRAME_SIZE
+    assert config.max_topic_table_bytes + catalog.INTERNAL_TABLE_BYTES + 64 * 1024 <= MAX_FRAME_SIZE
     longest = encode_topic(TopicConfig("x" * 127, 1024, 1024, 7, False, 2**31 - 1))
     assert len(longest) < 2 * 127 + 170

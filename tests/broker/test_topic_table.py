@@ -115,6 +115,19 @@ def test_whatever_changes_the_bytes_are_those_of_one_encoding(
         check(table, state, built_in)
 
 
+def test_a_topic_of_every_broker_comes_back_when_its_own_settings_go() -> None:
+    state = filled(3)
+    table = TopicTable(lambda: state, BUILT_IN)
+    put(state, TopicConfig("TBW102", 2, 2, 6))
+    check(table, state, BUILT_IN)
+    told = table.size_told
+    assert told == table.size
+    del state.topics["TBW102"]
+    state.topics_version += 1
+    assert table.size_told == told, "encodes nothing"
+    check(table, state, BUILT_IN)
+
+
 def test_a_change_costs_the_encoding_of_what_changed() -> None:
     state = filled(2000)
     table = TopicTable(lambda: state, BUILT_IN)

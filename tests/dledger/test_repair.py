@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dledger import repair
+from dledger.conversation import Conversation
 from dledger.election.membership import Hello
 from dledger.log.store import LogStore
 from dledger.messages import Holding, Message, RepairRequest, RepairResponse
@@ -295,3 +298,14 @@ def test_a_small_answer_on_the_line_keeps_nobody_waiting(tmp_path: Path) -> None
             await bench.until(lambda number=number: len(bench.lines.sent) == number)
 
     run(tmp_path, Lines("n1"), scenario)
+
+
+def test_a_connection_that_comes_before_the_end_of_the_older_one_closes_its_question() -> None:
+    """A dial that was cancelled may take long to end: then nobody hears that its connection is gone."""
+    calls: list[str] = []
+    repairer = SimpleNamespace(
+        lost=lambda peer: calls.append(f"lost {peer}"), damage=lambda: calls.append("damage")
+    )
+    node: Any = SimpleNamespace(_repairer=repairer, _replicator=SimpleNamespace(leader=None))
+    Conversation.on_peer_up(node, "n1")
+    assert calls == ["lost n1", "damage"]

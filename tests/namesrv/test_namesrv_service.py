@@ -204,6 +204,27 @@ def test_tables_kept_for_decoding_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     run(test())
 
 
+def test_tables_are_kept_of_groups_that_are_registered_only() -> None:
+    async def test() -> None:
+        async with nameserver() as world:
+            kept = world.nameserver._known
+            assert (await world.register("a:1", name="a", term=3)).code == 0
+            assert (await world.register("b:1", name="b")).code == 0
+            assert set(kept) == {"a", "b"}
+            for number in range(3):
+                assert (await world.register("c:1", name=f"c{number}")).code == 0
+            assert set(kept) == {"a", "b", "c2"}, "it takes the place of the one before at this address"
+            assert (await world.register("d:1", name="a", term=2)).code == ResponseCode.SYSTEM_ERROR
+            assert set(kept) == {"b", "c2"}, "what is refused is not kept"
+            header = BrokerIdentityHeader("b", "b:1", "c", 0)
+            assert (await world.call(RequestCode.UNREGISTER_BROKER, header)).code == 0
+            assert (await world.register("a:1", name="a", term=3)).code == 0
+            assert set(kept) == {"a", "c2"}
+            assert world.nameserver._known_bytes == sum(known.size for known in kept.values())
+
+    run(test())
+
+
 def test_the_data_version_says_whether_to_register_again() -> None:
     async def main() -> None:
         async with nameserver() as world:

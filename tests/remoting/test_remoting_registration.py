@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
+import sys
 import zlib
 
 import pytest
@@ -91,6 +92,15 @@ def test_what_is_known_of_a_table_changes_nothing_but_the_work(registrations: li
         body = encode_registration(registration)
         for _ in range(2):
             assert decode_registration(body, known=known) == registration
+
+
+def test_what_is_known_keeps_the_table_and_not_the_body() -> None:
+    known = KnownTopics()
+    body = encode_registration(Registration({"T": TopicConfig("T", 4, 4, 6)}, DataVersion(), ["x" * 100_000]))
+    before = sys.getrefcount(body)
+    assert list(decode_registration(body, known=known).topics) == ["T"]
+    assert sys.getrefcount(body) == before
+    assert 600 < known.size < 1200, "with the objects"
 
 
 def test_of_a_table_that_is_known_only_what_differs_is_decoded() -> None:
