@@ -3,7 +3,8 @@
 Kills, power cuts, partitions, stops and clocks may hit all nodes at once: nothing acknowledged is lost by
 them. A fault that *damages* a store (a failed write, rot, a lost file, a wiped directory) takes that node's
 copy away. Then a majority of undamaged copies must be left: no second node of three is damaged before the
-first one is whole again, that is a voter of the group with everything that was committed when it was hit.
+first one is whole again, that is a voter of the group with everything that was committed when it was hit. Or
+it was removed from the group, which then counts on it no more.
 """
 
 from __future__ import annotations
@@ -62,6 +63,15 @@ class Atlas:
             if self._whole(self._stage.machines[name], self.damaged[name]):
                 del self.damaged[name]
                 self._stage.machines[name].excused = False
+            elif self._left(name):
+                del self.damaged[name]
+
+    def _left(self, name: str) -> bool:
+        leader = self._stage.leader()
+        head = None if leader is None else self._stage.machines[leader].node
+        if head is None or head._members.pending(head.commit_index):
+            return False
+        return name not in head._members.addresses(head.commit_index)
 
     def _whole(self, machine: Machine, damage: Damage) -> bool:
         leader = self._stage.leader()

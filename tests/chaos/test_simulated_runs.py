@@ -57,6 +57,13 @@ def test_one_seed_violates_nothing(profile: str) -> None:
     assert all(outcome.checks.get(name, 0) for name in ("log matching", "committed is durable on a quorum"))
 
 
+def test_damage_of_a_member_that_was_removed_is_over() -> None:
+    """Of thirteen faults seven came: a node lost a file, was removed, and nothing might be damaged any more."""
+    outcome = run_plan(draw_plan(261372204, "rot-elsewhere"))
+    assert not outcome.violation
+    assert outcome.faults["shrink"] == outcome.faults["lose-members"] == outcome.faults["rot"] == 1
+
+
 def test_what_a_node_does_after_its_power_went_is_not_judged() -> None:
     """A false alarm of the long run: the leader's power was cut by the first effect of a commit, and the rest
     of its turn was judged by what its disk had left of what it had written under ASYNC_FLUSH."""
