@@ -58,7 +58,7 @@ def test_one_seed_violates_nothing(profile: str) -> None:
 
 
 def test_damage_of_a_member_that_was_removed_is_over() -> None:
-    """Of thirteen faults seven came: a node lost a file, was removed, and nothing might be damaged any more."""
+    """Of thirteen faults seven came: a node lost a file, was removed, and nothing else might be damaged."""
     outcome = run_plan(draw_plan(261372204, "rot-elsewhere"))
     assert not outcome.violation
     assert outcome.faults["shrink"] == outcome.faults["lose-members"] == outcome.faults["rot"] == 1
