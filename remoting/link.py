@@ -128,6 +128,8 @@ class Link(asyncio.BufferedProtocol):
         now = self._loop.time()
         overdue = [(opaque, entry) for opaque, entry in self._pending.items() if entry[0] <= now]
         silent = False
+        if overdue:
+            self._last_used = now  # it was in use until now: time begins to count against an idle one
         for opaque, (deadline, timeout_s, done, code) in overdue:
             del self._pending[opaque]
             silent = silent or self._last_received < deadline - timeout_s
@@ -209,7 +211,7 @@ class Link(asyncio.BufferedProtocol):
             transport.close()
 
     def idle(self, now: float) -> bool:
-        """Whether nothing was asked for longer than the limit and nothing is in flight."""
+        """Whether nothing was asked or waited for longer than the limit."""
         if self._pending or self._transport is None:
             return False
         quiet = now - max(self._last_used, self._last_received)
