@@ -542,7 +542,6 @@ def test_a_redial_waits_for_no_name_server(ports: list[int]) -> None:
             connection.close()
         assert asked == ["some-host"]
         server.close()
-        await server.wait_closed()
         for count in (1, 2):
             with pytest.raises(ConnectionRefusedError):
                 await dialler.connect(lambda: PeerConnection(lambda *_: None, lambda _: None, 1000))
