@@ -167,7 +167,7 @@ class MessageStore:
                 await self._free(moved)
 
     async def _free(self, queues: list[ConsumeQueue]) -> None:
-        await self._write(self._pending())  # or a later flush would begin in a file that is gone
+        await self._write_pending()  # or a later flush would begin in a file that is gone
         freed: list[tuple[str, int]] = []  # (directory, first offset that exists)
         for queue in queues:
             first = queue.bounds.min
@@ -222,13 +222,12 @@ class MessageStore:
             except OSError as error:
                 if error.errno not in OUT_OF_MEANS:
                     raise
-                self._messages_flushed = -1  # what was not written is looked for again
                 self._env.log.warning("queues or snapshot wait for means", reason=error)
 
     async def flush(self) -> None:
         """Write what is new to the ConsumeQueue files (not fsynced) and free memory."""
         async with self._writing:
-            await self._write(self._pending())
+            await self._write_pending()
 
     async def save_snapshot(self) -> None:
         """ConsumeQueue files fsynced, then state published: a crash between leaves the older snapshot."""
@@ -237,7 +236,7 @@ class MessageStore:
             term = None if self._log is None else self._log.term_of(applied)
             pieces = snapshot_pieces(applied, self.dispatcher.applied_end, copy_state(self.state), term)
             targets = [(queue, queue.bounds.next) for queue in self.queues.all()]
-            await self._write(self._pending())
+            await self._write_pending()
             for queue, last in targets:
                 if queue.synced < last:
                     await self._sync(queue, last)
@@ -258,13 +257,15 @@ class MessageStore:
             queue.names_synced = True
         queue.synced = last
 
-    def _pending(self) -> list[PendingWrite]:
+    async def _write_pending(self) -> None:
+        """Write what the files lack; what fails is looked for again."""
         self._flush_now.clear()
-        if self._messages_flushed == self.dispatcher.messages:
-            return []  # a look at each of 400,000 queues takes 0.1 s
-        self._messages_flushed = self.dispatcher.messages
+        messages = self.dispatcher.messages
+        if messages == self._messages_flushed:
+            return  # a look at each of 400,000 queues takes 0.1 s
         writes = (queue.pending_write(self.queue_root) for queue in self.queues.all())
-        return [write for write in writes if write is not None]
+        await self._write([write for write in writes if write is not None])
+        self._messages_flushed = messages
 
     async def _write(self, writes: list[PendingWrite]) -> None:
         files = self._env.files

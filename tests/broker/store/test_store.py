@@ -674,6 +674,29 @@ def test_too_many_open_files_are_waited_out(
     run(test)
 
 
+def test_what_one_flush_could_not_write_the_next_one_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked for it: retention flushes, too, and no message need come in between."""
+
+    def failing(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        store.message()
+        store.apply()
+        with monkeypatch.context() as patch:
+            patch.setattr(message_store, "write_units", failing)
+            with pytest.raises(OSError, match="Too many"):
+                await store.store.flush()
+        await store.store.save_snapshot()
+        assert len(store.queue_bytes()) == 20
+
+    run(test)
+
+
 def test_too_many_open_files_at_a_flush_leave_nothing_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
