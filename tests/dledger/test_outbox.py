@@ -170,13 +170,18 @@ class NarrowTransport(asyncio.Transport):
         return frames
 
 
+def narrow() -> tuple[PeerConnection, NarrowTransport]:
+    """A connection that knows pieces, on such a transport."""
+    connection, transport = PeerConnection(lambda *_: None, lambda _: None, LIMIT), NarrowTransport()
+    transport.connection = connection
+    connection.connection_made(transport)
+    connection.version = PROTOCOL_WITH_PIECES
+    return connection, transport
+
+
 def test_a_heartbeat_waits_for_no_more_than_what_the_transport_holds() -> None:
     async def scenario() -> None:
-        connection = PeerConnection(lambda *_: None, lambda _: None, LIMIT)
-        transport = NarrowTransport()
-        transport.connection = connection
-        connection.connection_made(transport)
-        connection.version = PROTOCOL_WITH_PIECES
+        connection, transport = narrow()
         entries = [push(number, 1_000_000) for number in range(4)]
         for message in entries:
             connection.send_bulk(encode_message(message))
@@ -202,11 +207,7 @@ def test_a_heartbeat_waits_for_no_more_than_what_the_transport_holds() -> None:
 
 def test_a_connection_that_closes_sends_no_bulk_any_more() -> None:
     async def scenario() -> None:
-        connection = PeerConnection(lambda *_: None, lambda _: None, LIMIT)
-        transport = NarrowTransport()
-        transport.connection = connection
-        connection.connection_made(transport)
-        connection.version = PROTOCOL_WITH_PIECES
+        connection, transport = narrow()
         connection.send_bulk(encode_message(push(1, 1_000_000)))
         connection.close("done")
         before = len(transport.written)
