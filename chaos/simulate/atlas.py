@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from chaos.simulate.machine import Machine
     from chaos.simulate.stage import Stage
+    from dledger.node import Node
 
 
 ROT = ("rot", "rot-index", "misdirect", "misdirect-votes", "lose-segment", "eio-read")
@@ -66,24 +67,24 @@ class Atlas:
             elif self._left(name):
                 del self.damaged[name]
 
-    def _left(self, name: str) -> bool:
+    def _head(self) -> Node | None:
+        """Who leads, if its configuration is committed."""
         leader = self._stage.leader()
         head = None if leader is None else self._stage.machines[leader].node
-        if head is None or head._members.pending(head.commit_index):
-            return False
-        return name not in head._members.addresses(head.commit_index)
+        return None if head is None or head._members.pending(head.commit_index) else head
+
+    def _left(self, name: str) -> bool:
+        head = self._head()
+        return head is not None and name not in head._members.addresses(head.commit_index)
 
     def _whole(self, machine: Machine, damage: Damage) -> bool:
-        leader = self._stage.leader()
-        node = machine.node
+        head, node = self._head(), machine.node
         rot = damage.kind in ROT
-        if leader is None or node is None or (machine.lives == damage.life and not rot):
+        if head is None or node is None or (machine.lives == damage.life and not rot):
             return False
         if machine.still_rotten():
             return False
-        head = self._stage.machines[leader].node
-        if head is None or not node.elector.may_vote or not node.elector.may_stand:
+        if not node.elector.may_vote or not node.elector.may_stand:
             return False
         named = head.membership.counts(node.my_hello())
-        settled = not head._members.pending(head.commit_index)
-        return named and settled and node.log.durable_index >= damage.commit_index
+        return named and node.log.durable_index >= damage.commit_index
