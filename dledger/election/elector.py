@@ -273,6 +273,8 @@ class Elector:
         """
         if peer != self.leader_id or self.state is not State.FOLLOWER or self._settings.lease_s:
             return []
+        if self._leader_gone:
+            return []  # known, and this node may stand back for another candidate since
         self._leader_gone = True
         self._absent = peer
         self._deadline = min(self._deadline, now + self._rng.uniform(0.0, self._settings.retry_min_s))
@@ -405,13 +407,17 @@ class Elector:
             if self.state is State.PRE_CANDIDATE:
                 return self._start_vote(Cause.PRE_QUORUM, now)
             return self._become_leader(now)
-        absent = {} if self._absent is None else {self._absent: VoteResult.UNKNOWN}
-        if lost(absent | self._results, self._voters):
+        if self._lost():
             # No use in waiting for the time-out of the round.
             if verdict is Verdict.WAIT_TO_REVOTE and somebody_is_ahead(self._results):
                 self._failed_rounds += 1  # stand back, so that the better log can win
             self._deadline = min(self._deadline, now + self._retry_pause())
         return []
+
+    def _lost(self) -> bool:
+        """Whether the round under way cannot be won any more."""
+        absent = {} if self._absent is None else {self._absent: VoteResult.UNKNOWN}
+        return lost(absent | self._results, self._voters)
 
     def _on_vote_request(self, peer: str, request: VoteRequest, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -475,13 +481,15 @@ class Elector:
         """Who grants a pre-vote stands back a little, so that the vote is not split.
 
         Two that stand at once would win each other's pre-vote, vote for themselves and wait for a time-out.
-        So the better log goes first, then the lower id. Only in the first round: who cannot win although it
-        goes first (it reaches too few) must not keep others from winning. Nor by a slow disk: time for its
-        fsyncs is given once, and asking for the same term again means that it had no use for it.
+        So the better log goes first, then the lower id. Only in the first round, and while it may be won: who
+        cannot win although it goes first (it reaches too few, or stood before the others knew that their
+        leader is gone) must not keep others from winning. Nor by a slow disk: time for its fsyncs is given
+        once, and asking for the same term again means that it had no use for it.
         """
         if self.state is State.PRE_CANDIDATE:
             better = (request.last_term, request.last_index) > (self._log.last_term, self._log.last_index)
-            if self._failed_rounds == 1 and not better and self._self_id < request.candidate:
+            first = self._failed_rounds == 1 and not self._lost()
+            if first and not better and self._self_id < request.candidate:
                 return VoteResult.REJECT_ALREADY_VOTED
             self._results = {}
         pause = self._settings.retry_min_s * self._rng.uniform(1.0, 2.0)

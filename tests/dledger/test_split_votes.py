@@ -50,6 +50,24 @@ def test_who_goes_first_and_cannot_win_gives_way_in_the_next_round() -> None:
     assert vote_of(low.receive("n1", of_high, 0.801)) is VoteResult.ACCEPT
 
 
+def test_who_stood_before_the_other_knew_of_the_loss_does_not_keep_it_from_winning() -> None:
+    low, high = follower("n0"), follower("n1")
+    pre_vote(low)
+    of_high = pre_vote(high)
+    low.receive("n1", VoteResponse(3, 4, True, VoteResult.REJECT_ALREADY_HAS_LEADER), 0.651)
+    assert vote_of(low.receive("n1", of_high, 0.652)) is VoteResult.ACCEPT, "its own round is lost"
+    assert low.deadline >= 0.652 + 0.02, "and it stands back"
+
+
+def test_a_leader_that_refuses_again_does_not_end_the_standing_back() -> None:
+    low, high = follower("n0"), follower("n1")
+    low.receive("n1", pre_vote(high, now=0.62), 0.62)
+    before = low.deadline
+    for _ in range(10):
+        low.leader_refused("n9", 0.621)
+    assert low.deadline == before
+
+
 def test_a_follower_that_granted_a_pre_vote_stands_back_a_little() -> None:
     low, high = follower("n0"), follower("n1")
     low.receive("n1", pre_vote(high, now=0.62), 0.62)
