@@ -8,13 +8,16 @@ changes of leader and the terms that this cost are counted.
 
 Without `--stop` the delays of the nodes' event loops are judged, too (`chaos.lateness`).
 
-For the slowest rounds the report shows what the other nodes' logs said, in milliseconds since the kill.
+For the slowest rounds the report shows what the other nodes' logs said, in milliseconds since the kill. It
+also tells when the kernel had ended the killed process: it closes no connection of a process before the last
+of its threads is dead, and a thread that waits for an fsync cannot die.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import select
@@ -23,6 +26,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -67,6 +71,8 @@ class Round:
     sent_ms: float
     """When the message was first sent that was acknowledged first."""
     tries: int
+    ended_ms: float | None = None
+    """When the kernel had ended the killed process; unknown when it was only stopped, or outside Linux."""
     timeline: list[str] = field(default_factory=list)
     leader_changes: int = 0
     terms: int = 0
@@ -250,10 +256,12 @@ class Measurement:
         states = {other: group.state(other) for other in group.spec.node_ids}
         logs = {other: _Tail(group, other) for other in group.spec.node_ids if other != node}
         own = _Tail(group, node)
+        end = None if self._args.stop else End(group.pid(node))
         wall, at = time.time(), time.monotonic()
         group.signal(node, signal.SIGSTOP if self._args.stop else signal.SIGKILL)
         probe.say(f"since {at}")
         answer = probe.answer()
+        ended_at = None if end is None else end.wait()
         if load is not None:
             time.sleep(LOAD_TAIL_S)
             load.ask("off")
@@ -263,6 +271,7 @@ class Measurement:
             ms=round((answer["acked_at"] - at) * 1000, 1),
             sent_ms=round((answer["sent_at"] - at) * 1000, 1),
             tries=answer["tries"],
+            ended_ms=None if ended_at is None else round((ended_at - at) * 1000, 1),
         )
         time.sleep(0.05)
         result.timeline = timeline(logs.values(), wall, result.ms + 50)
@@ -300,6 +309,7 @@ class Measurement:
             "p90_ms": percentile(times, 0.9),
             "p99_ms": p99,
             "max_ms": times[-1],
+            **_ends(self.rounds),
             "within_budget": median < most_median and p99 < most_p99,
             "histogram_ms": histogram(times),
             "acknowledged": self._acked,
@@ -343,6 +353,46 @@ class _Tail:
         return sum(1 for line in self.lines() if text in line)
 
 
+class End:
+    """Waits, from before a kill, for the moment at which the kernel has ended the process."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._at: float | None = None
+        self._thread: threading.Thread | None = None
+        if pid is not None and sys.platform == "linux":
+            self._thread = threading.Thread(target=self._run, args=(os.pidfd_open(pid),), daemon=True)
+            self._thread.start()
+
+    def _run(self, pidfd: int) -> None:
+        try:
+            if select.select([pidfd], [], [], LIMIT_S)[0]:
+                self._at = time.monotonic()
+        finally:
+            os.close(pidfd)
+
+    def wait(self) -> float | None:
+        """The time of the monotonic clock, None when it did not end or cannot be known."""
+        if self._thread is not None:
+            self._thread.join()
+        return self._at
+
+
+def _ends(rounds: Sequence[Round]) -> dict[str, float]:
+    """How long the kernel took to end the killed processes, and what the failovers took without that."""
+    ended = sorted(done.ended_ms for done in rounds if done.ended_ms is not None)
+    after = sorted(done.ms - done.ended_ms for done in rounds if done.ended_ms is not None)
+    if not ended:
+        return {}
+    return {
+        "ended_p50_ms": percentile(ended, 0.5),
+        "ended_p99_ms": percentile(ended, 0.99),
+        "ended_max_ms": ended[-1],
+        "after_end_p50_ms": round(percentile(after, 0.5), 1),
+        "after_end_p99_ms": round(percentile(after, 0.99), 1),
+        "after_end_max_ms": round(after[-1], 1),
+    }
+
+
 def timeline(logs: Iterator[_Tail] | Sequence[_Tail] | Any, wall: float, until_ms: float) -> list[str]:
     """Log lines of several nodes in the order of their time, which is shown in ms since `wall`."""
     found: list[tuple[float, str]] = []
@@ -382,6 +432,13 @@ def describe(report: dict[str, Any], rounds: Sequence[Round]) -> Iterator[str]:
         f"p90 {report['p90_ms']:.0f} ms, p99 {report['p99_ms']:.0f} ms, max {report['max_ms']:.0f} ms; "
         f"{'within' if report['within_budget'] else 'OUTSIDE'} the budget"
     )
+    if "ended_p50_ms" in report:
+        yield (
+            f"the kernel ended the killed process after p50 {report['ended_p50_ms']:.0f} ms, "
+            f"p99 {report['ended_p99_ms']:.0f} ms, max {report['ended_max_ms']:.0f} ms; "
+            f"from there p50 {report['after_end_p50_ms']:.0f} ms, p99 {report['after_end_p99_ms']:.0f} ms, "
+            f"max {report['after_end_max_ms']:.0f} ms"
+        )
     lag, collection = report["loop_lag_ms_max"], report["gc_ms_max"]
     waited = report["loop_lag_ms_max_waited"]
     judged = ""
@@ -404,6 +461,8 @@ def describe(report: dict[str, Any], rounds: Sequence[Round]) -> Iterator[str]:
         yield f"{bucket:>8} ms {count:5} {'#' * max(1, round(60 * count / len(rounds)))}"
     for slow in report["slowest"]:
         yield f"round {slow['number']}: {slow['ms']:.0f} ms, {slow['tries']} tries, {slow['node']} was lost"
+        if slow["ended_ms"] is not None:
+            yield f"    {slow['ended_ms']:7.0f} ms {slow['node']} has ended, the kernel says"
         for line in slow["timeline"]:
             yield f"    {line}"
 
