@@ -54,6 +54,8 @@ from runtime.tls import PeerTls
 
 QUESTION_BITS = 62
 """Questions for read points are numbered from a random number of so many bits: see `ReadPoints`."""
+SLOW_SAVE_S = 0.05
+"""Saving term and vote took so long that the log says so: an election waits for it twice."""
 REMOVED = "this node was removed from the group: stop it, or add it again"
 TOO_MANY_LOST_POWER = (
     "voters lost power under ASYNC_FLUSH, and those that kept everything are no majority: "
@@ -342,7 +344,10 @@ class Node(Conversation):
                 self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE, poisons=True))
                 return
             try:
-                self.elector.saved(self._loop.time() - began)
+                took = self._loop.time() - began
+                if took > SLOW_SAVE_S:
+                    self._say.info("slow save of term and vote", term=state.term, ms=round(took * 1e3))
+                self.elector.saved(took)
                 self.perform(then)
                 release()
                 self._schedule_tick()
