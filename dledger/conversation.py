@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dledger.changes import Changes
-from dledger.election import elector as election
+from dledger.election import effects as election
 from dledger.election.membership import Hello
 from dledger.face import NodeFace
 from dledger.links import PeerConnection

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from dledger.config import NodeConfig
-from dledger.election.elector import Effect, Elector
+from dledger.election.effects import Effect
+from dledger.election.elector import Elector
 from dledger.host import Role
 from dledger.leadership import Leadership
 from dledger.log.store import LogStore

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration, encode_configuration, single_step
-from dledger.election.elector import Effect, Elector
+from dledger.election.effects import Effect
+from dledger.election.elector import Elector
 from dledger.errors import InvariantBroken
 from dledger.host import Host
 from dledger.log.appender import Appender

@@ -18,7 +18,8 @@ from typing import Protocol
 from dledger.config import NodeConfig
 from dledger.dials import Dials
 from dledger.election.configuration import Configuration
-from dledger.election.elector import Effect, Elector
+from dledger.election.effects import Effect
+from dledger.election.elector import Elector
 from dledger.election.membership import Hello
 from dledger.members import Members
 from dledger.peers import Peers

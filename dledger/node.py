@@ -18,7 +18,7 @@ from dledger.changes import Changes
 from dledger.config import NodeConfig
 from dledger.config_search import ConfigSearch
 from dledger.conversation import Conversation
-from dledger.election import elector as election
+from dledger.election import effects as election
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.membership import form_or_join
 from dledger.errors import EXIT_BUG, EXIT_STORE, PASSING, InvariantBroken, NodeFailed

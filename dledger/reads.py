@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dledger.config import NodeConfig
-from dledger.election.elector import Effect, Elector
+from dledger.election.effects import Effect
+from dledger.election.elector import Elector
 from dledger.host import Role
 from dledger.messages import Code, ReadIndexRequest, ReadIndexResponse
 from dledger.peers import Peers

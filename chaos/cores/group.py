@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from chaos.cores.list_log import Entry, ListLog
 from chaos.cores.mail import Envelope
 from chaos.invariants import NodeState, check_node, check_step
-from dledger.election import elector as election
-from dledger.election.elector import ElectionSettings, Elector
+from dledger.election import effects as election
+from dledger.election.elector import Chance, ElectionSettings, Elector
 from dledger.errors import InvariantBroken
 from dledger.host import Role
 from dledger.messages import (
@@ -52,7 +52,7 @@ class FixedChance:
 class CoreNode:
     """One member: what its disk holds, and while it runs its cores."""
 
-    def __init__(self, name: str, chance: election.Chance) -> None:
+    def __init__(self, name: str, chance: Chance) -> None:
         self.name = name
         self.chance = chance
         self.hard_state = HardState()
@@ -106,7 +106,7 @@ class CoreGroup:
         voters: Sequence[str],
         learners: Sequence[str] = (),
         *,
-        chances: Callable[[int], election.Chance] = lambda place: FixedChance(min(place * 0.25, 1.0)),
+        chances: Callable[[int], Chance] = lambda place: FixedChance(min(place * 0.25, 1.0)),
         settings: ElectionSettings = SETTINGS,
         push_bytes: int = 300,
         window_bytes: int = 600,

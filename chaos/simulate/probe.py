@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from chaos.invariants import Entry, InvariantViolated, NodeState, check_node, check_step
 from chaos.simulate.disks import entry_of
 from chaos.simulate.register_host import HostEvents
-from dledger.election.elector import Effect
+from dledger.election.effects import Effect
 from dledger.host import LogReader, Role
 from dledger.log.base import LogBase
 from dledger.log.tail import Batch

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from dledger.election.effects import Effect, RoleChanged, RoundConfirmed, SaveHardState, Send
 from dledger.election.transitions import ROLES, Cause, State, check
 from dledger.election.votes import Verdict, arbitrate, lost, somebody_is_ahead
 from dledger.errors import InvariantBroken
@@ -75,43 +76,6 @@ class ElectionSettings:
     retry_min_s: float
     lease_s: float = 0.0
     """How long a confirmed round is a lease, in seconds from its sending; 0: no lease reads (S17)."""
-
-
-# Effects, performed in order.
-
-
-@dataclass(frozen=True, slots=True)
-class SaveHardState:
-    """Make term and vote durable before anything that follows."""
-
-    state: HardState
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a message to a peer; it may be lost."""
-
-    peer: str
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
-    """Role, term or known leader are new."""
-
-    role: Role
-    term: int
-    leader_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class RoundConfirmed:
-    """A quorum of voters answered this leader's heartbeats of this round or of a later one."""
-
-    round: int
-
-
-Effect = SaveHardState | Send | RoleChanged | RoundConfirmed
 
 
 class Elector:

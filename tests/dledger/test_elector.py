@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from dledger.election.elector import Effect, ElectionSettings, Elector, RoleChanged, SaveHardState, Send
+from dledger.election.effects import Effect, RoleChanged, SaveHardState, Send
+from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.transitions import State
 from dledger.errors import InvariantBroken
 from dledger.host import Role

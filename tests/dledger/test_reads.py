@@ -11,7 +11,8 @@ import pytest
 
 from dledger import reads as module
 from dledger.config import NodeConfig
-from dledger.election.elector import Effect, ElectionSettings, Elector, RoundConfirmed, Send
+from dledger.election.effects import Effect, RoundConfirmed, Send
+from dledger.election.elector import ElectionSettings, Elector
 from dledger.messages import (
     Code,
     Heartbeat,

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from dledger.election.elector import Effect, ElectionSettings, Elector, RoundConfirmed, Send
+from dledger.election.effects import Effect, RoundConfirmed, Send
+from dledger.election.elector import ElectionSettings, Elector
 from dledger.host import Role
 from dledger.messages import Code, Heartbeat, HeartbeatResponse, VoteRequest, VoteResponse, VoteResult
 from formats.store_files import HardState

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from dledger.election.elector import ElectionSettings, Elector, SaveHardState, Send
+from dledger.election.effects import SaveHardState, Send
+from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.votes import Verdict, arbitrate, lost
 from dledger.host import Role
 from dledger.messages import Heartbeat, VoteRequest, VoteResponse, VoteResult

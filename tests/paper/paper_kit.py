@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from chaos.cores import SETTINGS, CoreGroup, Entry, ListLog
-from dledger.election import elector as election
-from dledger.election.elector import Effect, Elector, SaveHardState, Send
+from dledger.election.effects import Effect, SaveHardState, Send
+from dledger.election.elector import Chance, Elector
 from dledger.messages import Message, VoteRequest, VoteResponse, VoteResult
 from dledger.replication.follower import FollowerReplication
 from dledger.replication.leader import LeaderReplication
@@ -34,7 +34,7 @@ def elector(
     log: ListLog | None = None,
     voters: tuple[str, ...] = THREE,
     name: str = "n0",
-    chance: election.Chance | None = None,
+    chance: Chance | None = None,
 ) -> Elector:
     """A follower of nobody."""
     core = Elector(

@@ -15,7 +15,7 @@ import pytest
 
 from chaos.cores import Entry, FixedChance
 from dledger.applier import Applier
-from dledger.election.elector import RoleChanged, SaveHardState
+from dledger.election.effects import RoleChanged, SaveHardState
 from dledger.host import Chunk, Role
 from dledger.log.faulty import FaultyEntries
 from dledger.messages import (

@@ -1,0 +1,46 @@
+"""What an election asks of the shell, performed in order (`dledger.election.elector`).
+
+What follows a `SaveHardState` may happen only when term and vote are on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.host import Role
+from dledger.messages import Message
+from formats.store_files import HardState
+
+
+@dataclass(frozen=True, slots=True)
+class SaveHardState:
+    """Make term and vote durable before anything that follows."""
+
+    state: HardState
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to a peer; it may be lost."""
+
+    peer: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """Role, term or known leader are new."""
+
+    role: Role
+    term: int
+    leader_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundConfirmed:
+    """A quorum of voters answered this leader's heartbeats of this round or of a later one."""
+
+    round: int
+
+
+Effect = SaveHardState | Send | RoleChanged | RoundConfirmed
