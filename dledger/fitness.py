@@ -174,7 +174,8 @@ class Fitness:
         """A sick leader gives leadership to a healthy voter."""
         now = asyncio.get_running_loop().time()
         rot_only = self.flags == Health.FAULTY and now - self._faulty_since < self._config.repair_limit_s
-        if self._events.elector.role is not Role.LEADER or not self.flags or rot_only or now < self._retry_at:
+        # An elected node whose vote is still being saved has no leadership to give up yet.
+        if self._leadership.term is None or not self.flags or rot_only or now < self._retry_at:
             return
         target = self._healthy_voter()
         moved = False
@@ -182,7 +183,7 @@ class Fitness:
             self._say.warning("this leader is sick: handing over", health=_text(self.flags), to=target)
             moved = await self._leadership.transfer(target, self._config.disk_stall_s)
         stuck = self._stuck()
-        if not moved and stuck and self._events.elector.role is Role.LEADER:
+        if not moved and stuck and self._leadership.term is not None:
             self._say.error("this leader can acknowledge nothing: stepping down", because=stuck)
             self._events.perform(self._events.elector.step_down(asyncio.get_running_loop().time()))
         elif not moved and target is not None:

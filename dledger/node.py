@@ -520,7 +520,9 @@ class Node(Conversation):
             await self._identity_wake.wait()
             self._identity_wake.clear()
             try:
-                formed = form_or_join(self.identity, self.config.peers, self._peers.hellos)
+                formed = form_or_join(
+                    self.identity, self.config.peers, self._peers.hellos, self._peers.founders()
+                )
                 if formed is not None:
                     await self._become(formed)
                 await self._save_configs()

@@ -37,6 +37,8 @@ from runtime import Env
 from runtime.tls import PeerTls, TlsError
 
 MAX_NONCE = 64
+SHORT_S = 1.0
+"""A connection that lived for less was short; after two of them in a row the next dial waits."""
 
 
 class PeerEvents(Protocol):
@@ -128,6 +130,8 @@ class Peers:
         dialler = Dialler(address, self._tls, self._config.dial_timeout_s)
         pause = self._config.redial_min_s
         again = self._redial.setdefault(peer, asyncio.Event())
+        loop = asyncio.get_running_loop()
+        short = 0
         while True:
             again.clear()
             try:
@@ -136,10 +140,15 @@ class Peers:
                     async with asyncio.timeout(self._config.hello_timeout_s):
                         await connection.ready
                     pause = self._config.redial_min_s
+                    began = loop.time()
                     await connection.lost
                 finally:
                     connection.close("no longer dialled")
-                continue  # dial at once: a refusal tells that the process is gone (S17)
+                short = short + 1 if loop.time() - began < SHORT_S else 0
+                if short < 2:
+                    continue  # dial at once: a refusal tells that the process is gone (S17)
+                # The peer closes them as they come: it cannot hold more, or another store has its id.
+                pause = min(pause * 2 ** min(short - 2, 10), self._config.redial_max_s)
             except ConnectionRefusedError:
                 self._guard(lambda: self._events.on_refused(peer))
             except TlsError as error:
@@ -215,6 +224,10 @@ class Peers:
         """Drop the pushes that wait and were not begun."""
         for connection in self._outbound.values():
             connection.forget_bulk()
+
+    def founders(self) -> dict[str, Hello]:
+        """Who answers at the addresses of the peers: of two processes with one id only one does."""
+        return {peer: hello for peer in self._outbound if (hello := self.dialled_hello(peer)) is not None}
 
     def dialled_hello(self, peer: str) -> Hello | None:
         """Who answers on the dialled connection: whose acknowledgements and votes come back on it."""
@@ -305,11 +318,28 @@ class Peers:
                 )
             if self._tls is not None:
                 check_certificate(hello, connection.names)
+            self._check_store(connection, hello)
         except HelloRefused as refusal:
             self._refuse(connection, refusal.cause, str(refusal))
             return None
         connection.version = version
         return hello
+
+    def _check_store(self, connection: PeerConnection, hello: Hello) -> None:
+        """Whoever dials must be the store that answers at that id's address, while one does.
+
+        Two processes with one id would else take each other's place again and again, and the answers to one
+        would go to the other.
+        """
+        standing = self._outbound.get(hello.node) if connection.dialled is None else None
+        if standing is None or standing.closed or standing.hello is None:
+            return
+        if standing.hello.incarnation != hello.incarnation:
+            raise HelloRefused(
+                f"two nodes call themselves {hello.node}: another store answers at its address. Stop one of "
+                "them, or check dLegerSelfId",
+                "same id",
+            )
 
     def _on_frame(self, connection: PeerConnection, frame: Frame) -> None:
         peer = connection.peer

@@ -270,6 +270,9 @@ class Replicator:
         log = self._log
         if follower is None:
             return
+        if not log.can_store(push.pos):  # asked first: what is refused needs no check
+            self._peers.send(peer, follower.disk_full().response)
+            return
         continues = push.first == log.last_index + 1
         try:
             run = check_run(
@@ -289,9 +292,6 @@ class Replicator:
             self._peers.send(
                 peer, PushResponse(push.term, Code.INCONSISTENT_STATE, follower.matched, -1, log.last_index)
             )
-            return
-        if not log.can_store(run.pos):
-            self._peers.send(peer, follower.disk_full().response)
             return
         if continues:
             self._append_run(run, push.first)

@@ -452,7 +452,7 @@ class Elector:
         """
         if self.state is State.PRE_CANDIDATE:
             better = (request.last_term, request.last_index) > (self._log.last_term, self._log.last_index)
-            first = self._failed_rounds == 1 and not self._lost()
+            first = self._failed_rounds == 1 and self.may_vote and self.may_stand and not self._lost()
             if first and not better and self._self_id < request.candidate:
                 return VoteResult.REJECT_ALREADY_VOTED
             self._results = {}

@@ -180,11 +180,15 @@ def cluster_id(members: Mapping[str, str]) -> str:
 
 
 def form_or_join(
-    identity: Identity, configured: Mapping[str, str], hellos: Mapping[str, Hello]
+    identity: Identity,
+    configured: Mapping[str, str],
+    hellos: Mapping[str, Hello],
+    founders: Mapping[str, Hello],
 ) -> Identity | None:
     """What a fresh node becomes after the hellos seen so far; None while it must wait.
 
-    `hellos` holds the last hello of each peer that is connected now.
+    `hellos` holds the last hello of each peer that is connected now, `founders` those of who answers at the
+    peers' addresses: a group is formed of these only, so that of two processes with one id all count one.
     """
     if identity.cluster:
         return None
@@ -192,8 +196,8 @@ def form_or_join(
         hello = hellos[node]
         if hello.cluster:
             return replace(identity, cluster=hello.cluster, members=dict(hello.members))
-    if any(node != identity.node and node not in hellos for node in configured):
+    if any(node != identity.node and node not in founders for node in configured):
         return None
-    members = {node: hello.incarnation for node, hello in hellos.items()}
+    members = {node: hello.incarnation for node, hello in founders.items()}
     members[identity.node] = identity.incarnation
     return replace(identity, cluster=cluster_id(members), members=members)

@@ -58,6 +58,8 @@ class Progress:
     inflight_bytes: int = 0
     window: int = 0
     """Number of the window that these frames belong to; pushes of an older one are not sent any more."""
+    full: bool = False
+    """Its disk had no room at the last answer: one batch at a time, until one is stored."""
     counts: bool = False
     """Whether it is a recorded incarnation: only then its watermarks count for commit."""
     offer: Offer | None = None
@@ -195,6 +197,7 @@ class LeaderReplication:
         if progress is None:
             return []
         progress.stored = progress.durable = progress.installed = -1
+        progress.full = False
         progress.counts = counts
         return self._compare(peer, progress, self._log.last_index)
 
@@ -239,6 +242,10 @@ class LeaderReplication:
             raise InvariantBroken(
                 f"{peer} says it stored {message.stored}, beyond the leader's {self._log.last_index}"
             )
+        if message.code is Code.DISK_FULL:
+            progress.full = True
+        elif progress.state is PushState.APPEND and message.stored > progress.stored:
+            progress.full = False
         progress.stored = max(progress.stored, message.stored)
         progress.durable = max(progress.durable, message.durable)
         effects: list[Effect] = []
@@ -414,14 +421,14 @@ class LeaderReplication:
         while (
             progress.next <= last
             and progress.inflight_bytes < self._window
-            and len(progress.inflight) < self._frames
+            and len(progress.inflight) < (1 if progress.full else self._frames)
         ):
             first = progress.next
             prev_term = self._log.term_of(first - 1)
             if prev_term is None or first < self._log.first_index:
                 effects += self._install(peer, progress)
                 return
-            end, size = self._log.range_end(first, self._push_bytes)
+            end, size = self._log.range_end(first, 0 if progress.full else self._push_bytes)
             if size is None:
                 size = self._window  # nothing more before it is acknowledged
             end = min(end, last)

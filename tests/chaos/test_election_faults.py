@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import node_group
 import pytest
+from member_group import MemberGroup
 from voting_group import VotingGroup
 
 from chaos.sim import World
@@ -268,6 +269,26 @@ def test_a_hand_over_works_where_fsyncs_take_longer_than_a_round_of_votes(fsync_
                 )
             )
             settled(group, leader, term, fsync_ms, terms=1)
+
+
+def test_the_only_voter_whose_disk_hangs_while_it_saves_its_vote_leads_when_it_is_back() -> None:
+    """Found by review: it stepped down from what it had not begun, and began it afterwards as a follower."""
+    with World(5) as world:
+        group = MemberGroup(world, ("n0",))
+        group.await_leader()
+        group.append_some(3)
+        node, process = group.nodes["n0"], world.nodes["n0"].process
+        assert process is not None
+        process.loop.call_soon(node.step_down)
+        world.run_for(0.01)
+        world.nodes["n0"].disk.hang()
+        world.run_for(6)
+        assert not node.serving
+        world.nodes["n0"].disk.resume()
+        for _ in range(100):
+            world.run_for(0.05)
+            assert node.role is Role.LEADER or not node.serving
+        assert node.serving and node.term == 2
 
 
 @pytest.mark.parametrize("effect", range(2, 9))

@@ -227,6 +227,26 @@ def test_the_window_bounds_what_is_in_flight() -> None:
     assert [effect.first for effect in effects if isinstance(effect, lcore.SendAppend)] == [6]
 
 
+def test_a_peer_whose_disk_is_full_is_sent_one_batch_at_a_time_until_one_is_stored() -> None:
+    log = ListLog([1] * 100)
+    leader = leader_of(log, 1)
+    leader.peer_up("n1", True)
+    leader.response("n1", PushResponse(1, Code.INCONSISTENT_STATE, -1, -1, -1, -1, -1))
+
+    def appends(code: Code, stored: int) -> list[int]:
+        effects = leader.response("n1", PushResponse(1, code, stored, stored, stored))
+        return [effect.first for effect in effects if isinstance(effect, lcore.SendAppend)]
+
+    assert len(appends(Code.SUCCESS, -1)) > 1
+    for _ in range(3):
+        assert appends(Code.DISK_FULL, -1) == []
+        (again,) = leader.resume_paused()
+        assert isinstance(again, lcore.SendCompare) and again.index == 99
+        leader.response("n1", PushResponse(1, Code.INCONSISTENT_STATE, -1, -1, -1, -1, -1))
+        assert appends(Code.SUCCESS, -1) == [0], "not the whole window, twice a second"
+    assert len(appends(Code.SUCCESS, 0)) > 1, "it has room again"
+
+
 def test_what_a_peer_has_beyond_a_push_is_not_sent_again() -> None:
     """A cold push takes the rest of its client batch along; a second push of that rest would not be answered,
     and might be all that the window holds."""

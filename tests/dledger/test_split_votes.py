@@ -59,6 +59,13 @@ def test_who_stood_before_the_other_knew_of_the_loss_does_not_keep_it_from_winni
     assert low.deadline >= 0.652 + 0.02, "and it stands back"
 
 
+def test_who_may_not_stand_any_more_keeps_nobody_from_winning() -> None:
+    low, high = follower("n0"), follower("n1")
+    pre_vote(low)
+    low.may_stand = False
+    assert vote_of(low.receive("n1", pre_vote(high), 0.652)) is VoteResult.ACCEPT
+
+
 def test_a_leader_that_refuses_again_does_not_end_the_standing_back() -> None:
     low, high = follower("n0"), follower("n1")
     low.receive("n1", pre_vote(high, now=0.62), 0.62)
