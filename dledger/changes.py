@@ -182,8 +182,8 @@ class Changes:
 
     def remove(self, node: str, since: float | None) -> int:
         """A member leaves. `since`: the rest must have a majority of voters heard after then; None: it need
-        not."""
-        return self._append(lambda: self._without(node, since), leaves=node)
+        not, nor must all of it have been seen with a program that can read the new configuration."""
+        return self._append(lambda: self._without(node, since), leaves=node, forced=since is None)
 
     async def check_removal(self, node: str) -> float:
         """Ask who is there now, and what `remove` will say; ChangeRefused, or its `since`.
@@ -274,23 +274,29 @@ class Changes:
             )
         return self._members.current
 
-    def _append(self, change: Callable[[], Configuration], leaves: str | None = None) -> int:
+    def _append(
+        self, change: Callable[[], Configuration], leaves: str | None = None, *, forced: bool = False
+    ) -> int:
         try:
             after = change().addressed(self._config.peers)
-            self._check_readable(after, leaves)
+            if not forced:
+                self._check_readable(after)
         except ConfigurationRefused as refused:
             raise ChangeRefused(Code.CONFIG_REFUSED, str(refused)) from refused
         return self._leadership.append_config(after, leaves)
 
-    def _check_readable(self, after: Configuration, leaves: str | None) -> None:
-        """The first configuration of version 2 waits until every voter can read it."""
+    def _check_readable(self, after: Configuration) -> None:
+        """The first configuration of version 2 waits until every voter can read it. Where programs that
+        cannot are refused at the hello there is nothing to wait for: who was lost is never seen again."""
+        if self._config.protocol_min >= CONFIG_PROTOCOL:
+            return
         before = self._members.current
         for node in after.voters:
             known = before.recorded and node in before.voters
             if node != self._config.self_id and not known and self._versions.of(node) < CONFIG_PROTOCOL:
                 raise ConfigurationRefused(
                     f"{node} was not seen, or its program is too old to read the new configuration: "
-                    "start or upgrade it, or remove it first"
+                    "start or upgrade it, or remove it first (with --force where several are gone)"
                 )
 
     def _without(self, node: str, since: float | None) -> Configuration:

@@ -153,8 +153,8 @@ class DLedgerClient:
         return int((await self._to_leader({"op": "promote", "node": node}, b"")).header["index"])
 
     async def remove_member(self, node: str, *, force: bool = False) -> int:
-        """Remove a member (a leader hands over first). `force`: also without a live majority. Index of the
-        entry."""
+        """Remove a member (a leader hands over first). `force`: also without a live majority, or where not
+        all others were seen with a program that can read the change. Index of the entry."""
         request = {"op": "remove", "node": node, "force": force}
         return int((await self._to_leader(request, b"")).header["index"])
 

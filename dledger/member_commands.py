@@ -38,7 +38,8 @@ def add_parsers(commands: Any) -> None:
     parsers["remove"].add_argument(
         "--force",
         action="store_true",
-        help="also when the rest has no live majority (writes stop until it has)",
+        help="also when the rest has no live majority (writes stop until it has), or was not all seen with "
+        "a program that can read the change",
     )
     parsers["transfer"] = commands.add_parser("transfer", help="hand leadership over")
     parsers["transfer"].add_argument("node", nargs="?", help="to whom (default: the most advanced voter)")

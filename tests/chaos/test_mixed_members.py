@@ -18,8 +18,9 @@ from dledger.messages import Code
 
 TOO_OLD = (
     "{} was not seen, or its program is too old to read the new configuration: start or upgrade it, "
-    "or remove it first"
+    "or remove it first (with --force where several are gone)"
 )
+FIVE = ("n0", "n1", "n2", "n3", "n4")
 
 
 def assert_refused(group: MemberGroup, work: Callable[[DLedgerClient], Awaitable[Any]], old: str) -> None:
@@ -93,6 +94,42 @@ def test_the_first_recorded_configuration_waits_for_a_voter_that_was_never_heard
         group.await_leader()
         assert group.insist(lambda client: client.prefer([])) > 0
         group.settle(group.founders)
+
+
+def two_lost(world: World, protocol_min: int) -> MemberGroup:
+    """Five founders lose power, two of them for good: nobody has seen these since."""
+    group = MemberGroup(world, FIVE, protocol_min=protocol_min)
+    group.await_leader()
+    world.run_for(1.0)
+    for name in FIVE:
+        world.power_cut(name)
+    for name in FIVE[:3]:
+        group.start(name)
+    group.await_leader()
+    world.run_for(1.0)
+    return group
+
+
+def test_two_of_five_that_nobody_has_seen_can_be_replaced() -> None:
+    """Each removal was refused because of the other one: programs of protocol 1 are kept out anyway."""
+    with World(5) as world:
+        group = two_lost(world, protocol_min=2)
+        for lost, new in (("n3", "n5"), ("n4", "n6")):
+            assert group.insist(lambda client, lost=lost: client.remove_member(lost)) > 0
+            group.grow(new)
+        group.await_voters("n0", "n1", "n2", "n5", "n6")
+        group.settle(("n0", "n1", "n2", "n5", "n6"))
+
+
+def test_where_old_programs_are_let_in_two_lost_voters_are_removed_by_force() -> None:
+    with World(6) as world:
+        group = two_lost(world, protocol_min=1)
+        assert_refused(group, lambda client: client.remove_member("n3"), "n4")
+        assert_refused(group, lambda client: client.remove_member("n4"), "n3")
+        assert group.command(lambda client: client.remove_member("n3", force=True)) > 0
+        assert group.insist(lambda client: client.remove_member("n4")) > 0, "what is recorded needs no force"
+        group.await_voters("n0", "n1", "n2")
+        group.settle(("n0", "n1", "n2"))
 
 
 def test_a_learner_with_an_old_program_is_not_promoted() -> None:
