@@ -19,14 +19,24 @@ from typing import Any
 from dledger.dialling import Dialler
 from dledger.links import PeerConnection
 from dledger.messages import Code
-from dledger.wire import CLIENT_REQUEST, CLIENT_RESPONSE, ERROR, HELLO, Frame, WireError, encode_frame
+from dledger.wire import (
+    CLIENT_REQUEST,
+    CLIENT_RESPONSE,
+    ERROR,
+    HELLO,
+    MAX_BODY,
+    Frame,
+    WireError,
+    encode_frame,
+)
 from runtime import Env
 from runtime.tls import PeerTls
 
 MAX_FRAME = 64 * 1024 * 1024
 RETRY_PAUSE_S = 0.02
 DIAL_S = 1.0
-"""How long a silent address keeps a client from asking the next (at most a third of its time-out)."""
+"""How long an address without a connection, and then one without a hello, keeps a client from asking the next
+(at most a third of its time-out each)."""
 MAX_KNOWN = 128
 """Addresses that a client remembers."""
 
@@ -37,6 +47,10 @@ class RequestFailed(Exception):
     def __init__(self, text: str, code: Code | None = None) -> None:
         super().__init__(text)
         self.code = code
+
+
+class _Refused(OSError):
+    """The node did not take the connection, and said why: it was asked nothing."""
 
 
 class _Lost(OSError):
@@ -63,7 +77,8 @@ class _Answer:
 class DLedgerClient:
     """Finds the leader by asking, follows its hints, retries until the deadline of each call.
 
-    An append whose connection broke may have been stored: it is not sent again by itself.
+    An append whose connection broke may have been stored: it is not sent again by itself. Nothing is sent
+    before the node's hello has come: who refuses a connection, or ends it before, was asked nothing.
     """
 
     def __init__(
@@ -105,7 +120,10 @@ class DLedgerClient:
             connection.close()
 
     async def append(self, body: bytes) -> int:
-        """Append to the group's log; its index once it is committed."""
+        """Append to the group's log, at most MAX_BODY bytes; its index once it is committed."""
+        if len(body) > MAX_BODY:  # nor sent: a frame above a node's limit ends the connection
+            text = f"body of {len(body)} bytes: at most {MAX_BODY}"
+            raise RequestFailed(text, Code.UNEXPECTED_ARGUMENT)
         answer = await self._to_leader({"op": "append"}, body)
         return int(answer.header["index"])
 
@@ -200,7 +218,7 @@ class DLedgerClient:
                     except OSError as error:
                         if isinstance(error, _Lost) and not again:
                             raise RequestFailed(f"{address}: {error}: the outcome is unknown") from error
-                        last = f"{address}: {error}"
+                        last = f"{address}: {str(error) or 'no connection in time'}"
                         self._leader = None
                     else:
                         code = Code(answer.header["code"])
@@ -235,13 +253,15 @@ class DLedgerClient:
             connection.abort()
 
     async def _ask(self, address: str, request: dict[str, Any], payload: bytes) -> _Answer:
-        connection = await self._connect(address)
         self._next_id += 1
         number = self._next_id
         try:
             frame = encode_frame(CLIENT_REQUEST, {"id": number, **request}, len(payload))
         except (ValueError, OverflowError) as error:  # text or a number that the protocol cannot carry
             raise RequestFailed(f"this cannot be asked: {error}", Code.UNEXPECTED_ARGUMENT) from error
+        connection = await self._connect(address)
+        if connection.closed:  # since it was made
+            raise ConnectionResetError(connection.error or "connection lost")
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         self._owners[number] = connection
@@ -269,12 +289,24 @@ class DLedgerClient:
             dial.exception()  # whoever waited has it, or was cancelled
 
     async def _dial(self, address: str) -> PeerConnection:
-        dialler = Dialler(address, self._tls, min(DIAL_S, self._timeout_s / 3))
+        patience_s = min(DIAL_S, self._timeout_s / 3)
+        dialler = Dialler(address, self._tls, patience_s)
         connection = await dialler.connect(
             lambda: PeerConnection(self._on_frame, self._on_lost, MAX_FRAME, dialled=address)
         )
-        connection.send_frame(HELLO, self._hello)
-        self._connections[address] = connection
+        try:
+            connection.send_frame(HELLO, self._hello)
+            async with asyncio.timeout(patience_s):
+                await connection.ready
+            self._connections[address] = connection
+        except TimeoutError as error:
+            raise OSError(f"no hello within {patience_s:.1f} s") from error
+        except ConnectionError as error:
+            hint = "" if self._tls is not None else " (does it ask for TLS?)"
+            raise OSError(f"the connection ended before a hello{hint}") from error
+        finally:
+            if self._connections.get(address) is not connection:
+                connection.abort()
         return connection
 
     def _on_frame(self, connection: PeerConnection, frame: Frame) -> None:
@@ -283,9 +315,13 @@ class DLedgerClient:
             if future is not None and not future.done():
                 future.set_result(_Answer(frame.header, bytes(frame.payload)))
         elif frame.number == ERROR:
+            if not connection.ready.done():
+                connection.ready.set_exception(_Refused(str(frame.header)))
             connection.close(str(frame.header))
         elif frame.number == HELLO:
             self._learn(frame.header)
+            if not connection.ready.done():
+                connection.ready.set_result(None)
         else:
             raise WireError(f"unexpected frame type {frame.number}")
 

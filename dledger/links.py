@@ -78,7 +78,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Names in the other side's certificate; empty without TLS."""
         self.lost = asyncio.get_running_loop().create_future()
         """Done when the connection is gone."""
-        self.ready: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the hello of the other side was accepted (dialled connections)."""
         self.closed = False
         self.host = "?"

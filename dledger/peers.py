@@ -402,7 +402,7 @@ class Peers:
         else:
             self._outbound[hello.node] = connection
             if not connection.ready.done():
-                connection.ready.set_result(hello)
+                connection.ready.set_result(None)
             self._guard(lambda: self._events.on_hello(hello))
             if not connection.closed:
                 self._guard(lambda: self._events.on_peer_up(hello.node))

@@ -54,6 +54,8 @@ class PeerPort:
         self._server: asyncio.AbstractServer | None = None
         self._owners: dict[str, PortOwner] = {}
         self._expected = expected
+        self._joined: set[str] = set()
+        self._failed: set[str] = set()
         self._strangers: list[PeerConnection] = []
         self.refusals = Refusals(env.log.child("port"))
         """What was refused before it was known for which group it was."""
@@ -89,10 +91,15 @@ class PeerPort:
         if group in self._owners:
             raise NodeFailed(f"two nodes of group {group!r} share a port", EXIT_CONFIG)
         self._owners[group] = owner
+        self._joined.add(group)
 
     def leave(self, group: str) -> None:
         """The node of this group ended."""
         self._owners.pop(group, None)
+
+    def failed(self, group: str) -> None:
+        """The node of this group ended, or could not open, and does not come back by itself."""
+        self._failed.add(group)
 
     def welcomed(self, host: str) -> None:
         """A node connected in good order from there: what its host does wrong later is news. So is a failed
@@ -132,12 +139,8 @@ class PeerPort:
         if frame.number != HELLO or not isinstance(frame.header, dict):
             raise WireError("the first frame must be a hello")
         owner = self._owner(frame.header)
-        if owner is None and frame.header.get("group") in self._expected:
-            connection.close("the node is being opened")
-        elif owner is None:
-            groups = ", ".join(sorted(self._owners)) or "none yet"
-            asked = str(frame.header.get("group"))[:64]
-            self._refuse(connection, "group", f"no group {asked!r} at this port; there are: {groups}")
+        if owner is None:
+            self._turn_away(connection, frame.header)
         else:
             self._strangers.remove(connection)
             owner.adopt(connection, frame.header)
@@ -148,6 +151,23 @@ class PeerPort:
             return next(iter(self._owners.values()))
         group = hello.get("group")
         return self._owners.get(group) if isinstance(group, str) else None
+
+    def _turn_away(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
+        """There is no node for it. A peer comes back by itself, and is told only of what lasts."""
+        group = hello.get("group")
+        if group not in self._expected:
+            groups = ", ".join(sorted(self._owners)) or "none yet"
+            self._refuse(
+                connection, "group", f"no group {str(group)[:64]!r} at this port; there are: {groups}"
+            )
+        elif group in self._failed:
+            self._refuse(connection, "group", f"the node of group {group!r} has failed: its log says why")
+        else:
+            passing = "has ended" if group in self._joined else "is being opened"
+            reason = f"the node of group {group!r} {passing}"
+            if hello.get("client"):
+                connection.send_error(reason)
+            connection.close(reason)
 
     def _refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
         self._strangers.remove(connection)

@@ -19,15 +19,13 @@ from dledger.log.units import ColdUnit
 from dledger.member_requests import MemberRequests
 from dledger.messages import Code
 from dledger.reads import ReadPoints, ReadRefused
-from dledger.wire import CLIENT_RESPONSE, Frame, WireError, encode_frame
+from dledger.wire import CLIENT_RESPONSE, MAX_BODY, Frame, WireError, encode_frame
 from formats.entry import HEADER_SIZE, CorruptEntry, Kind, unpack_header
 from formats.record import CorruptRecord, decode_record, system_record_size
 
 if TYPE_CHECKING:
     from dledger.node import Node
 
-MAX_BODY = 4 * 1024 * 1024
-"""Bytes of one appended body."""
 MAX_TEXT = 1024
 """Characters of the explanation in an answer."""
 _REFUSALS = {

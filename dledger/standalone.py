@@ -170,6 +170,7 @@ class _Member:
         self.group = config.group
         own = replace(env, log=env.log.child(config.group))
         self._log = own.log
+        self._port = port
         self.host = CountingHost(own, config.store_dir)
         self.node = Node(own, config, self.host, port=port, tls=tls)
         self.task: asyncio.Task[None] | None = None
@@ -190,6 +191,7 @@ class _Member:
                 raise
             self._log.error("the node ended", reason=error.reason, exit_code=error.exit_code)
             self.failure = error
+            self._port.failed(self.group)
         finally:
             self.host.opened.set()
             self.ended.set()

@@ -56,6 +56,8 @@ PROOF = 62
 ERROR = 63
 CLIENT_REQUEST = 64
 CLIENT_RESPONSE = 65
+MAX_BODY = 4 * 1024 * 1024
+"""Bytes of one body that a client appends."""
 
 _NUMBERS: dict[type[Any], int] = {
     VoteRequest: 1,

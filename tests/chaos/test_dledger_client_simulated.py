@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgpack
 import node_group
+import pytest
 
 from chaos.sim import World
 from dledger.client import DLedgerClient, RequestFailed
-from dledger.wire import CLIENT_REQUEST, HELLO, PREFIX, encode_frame
+from dledger.messages import Code
+from dledger.wire import (
+    CLIENT_REQUEST,
+    CLIENT_RESPONSE,
+    ERROR,
+    HELLO,
+    MAX_BODY,
+    PREFIX,
+    Frame,
+    decode_frame,
+    encode_frame,
+)
 from runtime.env import Env
 
 
@@ -88,3 +102,118 @@ def test_a_request_of_a_thousand_lists_in_one_another_ends_its_connection() -> N
         world.run_until(lambda: world.nodes["client"].process is None, 5)
         world.run_for(1)
         assert group.leader() == leader
+
+
+class Answering:
+    """A machine that listens as a node does, and answers as the test says."""
+
+    def __init__(
+        self, world: World, name: str, on_frame: Callable[[Frame, asyncio.StreamWriter], None]
+    ) -> None:
+        self.frames: list[int] = []
+        self._on_frame = on_frame
+        world.node(name)
+        world.spawn(name, self._main)
+
+    async def _main(self, env: Env) -> None:
+        server = await asyncio.start_server(self._serve, "0.0.0.0", 40911)
+        await server.serve_forever()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                prefix = await reader.readexactly(PREFIX.size)
+                rest = await reader.readexactly(PREFIX.unpack(prefix)[0] - 2)
+                frame = decode_frame(memoryview(prefix + rest))
+                self.frames.append(frame.number)
+                self._on_frame(frame, writer)
+        except (EOFError, OSError):
+            writer.close()
+
+
+def silent(frame: Frame, writer: asyncio.StreamWriter) -> None:
+    """A process that hangs: its kernel takes the connection."""
+
+
+def refuses(frame: Frame, writer: asyncio.StreamWriter) -> None:
+    writer.write(encode_frame(ERROR, "more than 64 client connections"))
+    writer.close()
+
+
+def closes(frame: Frame, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+def dies_at_a_request(frame: Frame, writer: asyncio.StreamWriter) -> None:
+    if frame.number == HELLO:
+        writer.write(encode_frame(HELLO, {"addresses": {}}))
+    else:
+        writer.close()
+
+
+def serves(frame: Frame, writer: asyncio.StreamWriter) -> None:
+    if frame.number == HELLO:
+        writer.write(encode_frame(HELLO, {"addresses": {}}))
+    else:
+        answer = {"id": frame.header["id"], "code": int(Code.SUCCESS), "index": 7, "term": 1}
+        writer.write(encode_frame(CLIENT_RESPONSE, answer))
+
+
+def ask(world: World, call: Callable[[DLedgerClient], Awaitable[Any]], peers: tuple[str, ...]) -> str:
+    """What a client is told that asks these machines, in this order."""
+    told: list[str] = []
+
+    async def main(env: Env) -> None:
+        async with DLedgerClient(env, {name: f"{name}:40911" for name in peers}) as client:
+            client._place = -1
+            try:
+                told.append(str(await call(client)))
+            except (RequestFailed, OSError) as error:
+                told.append(f"failed: {error}")
+
+    world.node("client")
+    world.spawn("client", main)
+    world.run_until(lambda: bool(told), 10)
+    return told[0]
+
+
+@pytest.mark.parametrize("first", [silent, refuses, closes])
+def test_who_says_no_hello_was_asked_nothing_and_the_next_one_is(
+    first: Callable[[Frame, asyncio.StreamWriter], None],
+) -> None:
+    with World(6, settings=node_group.SETTINGS) as world:
+        asked = Answering(world, "n0", first)
+        other = Answering(world, "n1", serves)
+        world.run_for(0.1)
+        assert ask(world, lambda client: client.append(b"x"), ("n0", "n1")) == "7"
+        assert asked.frames == [HELLO], "what was not sent cannot have been handled"
+        assert other.frames == [HELLO, CLIENT_REQUEST]
+
+
+def test_a_request_that_may_have_been_handled_is_not_repeated() -> None:
+    with World(7, settings=node_group.SETTINGS) as world:
+        asked = Answering(world, "n0", dies_at_a_request)
+        other = Answering(world, "n1", serves)
+        world.run_for(0.1)
+        told = ask(world, lambda client: client.append(b"x"), ("n0", "n1"))
+        assert told.startswith("failed: n0:40911: ") and told.endswith("the outcome is unknown")
+        assert (asked.frames, other.frames) == ([HELLO, CLIENT_REQUEST], [])
+
+
+def test_why_a_hello_was_refused_is_told() -> None:
+    with World(8, settings=node_group.SETTINGS) as world:
+        Answering(world, "n0", refuses)
+        world.run_for(0.1)
+        told = ask(world, lambda client: client.remove_member("n1"), ("n0",))
+        assert "last: n0:40911: more than 64 client connections" in told and "unknown" not in told
+
+
+@pytest.mark.parametrize("size", [MAX_BODY + 1, 17 * 1024 * 1024])
+def test_a_body_that_no_node_takes_is_not_sent(size: int) -> None:
+    """More than a frame ended the connection, which sounded like an append of which nothing is known."""
+    with World(9, settings=node_group.SETTINGS) as world:
+        asked = Answering(world, "n0", serves)
+        world.run_for(0.1)
+        told = ask(world, lambda client: client.append(bytes(size)), ("n0",))
+        assert told == f"failed: body of {size} bytes: at most {MAX_BODY}"
+        assert CLIENT_REQUEST not in asked.frames

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
 import pytest
 
 from chaos.sim import World
 from dledger import standalone
+from dledger.client import DLedgerClient, RequestFailed
 from dledger.links import PeerConnection
 from dledger.messages import Message
 from dledger.node import Node
 from dledger.standalone import StandaloneConfig
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 from runtime.env import Env
+from runtime.publish import publish
+from runtime.workers import Lane
 
+Call = Callable[[DLedgerClient], Awaitable[object]]
 MACHINES = ("n0", "n1", "n2")
 GROUPS = ("blue", "green")
 SEGMENT = 8 * 1024 * 1024 + 256 * 1024
@@ -31,6 +35,9 @@ class Machines:
         """By machine and group."""
         self.arrived: dict[tuple[str, str], int] = {}
         """Messages by the group that took them and the group of the connection on which they came."""
+        self.may_fail: set[str] = set()
+        """Machines on which a node may end with a failure."""
+        self._commands = 0
         for name in MACHINES:
             world.node(name)
         for name in MACHINES:
@@ -49,7 +56,7 @@ class Machines:
             pool_segments=0,
         )
         failures = await standalone.main(env, config, asyncio.Event(), on_ready=partial(self._ready, name))
-        assert not failures
+        assert not failures or name in self.may_fail
 
     def _ready(self, name: str, nodes: list[Node]) -> None:
         for node in nodes:
@@ -97,6 +104,42 @@ class Machines:
         self.world.run_until(
             lambda: last and all(self.nodes[one, group].applied_index >= last[-1] for one in self.alive()), 10
         )
+
+    def spoil(self, name: str, group: str) -> None:
+        """Start a machine again on which the node of this group cannot open."""
+        self.world.kill(name)
+
+        async def rot(env: Env) -> None:
+            path = f"/store/{group}/dledger-{name}/identity"
+            await publish(env.files, env.workers, Lane.DISK, path, b"rot")
+
+        self.world.spawn(name, rot)
+        self.world.run_until(lambda: self.world.nodes[name].process is None, 10)
+        self.may_fail.add(name)
+        for other in GROUPS:
+            self.nodes.pop((name, other), None)
+        self.start(name)
+        self.world.run_until(lambda: any(one == name for one, _ in self.nodes), 10)
+
+    def ask(self, group: str, *calls: Call, timeout_s: float = 3.0) -> list[str]:
+        """Results of an operator's calls, each by a client of its own; texts of those that failed."""
+        results: list[str] = []
+        peers = {peer: f"{peer}:40911" for peer in MACHINES}
+
+        async def main(env: Env) -> None:
+            for call in calls:
+                async with DLedgerClient(env, peers, timeout_s, group=group) as client:
+                    try:
+                        results.append(str(await call(client)))
+                    except (RequestFailed, OSError) as error:
+                        results.append(f"failed: {error}")
+
+        self._commands += 1
+        operator = f"operator{self._commands}"
+        self.world.node(operator)
+        self.world.spawn(operator, main)
+        self.world.run_until(lambda: self.world.nodes[operator].process is None, 60)
+        return results
 
     def move_leader(self, group: str, target: str) -> None:
         """Hand the group's leadership to one machine."""
@@ -171,3 +214,33 @@ def test_the_groups_lead_from_different_machines_through_the_same_ports(machines
             assert machines.nodes[name, group].status()["leader"] == {"blue": blue, "green": other}[group]
         listening = machines.world.nodes[name].listeners
         assert len(listening) == 1, "one port for both"
+
+
+def test_clients_of_a_group_pass_over_a_machine_where_its_node_ended(machines: Machines) -> None:
+    """They were told that the outcome is unknown, and asked nobody else."""
+    for group in GROUPS:
+        machines.append(group, [b"x"])
+    machines.spoil("n1", "blue")
+    machines.world.run_for(1.0)
+    assert machines.leader("blue") not in (None, "n1")
+    results = machines.ask(
+        "blue",
+        *[lambda client: client.append(b"hello")] * 6,
+        lambda client: client.remove_member("n9"),
+        lambda client: client.read_index(),
+        lambda client: client.metadata("n1:40911"),
+    )
+    appended = [int(result) for result in results[:6]]
+    assert appended == sorted(dict.fromkeys(appended)), "each once"
+    assert results[6].startswith("failed: n9 is no member")
+    assert int(results[7]) >= appended[-1]
+    assert results[8] == "failed: the node of group 'blue' has failed: its log says why"
+    assert machines.nodes["n1", "green"].status()["voters"] == list(MACHINES), "the other group goes on"
+
+
+def test_a_client_of_no_group_at_the_port_is_told_which_there_are(machines: Machines) -> None:
+    for group in GROUPS:
+        machines.append(group, [b"x"])
+    results = machines.ask("red", lambda client: client.remove_member("n1"), timeout_s=1.0)
+    assert "no group 'red' at this port; there are: blue, green" in results[0]
+    assert "unknown" not in results[0]

@@ -14,7 +14,7 @@ import pytest
 from certificates import Authority
 from test_node import Group, ListHost
 
-from dledger.client import DLedgerClient
+from dledger.client import DLedgerClient, RequestFailed
 from dledger.node import Node
 from runtime.env import production_env
 from runtime.tls import PeerTls
@@ -122,6 +122,24 @@ def test_a_plain_client_is_refused_and_counted(tmp_path: Path, ports: list[int])
         with contextlib.suppress(ssl.SSLError):
             assert await asyncio.wait_for(reader.read(), 3) == b"", "no certificate, no connection"
         writer.close()
+        await group.end()
+
+    asyncio.run(scenario())
+
+
+def test_a_client_without_the_certificates_is_told_of_tls(tmp_path: Path, ports: list[int]) -> None:
+    """It was told that the outcome of a removal is unknown."""
+    authority = Authority(tmp_path)
+    contexts: dict[str, PeerTls | None] = {name: authority.tls(name, name) for name in ("n0", "n1", "n2")}
+
+    async def scenario() -> None:
+        group = TlsGroup(tmp_path, ports, contexts)
+        group.begin("n0", "n1", "n2")
+        await group.elected()
+        async with DLedgerClient(production_env("client"), group.peers, 1.0) as client:
+            with pytest.raises(RequestFailed) as refused:
+                await client.remove_member("n2")
+        assert "does it ask for TLS?" in str(refused.value) and "unknown" not in str(refused.value)
         await group.end()
 
     asyncio.run(scenario())
