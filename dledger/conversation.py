@@ -123,6 +123,7 @@ class Conversation(NodeFace, ABC):
         self._repairer.lost(peer)
         if self._replicator.leader is not None:
             self._replicator.perform(self._replicator.leader.peer_down(peer))
+            self.snapshots.sender.forget_if_idle(self._replicator.leader)
         self._leadership.progressed()
 
     def on_refused(self, peer: str) -> None:

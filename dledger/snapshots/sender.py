@@ -87,7 +87,12 @@ class InstallSender:
         leader = self._replicator.leader
         if leader is not None:
             self._replicator.perform(leader.install_response(peer, message))
-            self._forget_if_idle(leader)
+            self.forget_if_idle(leader)
+
+    def forget_if_idle(self, leader: LeaderReplication) -> None:
+        """A peer has all that it needed, or went away: what was read is kept while another needs it."""
+        if not any(progress.state is PushState.INSTALL for progress in leader.progress.values()):
+            self._loaded = None
 
     async def run(self) -> None:
         """Read snapshots for peers, until cancelled."""
@@ -109,7 +114,9 @@ class InstallSender:
 
     def _wanted(self, leader: LeaderReplication, effect: SendInstall) -> bool:
         progress = leader.progress.get(effect.peer)
-        return progress is not None and progress.offer == effect.offer
+        if progress is None or progress.state is not PushState.INSTALL:
+            return False
+        return progress.offer == effect.offer
 
     async def _read(self, offer: Offer) -> bytes | None:
         if self._loaded is not None and self._loaded[0] == offer:
@@ -139,10 +146,6 @@ class InstallSender:
                 offer.digest,
             ),
         )
-
-    def _forget_if_idle(self, leader: LeaderReplication) -> None:
-        if not any(progress.state is PushState.INSTALL for progress in leader.progress.values()):
-            self._loaded = None
 
     def _complain(self, peer: str, text: str) -> None:
         if self._complained.get(peer) != text:

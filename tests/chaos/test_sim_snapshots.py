@@ -250,6 +250,23 @@ def test_an_install_goes_on_after_a_crash_of_either_side(power: bool) -> None:
         scene.settle()
 
 
+def test_what_was_read_for_a_peer_that_died_in_its_install_is_given_back() -> None:
+    """The leader kept the whole snapshot in memory for as long as the peer stayed away."""
+    with World(4, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        scene.start(victim)
+        sender = scene.group.nodes[leader].snapshots.sender
+        world.run_until(lambda: half_done(scene, victim), 5)
+        assert sender._loaded is not None
+        world.kill(victim)
+        world.run_for(0.5)
+        assert sender._loaded is None
+        scene.start(victim)
+        world.run_until(lambda: refilled(scene, victim), 5)
+        scene.settle()
+
+
 def test_an_install_goes_on_after_a_reconnection() -> None:
     with World(8, settings=node_group.SETTINGS) as world:
         scene = Scene(world)

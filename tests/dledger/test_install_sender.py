@@ -11,7 +11,7 @@ import pytest
 
 from dledger.messages import InstallSnapshot
 from dledger.replication.install import Offer
-from dledger.replication.leader import SendInstall
+from dledger.replication.leader import PushState, SendInstall
 from dledger.snapshots.sender import InstallSender
 from runtime.env import production_env
 
@@ -59,9 +59,10 @@ def test_a_peer_that_no_snapshot_helps_is_named_once() -> None:
     assert len(log.errors) == 1
 
 
+@pytest.mark.parametrize("what", ["leadership", "peer"])
 @pytest.mark.parametrize("ends", ["after a piece", "while the snapshot is read"])
-def test_what_was_read_for_a_peer_is_given_back_when_the_leadership_ends(
-    ends: str, monkeypatch: pytest.MonkeyPatch
+def test_what_was_read_for_a_peer_is_given_back_when_the_leadership_ends_or_the_peer_goes(
+    ends: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
         install, _, sent = sender(2)
@@ -73,7 +74,8 @@ def test_what_was_read_for_a_peer_is_given_back_when_the_leadership_ends(
 
         install._peers = SimpleNamespace(hellos={}, send=send)  # type: ignore[assignment]
         monkeypatch.setattr("dledger.snapshots.sender.pack_stream", lambda manifest, parts: bytes(1000))
-        leader: Any = SimpleNamespace(term=3, self_id="n0", progress={"n1": SimpleNamespace(offer=OFFER)})
+        progress = SimpleNamespace(offer=OFFER, state=PushState.INSTALL)
+        leader: Any = SimpleNamespace(term=3, self_id="n0", progress={"n1": progress})
         install._replicator = SimpleNamespace(leader=leader)  # type: ignore[assignment]
         reading = asyncio.Event()
 
@@ -89,8 +91,12 @@ def test_what_was_read_for_a_peer_is_given_back_when_the_leadership_ends(
             reading.set()
             await asyncio.wait_for(was_sent.wait(), 5.0)
             assert install._loaded is not None
-        install._replicator.leader = None
-        install.forget()
+        if what == "leadership":
+            install._replicator.leader = None
+            install.forget()
+        else:
+            progress.state = PushState.DOWN
+            install.forget_if_idle(leader)
         reading.set()
         await asyncio.sleep(0.1)
         assert install._loaded is None and len(sent) == (ends == "after a piece")
