@@ -96,6 +96,10 @@ class Conversation(NodeFace, ABC):
         """Peer ports of the members, this node included."""
         return self._members.addresses(self.commit_index)
 
+    def elsewhere(self, peer: str) -> tuple[str, str] | None:
+        """Where else than at its recorded address a peer may be, and which store alone may answer there."""
+        return self._members.elsewhere(peer)
+
     def _meta(self) -> dict[str, str]:
         meta = dict(self.config.meta)
         if self._lost_power or self.elector.may_vote:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from dledger.applier import Applier
 from dledger.config import NodeConfig
@@ -107,7 +107,15 @@ class NodeFace:
 
     def peer_address(self, node_id: str) -> str | None:
         """Where a member's peer port is, as far as this node knows."""
-        return self._members.address(node_id)
+        return self._peers.strayed().get(node_id) or self._members.address(node_id)
+
+    def _strayed(self) -> Iterator[str]:
+        for peer, address in sorted(self._peers.strayed().items()):
+            recorded = self._members.address(peer)
+            yield (
+                f"{peer} answers at {address} of dLegerPeers, not at {recorded} as recorded: record it by "
+                "`member remove` and `member add`"
+            )
 
     def status(self) -> dict[str, object]:
         """For /health, /metrics and `python -m dledger status`."""
@@ -154,7 +162,7 @@ class NodeFace:
             "short_of_space": self.log.short_of_space,
             "health": int(self._fitness.flags),
             "reasons": [*self.reasons, *self._fitness.reasons(), *self._members.doubts(self.log.last_index)],
-            "statements": list(self.statements),
+            "statements": [*self.statements, *self._strayed()],
             **self._repairer.status(),
             **self._scrubber.status(),
             **self.snapshots.status(),

@@ -201,6 +201,15 @@ class Members:
         member = self.current.members.get(node)
         return (member.address if member else "") or self._config.peers.get(node)
 
+    def elsewhere(self, node: str) -> tuple[str, str] | None:
+        """Where a voter may be that is not at its recorded address: where dLegerPeers says, with its store. A
+        learner's store is not recorded: who answers there could be anybody of its id."""
+        member = self.current.members.get(node)
+        address = self._config.peers.get(node, "")
+        if member is None or not member.incarnation or not address or address == member.address:
+            return None
+        return address, member.incarnation
+
     def dialled(self, commit_index: int) -> dict[str, str]:
         """Whom to keep a connection to. A node that the group removed leaves the others in peace."""
         mine = self._config.self_id

@@ -53,6 +53,9 @@ class PeerEvents(Protocol):
     def addresses(self) -> Mapping[str, str]:
         """Peer ports of the members, by id."""
 
+    def elsewhere(self, peer: str) -> tuple[str, str] | None:
+        """Where else than at its recorded address a peer may be, and which store alone may answer there."""
+
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself (either direction)."""
 
@@ -102,6 +105,7 @@ class Peers:
         self._inbound: dict[str, PeerConnection] = {}
         self._accepted: list[PeerConnection] = []
         self._redial: dict[str, asyncio.Event] = {}
+        self._strayed: dict[str, str] = {}
         self.hellos: dict[str, Hello] = {}
         """Last hello of each peer that is connected in some direction."""
         self.too_new = 0
@@ -126,41 +130,82 @@ class Peers:
         self._port.join(config.group, self)
 
     async def dial(self, peer: str, address: str) -> None:
-        """Keep a connection to one peer, until cancelled."""
-        dialler = Dialler(address, self._tls, self._config.dial_timeout_s)
+        """Keep a connection to one peer, until cancelled: at its recorded address, or, when that has failed
+        for `redial_max_s`, also where else it may be, in turns.
+
+        A refusal is passed on where it tells that the process is gone (S17): where the peer was last. The
+        other address of two may be one that it has left, or not come to yet.
+        """
+        now = asyncio.get_running_loop().time
+        diallers: dict[str, Dialler] = {}
+        reached, failing_since = "", now()
         pause = self._config.redial_min_s
         again = self._redial.setdefault(peer, asyncio.Event())
-        loop = asyncio.get_running_loop()
         short = 0
         while True:
             again.clear()
-            try:
-                connection = await dialler.connect(lambda: self._dialled(peer))
+            places = self._places(peer, address, reached)
+            both = now() - failing_since >= self._config.redial_max_s
+            for place, store in places if both else places[:1]:
+                dialler = diallers.setdefault(place, Dialler(place, self._tls, self._config.dial_timeout_s))
                 try:
-                    async with asyncio.timeout(self._config.hello_timeout_s):
-                        await connection.ready
-                    pause = self._config.redial_min_s
-                    began = loop.time()
-                    await connection.lost
-                finally:
-                    connection.close("no longer dialled")
-                short = short + 1 if loop.time() - began < SHORT_S else 0
-                if short < 2:
-                    continue  # dial at once: a refusal tells that the process is gone (S17)
+                    lived = await self._stay(peer, dialler, store, place if place != address else None)
+                    break
+                except ConnectionRefusedError:
+                    if place == reached or len(places) == 1:
+                        self._guard(lambda: self._events.on_refused(peer))
+                except TlsError as error:
+                    self._refusals.note("tls", peer, str(error))
+                except (OSError, TimeoutError) as error:
+                    self._log.debug("cannot reach peer", peer=peer, error=repr(error))
+            else:
+                pause = await self._rest(again, pause)
+                continue
+            reached, failing_since, pause = place, now(), self._config.redial_min_s
+            short = short + 1 if lived < SHORT_S else 0
+            if short >= 2:
                 # The peer closes them as they come: it cannot hold more, or another store has its id.
-                pause = min(pause * 2 ** min(short - 2, 10), self._config.redial_max_s)
-            except ConnectionRefusedError:
-                self._guard(lambda: self._events.on_refused(peer))
-            except TlsError as error:
-                self._refusals.note("tls", peer, str(error))
-            except (OSError, TimeoutError) as error:
-                self._log.debug("cannot reach peer", peer=peer, error=repr(error))
-            try:
-                async with asyncio.timeout(pause):
-                    await again.wait()
-                pause = self._config.redial_min_s
-            except TimeoutError:
-                pause = min(pause * 2, self._config.redial_max_s)
+                await self._rest(again, min(pause * 2 ** min(short - 2, 10), self._config.redial_max_s))
+            # Else dial at once: a refusal tells that the process is gone (S17).
+
+    async def _rest(self, again: asyncio.Event, pause: float) -> float:
+        """Wait so long, or until the peer shows itself; how long to wait the next time."""
+        try:
+            async with asyncio.timeout(pause):
+                await again.wait()
+        except TimeoutError:
+            return min(pause * 2, self._config.redial_max_s)
+        return self._config.redial_min_s
+
+    async def _stay(self, peer: str, dialler: Dialler, store: str | None, strayed: str | None) -> float:
+        """Connect, and return when the connection is lost, how long it lived; OSError, TlsError when there is
+        none."""
+        loop = asyncio.get_running_loop()
+        connection = await dialler.connect(lambda: self._dialled(peer, store))
+        try:
+            async with asyncio.timeout(self._config.hello_timeout_s):
+                await connection.ready
+            began = loop.time()
+            if strayed is not None:
+                self._strayed[peer] = strayed
+            await connection.lost
+        finally:
+            self._strayed.pop(peer, None)
+            connection.close("no longer dialled")
+        return loop.time() - began
+
+    def _places(self, peer: str, address: str, reached: str) -> list[tuple[str, str | None]]:
+        """Where to look for a peer, and which store alone may answer there (None: any). Where it was last
+        comes first: the other place may be silent."""
+        places: list[tuple[str, str | None]] = [(address, None)]
+        elsewhere = self._events.elsewhere(peer)
+        if elsewhere is not None and elsewhere[0] != address:
+            places.insert(0 if elsewhere[0] == reached else 1, elsewhere)
+        return places
+
+    def strayed(self) -> dict[str, str]:
+        """Peers that were not reached at their recorded addresses: id -> where they are."""
+        return dict(self._strayed)
 
     async def close(self) -> None:
         """Close all connections, and the port unless it is shared."""
@@ -260,14 +305,16 @@ class Peers:
 
     # Connections
 
-    def _dialled(self, peer: str) -> PeerConnection:
-        return PeerConnection(
+    def _dialled(self, peer: str, store: str | None) -> PeerConnection:
+        connection = PeerConnection(
             self._on_frame,
             self._on_lost,
             self._config.max_frame_bytes,
             dialled=peer,
             on_made=lambda connection: connection.send_frame(HELLO, encode_hello(self._events.my_hello())),
         )
+        connection.store = store
+        return connection
 
     def adopt(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
         """An accepted connection for this group said hello."""
@@ -314,6 +361,11 @@ class Peers:
             if connection.dialled is not None and hello.node != connection.dialled:
                 raise HelloRefused(
                     f"{connection.dialled} was dialled, but {hello.node} answers: check dLegerPeers",
+                    "other node",
+                )
+            if connection.store not in (None, hello.incarnation):
+                raise HelloRefused(
+                    f"at the address in dLegerPeers another store of {hello.node} answers than is recorded",
                     "other node",
                 )
             if self._tls is not None:

@@ -65,6 +65,9 @@ class Recorder:
     def addresses(self) -> dict[str, str]:
         return {}
 
+    def elsewhere(self, peer: str) -> tuple[str, str] | None:
+        return None
+
     def on_hello(self, hello: Hello) -> None:
         self.hellos.append(hello)
 
