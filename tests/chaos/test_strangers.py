@@ -58,6 +58,7 @@ def openings(node: Node) -> list[bytes]:
         encode_frame(HELLO, seen),
         encode_frame(HELLO, as_n1),
         encode_frame(HELLO, as_n1) + encode_frame(PROOF, "a nonce of an earlier connection"),
+        encode_frame(HELLO, seen) + encode_frame(PROOF, "a nonce of an earlier connection"),
         encode_frame(HELLO, {"client": True}),
     ]
 
