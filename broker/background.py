@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.errors import EXIT_STORE, OUT_OF_MEANS, NodeFailed
 from dledger.log.reading import Rotten
 from remoting.codes import ResponseCode
 from remoting.commands import Request
@@ -54,6 +54,10 @@ class Background:
             await work
         except Rotten as error:
             connection.respond(request, ResponseCode.SYSTEM_BUSY, remark=f"{error}; they wait for repair")
+        except OSError as error:
+            if error.errno not in OUT_OF_MEANS:
+                raise
+            connection.respond(request, ResponseCode.SYSTEM_BUSY, remark=f"cannot be read now: {error}")
         except RemotingError as error:
             code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
             connection.respond(request, code, remark=error.remark)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dledger.host import Chunk, Host
 from dledger.log.reading import Rotten, size_of
 from dledger.log.store import LogStore
+from dledger.log.units import RETRY_S
 from formats.entry import unpack_header
 
 
@@ -81,6 +82,10 @@ class Applier:
             try:
                 data, end = await log.read_range(first, last)
             except Rotten:
+                return True
+            except OSError as error:
+                log.put_off(error, first, last)
+                await asyncio.sleep(RETRY_S)
                 return True
             if end > last:
                 data = data[: size_of(data, last - first + 1)]

@@ -18,6 +18,7 @@ from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.log.faulty import FaultyEntries
 from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
+from dledger.log.units import RETRY_S
 from dledger.members import Members, decode_config, unreadable_config
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 
@@ -44,7 +45,8 @@ async def search(log: LogStore, first: int, last: int) -> tuple[list[int], list[
 
 
 async def read_config(log: LogStore, index: int) -> Configuration | None:
-    """A configuration entry; None when it is none. Rotten; NodeFailed when it is of a newer program."""
+    """A configuration entry; None when it is none. Rotten, OSError; NodeFailed when it is of a newer
+    program."""
     entry, _ = await log.read_range(index, index)
     if unpack_header(entry).kind != Kind.CONFIG:
         return None
@@ -81,8 +83,13 @@ class ConfigSearch:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._members.unsure and await self._look():
-                pass
+            try:
+                while self._members.unsure and await self._look():
+                    pass
+            except OSError as error:
+                self._log.put_off(error, self._log.first_index, self._log.last_index)
+                await asyncio.sleep(RETRY_S)
+                self._wake.set()
 
     async def _look(self) -> bool:
         """Look at what can be read; whether something is known now that was not, so that more may be."""

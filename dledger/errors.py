@@ -10,7 +10,7 @@ DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors that a node may wait out; any other of a write or fsync is final (S3)."""
 OUT_OF_MEANS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Errors of the process or the system that say nothing of the disk: while a file is prepared or opened for a
-look, they are waited out, too."""
+look, they are waited out, too. What could not be read for them is never damaged."""
 PASSING = DISK_IS_FULL + OUT_OF_MEANS
 """Errors of preparing that a later try may not meet."""
 

@@ -245,6 +245,9 @@ class StoreFiles:
                 configuration = configuration or await read_config(log, index)
             except Rotten:
                 unsure.append((index, index))
+            except OSError as error:
+                log.put_off(error, index, index)
+                unsure.append((index, index))  # read again when the node runs
             if configuration is not None:
                 entries.append((index, configuration))
         return entries, unsure

@@ -278,6 +278,9 @@ class Repairer:
             data, end = await log.read_range(first, last)
         except Rotten:
             return _without(request, Holding.FAULTY)
+        except OSError as error:
+            log.put_off(error, first, last)
+            return _without(request, Holding.FAULTY)  # as below
         if log.cuts != cuts:
             return _without(request, Holding.FAULTY)  # asked again, this node knows better
         # From here on by what was read alone: retention may have taken these entries meanwhile.

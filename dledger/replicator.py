@@ -180,6 +180,10 @@ class Replicator:
         except Rotten:
             self._pause(leader, effect)  # never send rot: go on when it is repaired, or when it is retired
             return None
+        except OSError as error:
+            self._log.put_off(error, effect.first, effect.last)
+            self._pause(leader, effect)  # paused peers are tried again at intervals
+            return None
         if leader.withholds(effect.peer, last):
             self._pause(leader, effect)  # the rest of a client batch: go on when it is committed
             return None

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dledger.config import NodeConfig
+from dledger.errors import OUT_OF_MEANS
 from dledger.links import PeerConnection
 from dledger.log.reading import check_stored
 from dledger.log.units import ColdUnit
@@ -176,6 +177,9 @@ class ClientRequests:
         error = read.exception()
         if error is None:
             self._answer_entry(connection, number, index, read.result())
+        elif isinstance(error, OSError) and error.errno in OUT_OF_MEANS:
+            text = f"entry {index} cannot be read now: {error}: try later"
+            self._answer(connection, number, Code.INCONSISTENT_STATE, text=text)
         else:
             self._node.log.note_damage(index, index)
             self._answer_rotten(connection, number, index)

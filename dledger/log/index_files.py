@@ -56,7 +56,10 @@ class IndexFiles:
                 self._reserved[start] = 0
 
     def unit(self, index: int) -> IndexUnit | None:
-        """The unit of an entry, None when it was not written, cannot be read or is not that entry's."""
+        """The unit of an entry, None when it was not written, cannot be read or is not that entry's.
+
+        OSError when that says nothing of the unit, as memory is short.
+        """
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
         file = self._open.get(start)
@@ -64,7 +67,9 @@ class IndexFiles:
             return None
         try:
             return _unit(file.pread(INDEX_UNIT_SIZE, at - start), index)
-        except OSError:
+        except OSError as error:
+            if error.errno in OUT_OF_MEANS:
+                raise
             return None
 
     def unit_now(self, index: int) -> IndexUnit | None:
@@ -76,8 +81,10 @@ class IndexFiles:
             return None
         try:
             data = file.pread_now(INDEX_UNIT_SIZE, at - start)
-        except OSError:
-            return None
+        except OSError as error:
+            if error.errno not in OUT_OF_MEANS:
+                return None
+            data = None
         if data is None:
             raise NotInMemory(f"the index unit of entry {index}")
         return _unit(data, index)
@@ -305,6 +312,8 @@ def _unit(data: bytes, index: int) -> IndexUnit | None:
 def _reads(file: File, size: int, at: int) -> bool:
     try:
         file.pread(size, at)
-    except OSError:
+    except OSError as error:
+        if error.errno in OUT_OF_MEANS:
+            raise
         return False
     return True

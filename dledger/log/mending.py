@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
+from dledger.errors import OUT_OF_MEANS
 from dledger.log.index_files import IndexFiles
 from dledger.log.reader import ReadableLog
 from dledger.log.reading import check_stored, store_time_of
@@ -49,7 +50,7 @@ T = TypeVar("T")
 
 
 class NoRoom(Exception):
-    """A segment or index file cannot be prepared now. Nothing was written; trying again is harmless."""
+    """A segment or index file cannot be prepared or opened now; trying again is harmless."""
 
 
 class Unfitting(Exception):
@@ -128,7 +129,13 @@ class MendableLog(ReadableLog):
         return self._env.workers.run(Lane.DISK, job, self._segments, self._index, place, mark)
 
     async def examine(self, first: int, last: int) -> None:
-        """Decide anew which of these entries are faulty."""
+        """Decide anew which of these entries are faulty. Those that cannot be looked at now stay suspects."""
+        try:
+            await self._examine(first, last)
+        except OSError as error:
+            self.put_off(error, first, last)
+
+    async def _examine(self, first: int, last: int) -> None:
         async with self._io:
             wanted, last = last, min(last, self._written_index(), self._durable_index)
             self.suspects.remove(max(first, last + 1), wanted)
@@ -162,7 +169,8 @@ class MendableLog(ReadableLog):
                     self.last_chain = chain
 
     async def configs_among(self, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
-        """Which of these entries, all of them durable, are configurations, and which are rotten (noted)."""
+        """Which of these entries, all of them durable, are configurations, and which are rotten (noted).
+        OSError when they cannot be looked at now."""
         async with self._io:
             found = await self._walk_over(first, last)
             for begin, end in found.rotten:
@@ -191,7 +199,17 @@ class MendableLog(ReadableLog):
         )
 
     async def mend(self, first: int, last: int, data: bytes) -> None:
-        """Write a peer's copy of faulty entries in place, durably. Unfitting when it does not fit."""
+        """Write a peer's copy of faulty entries in place, durably. Unfitting when it does not fit, or cannot
+        be written now: they stay faulty."""
+        try:
+            await self._mend(first, last, data)
+        except NoRoom as error:
+            raise Unfitting(str(error)) from error
+        except OSError as error:
+            self.put_off(error, first, last)
+            raise Unfitting(f"its neighbours cannot be read now: {error}") from error
+
+    async def _mend(self, first: int, last: int, data: bytes) -> None:
         async with self._io:
             headers = self._fit(first, last, data)
             pos = headers[0].pos
@@ -201,21 +219,33 @@ class MendableLog(ReadableLog):
             units = b"".join(INDEX_UNIT.pack(MAGIC, h.pos, h.size, h.index, h.term) for h in headers)
             try:
                 await self._make_index_files(first, len(headers))  # they may have been lost
-                await run(Lane.FLUSH, write_synced, await self._segments.file(start), [data], pos - start)
-                if await run(Lane.DISK, self._segments.pread, pos, len(data)) != data:
+                await run(Lane.FLUSH, write_synced, await self._file(start), [data], pos - start)
+                if await self._read_back(pos, len(data)) != data:
                     raise OSError(
                         errno.EIO, "what was written reads back differently", self._segments.path(start)
                     )
                 await run(Lane.FLUSH, self._index.write, first, units)
                 await self.sync_index()
-            except NoRoom as error:
-                raise Unfitting(str(error)) from error
             except OSError as error:
                 await self.poison(error)
             self.faulty.remove(first, last)
             if last == self._last_index:
                 self.last_chain = headers[-1].chain_crc
                 self.newest_ms = max(self.newest_ms, store_time_of(data, headers[-1].pos - pos))
+
+    async def _file(self, start: int) -> File:
+        """A segment to be written; NoRoom when it cannot be opened now."""
+        try:
+            return await self._segments.file(start)
+        except OSError as error:
+            raise _not_opened(error) from error
+
+    async def _read_back(self, pos: int, size: int) -> bytes:
+        """What was written; NoRoom when the segment cannot be opened now."""
+        try:
+            return await self._env.workers.run(Lane.DISK, self._segments.pread, pos, size)
+        except OSError as error:
+            raise _not_opened(error) from error
 
     async def mend_blank(self, index: int, pos: int, cuts: int) -> None:
         """Write the blank tail of a segment again, which says that the log goes on in the next one (S5).
@@ -227,22 +257,28 @@ class MendableLog(ReadableLog):
             following = self._segments.start_of(pos) + self._segments.size
             if self.cuts != cuts or index < self._first_index or index >= self._last_indexed():
                 return
-            last, behind = await self._env.workers.run(Lane.DISK, self._index.units, index, 2)
+            try:
+                last, behind = await self._env.workers.run(Lane.DISK, self._index.units, index, 2)
+            except OSError as error:
+                self.put_off(error, index, index + 1)
+                return  # the next pass of the scrub finds it again
             if last is None or last.pos + last.size != pos or behind is None or behind.pos != following:
                 return
             try:
                 await self.write_blank(pos)
+            except NoRoom as error:
+                self._env.log.warning("blank tail not mended now", behind=index, error=error)
             except OSError as error:
                 await self.poison(error)
 
     async def write_blank(self, pos: int) -> None:
-        """Close the segment of `pos` there, durably."""
+        """Close the segment of `pos` there, durably. NoRoom when it cannot be opened now."""
         start = self._segments.start_of(pos)
         rest = start + self._segments.size - pos
         if rest >= MIN_BLANK_SIZE:
             blank = BLANK.pack(BLANK_MAGIC, rest)
             await self._env.workers.run(
-                Lane.FLUSH, write_synced, await self._segments.file(start), [blank], pos - start
+                Lane.FLUSH, write_synced, await self._file(start), [blank], pos - start
             )
 
     def _fit(self, first: int, last: int, data: bytes) -> list[EntryHeader]:
@@ -305,6 +341,11 @@ class MendableLog(ReadableLog):
                 self.note_damage(behind, behind, certain=vouched)
                 if not vouched:
                     raise Unfitting(f"the chain of the copy does not continue in entry {behind}")
+
+
+def _not_opened(error: OSError) -> OSError | NoRoom:
+    """For an error of opening: NoRoom when it says nothing of the disk."""
+    return NoRoom(str(error)) if error.errno in OUT_OF_MEANS else error
 
 
 def _continues(chain: int, header: EntryHeader) -> bool:

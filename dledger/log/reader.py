@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from itertools import chain
 
+from dledger.errors import OUT_OF_MEANS
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.faulty import FaultyEntries
 from dledger.log.index_files import IndexFiles
@@ -27,6 +28,8 @@ from runtime import Env, Lane
 
 HOT_SEGMENTS = 4
 """Newest segments whose pages are read through the map on the loop; older ones by a worker."""
+SAY_AGAIN_S = 1.0
+"""How often it is said at most that reads are put off."""
 
 
 class ReadableLog:
@@ -59,6 +62,7 @@ class ReadableLog:
         """Those of the faulty ones that a read could not believe: to be examined before anybody is asked."""
         self.on_damage: Callable[[], None] = lambda: None
         """Called when entries became faulty."""
+        self._put_off_said_at = -SAY_AGAIN_S
         self._unwritten: deque[Batch] = deque()
         """The tail: sealed and not yet in the file."""
         self._unindexed: deque[Batch] = deque()
@@ -246,7 +250,10 @@ class ReadableLog:
         return None if header.batch_remaining else view
 
     async def read_range(self, first: int, last: int) -> tuple[bytes, int]:
-        """The same, by a worker, up to the end of a client batch: (bytes, last index). Rotten if need be."""
+        """The same, by a worker, up to the end of a client batch: (bytes, last index). Rotten if need be.
+
+        OSError (OUT_OF_MEANS) when that says nothing of the entries: see `put_off`.
+        """
         fresh = self.range_bytes(first, last)
         if fresh is not None:
             return bytes(fresh), last
@@ -278,6 +285,8 @@ class ReadableLog:
             self.note_damage(first, last, certain=broken)
             raise Rotten(first, last, str(error)) from error
         except OSError as error:
+            if error.errno in OUT_OF_MEANS:
+                raise
             self.note_damage(first, last)
             raise Rotten(first, last, str(error)) from error
         return data, last
@@ -330,6 +339,15 @@ class ReadableLog:
             self._env.log.warning("entries of the log are damaged", first=first, last=last)
             self.on_damage()
 
+    def put_off(self, error: OSError, first: int, last: int) -> None:
+        """These entries could not be looked at, and the caller comes again; raises what is no reason to."""
+        if error.errno not in OUT_OF_MEANS:
+            raise error
+        now = asyncio.get_running_loop().time()
+        if now - self._put_off_said_at >= SAY_AGAIN_S:
+            self._put_off_said_at = now
+            self._env.log.warning("reading is put off", first=first, last=last, error=error)
+
     def vouched_chain(self, index: int) -> int | None:
         """Chain value of an entry that can be believed, None when it is not at hand."""
         if index == self._last_index:
@@ -371,7 +389,10 @@ class ReadableLog:
         return self._base.pos <= pos and self._segments.is_hot(pos, self._end_pos)
 
     async def read(self, pos: int, size: int) -> bytes:
-        """Bytes at `pos`; ValueError when the log does not hold them, Rotten when they cannot be believed."""
+        """Bytes at `pos`; ValueError when the log does not hold them, Rotten when they cannot be believed.
+
+        OSError (OUT_OF_MEANS) when they cannot be read now.
+        """
         if pos + size > self._written_pos:
             data = self._from_tail(pos, size)
             if data is None:
@@ -384,6 +405,8 @@ class ReadableLog:
         try:
             return await self.read_later(pos, size)
         except OSError as error:
+            if error.errno in OUT_OF_MEANS:
+                raise
             first, last = await self._indexes_at(pos, size)
             self.note_damage(first, last)
             raise Rotten(first, last, str(error)) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 
+from dledger.errors import OUT_OF_MEANS
 from formats.checksum import crc32
 from formats.entry import (
     CHAIN,
@@ -29,17 +30,24 @@ _SECTORS = 4096
 
 
 def read_around_errors(file: File, length: int, offset: int) -> bytes:
-    """Exactly `length` bytes; those that cannot be read, or lie behind the end, are zeros."""
+    """Exactly `length` bytes; those that cannot be read, or lie behind the end, are zeros.
+
+    OSError when that says nothing of them, as memory is short.
+    """
     try:
         data = file.pread(length, offset)
-    except OSError:
+    except OSError as error:
+        if error.errno in OUT_OF_MEANS:
+            raise
         parts = []
         at = offset
         while at < offset + length:
             size = min(_SECTORS - at % _SECTORS, offset + length - at)
             try:
                 parts.append(file.pread(size, at).ljust(size, b"\0"))
-            except OSError:
+            except OSError as error:
+                if error.errno in OUT_OF_MEANS:
+                    raise
                 parts.append(bytes(size))
             at += size
         data = b"".join(parts)

@@ -19,6 +19,8 @@ from formats.entry import EntryHeader
 
 PIECE = 256 * 1024
 """Bytes of one job."""
+OUT_OF_MEANS_REST_S = 1.0
+"""Until a piece is read again that could not be, as too many files were open."""
 SHARE = 19
 """Seconds of rest for each second of work."""
 _EVERYTHING = 1 << 62
@@ -101,7 +103,12 @@ class Scrubber:
 
         while place.index < mark and not stale():
             began = loop.time()
-            piece = await log.look(scrub_piece, place, mark)
+            try:
+                piece = await log.look(scrub_piece, place, mark)
+            except OSError as error:
+                log.put_off(error, place.index + 1, mark)
+                await asyncio.sleep(OUT_OF_MEANS_REST_S)
+                continue
             took = loop.time() - began
             if stale():
                 return  # what was read may be gone; the next pass begins anew

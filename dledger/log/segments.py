@@ -146,7 +146,10 @@ class Segments:
         return data
 
     def pread_around_errors(self, start: int, size: int, offset: int) -> bytes:
-        """Bytes of one segment (blocking), zeros where they cannot be read; none without the segment."""
+        """Bytes of one segment (blocking), zeros where they cannot be read; none without the segment.
+
+        OSError when the segment cannot be opened.
+        """
         if not self.has(start):
             return b""
         # A handle of its own: the loop may close the shared one meanwhile.

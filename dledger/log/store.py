@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.errors import EXIT_STORE, OUT_OF_MEANS, NodeFailed
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.flushing import ROOM_RETRY_S, FlushedLog
 from dledger.log.mending import NoRoom, write_synced
@@ -297,7 +297,10 @@ class LogStore(FlushedLog):
             header = check_entry(data, 0, self._last_index, pos, -1, None)
             self.newest_ms = max(self.newest_ms, store_time_of(data))
             return header
-        except (KeyError, ValueError, CorruptEntry, Rotten):
+        except (KeyError, ValueError, CorruptEntry, Rotten, OSError) as error:
+            if isinstance(error, OSError):
+                self.put_off(error, self._last_index, self._last_index)
+            # Examined before anybody is asked: only then its chain value is known.
             self.note_damage(self._last_index, self._last_index)
             return None
 
@@ -328,6 +331,9 @@ class LogStore(FlushedLog):
                 self._env.log.warning("log begins later, not yet durably", error=error)
                 return False
             except OSError as error:
+                if error.errno in OUT_OF_MEANS:
+                    self._env.log.warning("segments not freed now", error=error)
+                    return False
                 raise NodeFailed(f"cannot free a segment in {self._dir}: {error}", EXIT_STORE) from error
 
     async def close_viewed(self) -> None:

@@ -14,7 +14,7 @@ from runtime import Env, Lane
 T = TypeVar("T")
 
 RETRY_S = 0.1
-"""Until a fetch that could not open the index file is tried again."""
+"""Until what could not be read, as too many files were open, is tried again."""
 
 
 class ColdUnit(Exception):

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from dledger.errors import OUT_OF_MEANS
 from dledger.log.base import LogBase
+from dledger.log.units import RETRY_S
 from dledger.replication.install import Offer
 from formats.snapshot import (
     BEGINS_FILE,
@@ -108,7 +110,7 @@ class SnapshotCatalog:
     async def publish(self, manifest: Manifest, parts: Mapping[str, bytes]) -> None:
         """Make a snapshot durable under its name. OSError: nothing was published."""
         run, files = self._env.workers.run, self._env.files
-        path = f"{self.directory}/{segment_name(manifest.pos)}"
+        path = self._path(manifest.pos)
         unfinished = f"{path}{_UNFINISHED}"
         async with self._lock:
             if manifest.pos in self._manifests:
@@ -126,15 +128,22 @@ class SnapshotCatalog:
             self._manifests[manifest.pos] = manifest
 
     async def load(self, manifest: Manifest) -> dict[str, bytes] | None:
-        """All parts, checked; None when it is damaged (it is removed then) or gone."""
+        """All parts, checked; None when it is damaged (it is removed then) or gone.
+
+        While too many files are open it waits.
+        """
         run, files = self._env.workers.run, self._env.files
-        path = f"{self.directory}/{segment_name(manifest.pos)}"
-        try:
-            parts = await run(Lane.DISK, _load, files, path, manifest)
-        except OSError as error:
-            self._env.log.error("snapshot not readable", path=path, error=error)
-            self._manifests.pop(manifest.pos, None)
-            return None
+        path = self._path(manifest.pos)
+        while True:
+            try:
+                parts = await run(Lane.DISK, _load, files, path, manifest)
+                break
+            except OSError as error:
+                self._env.log.error("snapshot not readable", path=path, error=error)
+                if error.errno not in OUT_OF_MEANS:
+                    self._manifests.pop(manifest.pos, None)
+                    return None
+            await asyncio.sleep(RETRY_S)
         if isinstance(parts, dict):
             return parts
         self._env.log.error("snapshot is damaged", path=path, why=parts)
@@ -142,7 +151,7 @@ class SnapshotCatalog:
         return None
 
     async def discard(self, manifest: Manifest) -> None:
-        """Remove one."""
+        """Remove one, which nobody may use any more. If that is not possible now, the next start does it."""
         async with self._lock:
             if self._manifests.get(manifest.pos) is manifest:
                 await self._remove(manifest.pos)
@@ -150,15 +159,32 @@ class SnapshotCatalog:
     async def prune(self, begin_pos: int) -> None:
         """Remove what no log needs that begins at `begin_pos`, and thin out what is more than the limit."""
         async with self._lock:
-            for pos in [pos for pos in sorted(self._manifests) if pos < begin_pos]:
-                await self._remove(pos)
-            for pos in superfluous(sorted(self._manifests), self._keep):
-                await self._remove(pos)
+            unneeded = [pos for pos in sorted(self._manifests) if pos < begin_pos]
+            needed = [pos for pos in sorted(self._manifests) if pos >= begin_pos]
+            for pos in unneeded + superfluous(needed, self._keep):
+                manifest = self._manifests.get(pos)
+                if manifest is None:
+                    continue  # a load found it unreadable meanwhile
+                removed = await self._remove(pos)
+                if not removed and await self._env.workers.run(
+                    Lane.DISK, self._env.files.exists, self._path(pos)
+                ):
+                    self._manifests[pos] = manifest  # it is whole: the next time it goes
 
-    async def _remove(self, pos: int) -> None:
-        if self._manifests.pop(pos, None) is None:
-            return  # a load found it unreadable meanwhile
-        await self._take_away(f"{self.directory}/{segment_name(pos)}")
+    async def _remove(self, pos: int) -> bool:
+        """False when something of it stays, as too many files are open."""
+        del self._manifests[pos]
+        try:
+            await self._take_away(self._path(pos))
+        except OSError as error:
+            if error.errno not in OUT_OF_MEANS:
+                raise
+            self._env.log.warning("snapshot not removed", path=self._path(pos), error=error)
+            return False
+        return True
+
+    def _path(self, pos: int) -> str:
+        return f"{self.directory}/{segment_name(pos)}"
 
     async def _take_away(self, path: str) -> None:
         """Remove what is there under this name, if anything, and what was left of an earlier one."""

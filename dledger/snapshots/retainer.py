@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
+from dledger.errors import DISK_IS_FULL, EXIT_STORE, OUT_OF_MEANS, PASSING, NodeFailed
 from dledger.host import Host
 from dledger.log.retention import Removal, RetentionSettings, Situation, decide
 from dledger.log.store import LogStore
@@ -98,7 +98,12 @@ class Retainer:
                 self._unfinished = not await self._log.drop_before(self._log.base)
             removal = decide(self._settings, self._situation(), self._catalog.manifests, self._asked)
             if removal is not None:
-                await self._remove(removal)
+                try:
+                    await self._remove(removal)
+                except OSError as error:
+                    if error.errno not in OUT_OF_MEANS:
+                        raise
+                    self._env.log.warning("the log cannot begin later now", error=error)
         self._forget_asked()
 
     def _situation(self) -> Situation:
@@ -129,10 +134,10 @@ class Retainer:
         try:
             await self._catalog.say_begins(manifest.pos)
         except OSError as error:
-            if error.errno not in DISK_IS_FULL:
+            if error.errno not in PASSING:
                 raise NodeFailed(f"cannot note where the log begins: {error}", EXIT_STORE) from error
             # Without it nothing may go; a full disk gives up a prepared segment for it.
-            given = await self._log.pool.give_up_one()
+            given = error.errno in DISK_IS_FULL and await self._log.pool.give_up_one()
             self._env.log.warning("cannot note where the log begins", error=error, made_room=given)
             return
         await self._host.log_begins(parts, manifest.index, manifest.pos)
