@@ -63,6 +63,7 @@ from formats.store_files import (
     INDEX_DIR,
     MEMBERS_FILE,
     POISONED_FILE,
+    POOL_DIR,
     REFILL_FILE,
     Checkpoint,
     CorruptFile,
@@ -79,6 +80,8 @@ from runtime.publish import publish, read_file
 TERM_JUMP = 1000
 """How far the new term lies above every term known here, so that whoever compares terms (NameServers, S23)
 prefers this group to remains of the old one."""
+_UNFINISHED = "recover.filling"
+"""In the pool: a segment that is being made. A start removes it."""
 MARKERS = (POISONED_FILE, REFILL_FILE)
 """Files that keep a node from voting."""
 
@@ -239,9 +242,12 @@ def _entries_behind(files: Files, node_dir: str, segment_size: int, log: Walk) -
         if start >= log.end_pos:
             file = files.open(f"{node_dir}/{DATA_DIR}/{segment_name(start)}")
             try:
-                head = unpack_header(file.pread(HEADER_SIZE, 0))
+                data = file.pread(HEADER_SIZE, 0)
             finally:
                 file.close()
+            if len(data) < HEADER_SIZE:
+                continue  # it was being made when a run was cut short
+            head = unpack_header(data)
             if head.magic == MAGIC and head.pos == start:
                 return segment_name(start)
     return ""
@@ -322,7 +328,7 @@ class _Forced:
 
     async def _append_config(self, term: int) -> int:
         """Append the entry that makes this node the group; its index."""
-        run, files, log = self._env.workers.run, self._files, self._log
+        run, log = self._env.workers.run, self._log
         body = msgpack.packb({"members": dict(self._identity.members)}, use_bin_type=True)
         size = HEADER_SIZE + system_record_size(len(body))
         pos = log.end_pos
@@ -331,10 +337,7 @@ class _Forced:
             blank = BLANK.pack(BLANK_MAGIC, self._size - (pos - start))
             await run(Lane.FLUSH, self._write, self._segment(start), pos - start, blank)
             start = pos = start + self._size
-        if not files.exists(self._segment(start)):
-            await run(Lane.DISK, files.mkdir, f"{self._dir}/{DATA_DIR}")
-            await run(Lane.FLUSH, self._make_segment, self._segment(start))
-            await run(Lane.FLUSH, files.sync_dir, f"{self._dir}/{DATA_DIR}")
+        await self._have_segment(start, empty=pos == start)
         record = system_record(body, pos + HEADER_SIZE, max(self._env.wall.now_ms(), log.newest_ms))  # S15
         index = log.last_index + 1
         entry = encode_entry(index, term, pos, record, log.last_chain, Kind.CONFIG, covered=log.covered)
@@ -342,6 +345,32 @@ class _Forced:
         behind = bytes(min(HEADER_SIZE, self._size - (pos - start) - len(entry)))
         await run(Lane.FLUSH, self._write, self._segment(start), pos - start, entry + behind)
         return index
+
+    async def _have_segment(self, start: int, *, empty: bool) -> None:
+        """Have a whole file for a segment that holds entries, or is `empty`.
+
+        A file of another size in `data` keeps a node from starting: a new one gets its name when it is whole.
+        A run of an older program may have left a short one, which counts as missing.
+        """
+        run, files = self._env.workers.run, self._files
+        path, data_dir, pool_dir = self._segment(start), f"{self._dir}/{DATA_DIR}", f"{self._dir}/{POOL_DIR}"
+        there = await run(Lane.DISK, files.exists, path)
+        if there and await run(Lane.DISK, files.size, path) == self._size:
+            return
+        if not empty:
+            await run(Lane.FLUSH, self._reserve, path)
+            return
+        await run(Lane.DISK, files.mkdir, data_dir)
+        await run(Lane.DISK, files.mkdir, pool_dir)
+        unfinished = f"{pool_dir}/{_UNFINISHED}"
+        try:
+            await run(Lane.FLUSH, self._reserve, unfinished)
+        except OSError:
+            await run(Lane.DISK, files.unlink, unfinished)  # a full disk is no fuller than before
+            raise
+        await run(Lane.DISK, files.rename, unfinished, path)
+        for directory in (data_dir, pool_dir):
+            await run(Lane.FLUSH, files.sync_dir, directory)
 
     async def _clear_units(self) -> None:
         """Index units behind the log's old end: of entries that are given up."""
@@ -388,7 +417,8 @@ class _Forced:
         finally:
             file.close()
 
-    def _make_segment(self, path: str) -> None:
+    def _reserve(self, path: str) -> None:
+        """A file of a segment's size; what it holds stays."""
         file = self._files.open(path, create=True)
         try:
             file.allocate(self._size)

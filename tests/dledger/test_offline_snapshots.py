@@ -22,7 +22,7 @@ from dledger.node import Node
 from dledger.recover import RecoverRefused, force_single
 from dledger.snapshots.catalog import SnapshotCatalog
 from formats.snapshot import make_manifest
-from formats.store_files import Checkpoint, HardState, Identity, encode_checkpoint, encode_json
+from formats.store_files import Checkpoint, HardState, Identity, encode_checkpoint, encode_json, segment_name
 from runtime.env import production_env
 from runtime.files import OsFiles
 from tests.dledger.test_snapshot_store import SEGMENT, UNITS, append
@@ -99,6 +99,23 @@ async def serves(directory: Path, port: int) -> tuple[int, int, int]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+def test_a_short_segment_where_the_log_goes_on_counts_as_missing(
+    tmp_path: Path, size: int, unused_tcp_ports: Callable[[int], list[int]]
+) -> None:
+    """An earlier run was cut short when it made it. Found by review: "Done", and no node started on that."""
+
+    async def scenario() -> None:
+        store = await installed(tmp_path, 0)
+        segment = store / "data" / segment_name(BASE.pos)
+        segment.write_bytes(bytes(size))
+        await force_single(production_env("x"), str(tmp_path), yes=True)
+        assert segment.stat().st_size == SEGMENT
+        assert await serves(tmp_path, unused_tcp_ports(1)[0]) == (1001, 1002, 1)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("entries", [0, 5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from dledger.recover import TERM_JUMP, RecoverRefused, command, force_single
 from formats.entry import HEADER_SIZE, unpack_header
 from formats.store_files import segment_name
 from runtime.env import production_env
+from runtime.files import OsFile
 
 BODIES = [b"m%d" % number for number in range(300)]
 
@@ -310,6 +312,73 @@ def test_others_join_the_new_cluster_with_empty_stores(tmp_path: Path, ports: li
         assert await group.agree(301) == [*BODIES, b"alone"]
         await group.stop("n0")
         await group.append([b"without the one that was saved"])
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+def test_a_short_segment_that_an_earlier_run_left_is_made_whole(
+    tmp_path: Path, ports: list[int], size: int
+) -> None:
+    """With it, no further run came to an end, or the node did not start."""
+
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        data = Path(group.config("n0").node_dir) / "data"
+        whole = group.config("n0").segment_size
+        (data / segment_name(whole)).write_bytes(bytes(size))
+        assert (await force_single(production_env("x"), str(tmp_path / "n0"), yes=False)).rotten == ""
+        await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        assert {path.stat().st_size for path in data.iterdir()} == {whole}
+        group.start("n0")
+        await group.append([b"more"])
+        await holds(group, "n0", [*BODIES, b"more"])
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def test_a_segment_that_was_cut_short_keeps_its_entries(tmp_path: Path, ports: list[int]) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        [segment] = (Path(group.config("n0").node_dir) / "data").iterdir()
+        whole = segment.stat().st_size
+        files = production_env("x").files
+        end = walk(files, group.config("n0").node_dir, whole).end_pos
+        with segment.open("r+b") as file:
+            file.truncate(end)
+        await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        assert segment.stat().st_size == whole
+        group.start("n0")
+        await holds(group, "n0", BODIES)
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_leaves_no_part_of_a_segment(
+    tmp_path: Path, ports: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: OsFile, size: int) -> None:
+        file.truncate(4096)
+        raise OSError(errno.ENOSPC, "No space left on device", file.path)
+
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        directory = Path(group.config("n0").node_dir)
+        [segment] = (directory / "data").iterdir()
+        size = segment.stat().st_size
+        monkeypatch.setattr("dledger.recover.MIN_BLANK_SIZE", size)  # there is no room in the first one
+        with monkeypatch.context() as patch:
+            patch.setattr(OsFile, "allocate", full)
+            with pytest.raises(OSError, match="No space left"):
+                await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        assert [path.stat().st_size for path in (directory / "data").iterdir()] == [size]
+        assert not list((directory / "pool").glob("recover*"))
+        await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        group.start("n0")
+        await holds(group, "n0", BODIES)
         await stop_all(group)
 
     asyncio.run(scenario())
