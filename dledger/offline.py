@@ -24,6 +24,7 @@ from formats.entry import (
     CorruptEntry,
     EntryHeader,
     IndexUnit,
+    Kind,
     check_entry,
     is_blank,
 )
@@ -79,6 +80,8 @@ class Walk:
     """Whether the CRC of the last entry covers its channel (`formats.entry.COVERED`)."""
     newest_ms: int = -1
     """Highest store time of a record, in ms."""
+    first_config: int = -1
+    """Index of the first configuration entry, -1 when there is none."""
 
 
 @dataclass(frozen=True)
@@ -330,6 +333,8 @@ class _Walker:
         if self.result.last_index < 0 and self._term < 0:
             self.result.first_index = header.index
         self._index, self._term, self._chain = header.index, header.term, header.chain_crc
+        if header.kind == Kind.CONFIG and self.result.first_config < 0:
+            self.result.first_config = header.index
         if header.batch_remaining == 0:
             result = self.result
             result.last_index, result.last_term = header.index, header.term

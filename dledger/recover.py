@@ -5,7 +5,8 @@ For the day when a majority of a group's stores is gone for good, or all nodes s
 cluster**:
 
 1. Derived state that holds entries behind the log's end is removed: it is rebuilt by the next start, and
-   must not be taken for a state of the new cluster's log.
+   must not be taken for a state of the new cluster's log. So are snapshots that name the founders, where the
+   log reaches back behind them: those that the new members make there name the new cluster's.
 2. Everything behind the durable mark is written once more and fsynced: after a failed fsync the page cache
    may claim what the disk never got (S3).
 3. A configuration entry that names only this node, in a term far above all others, is appended.
@@ -55,6 +56,7 @@ from formats.entry import (
     unpack_header,
 )
 from formats.record import system_record, system_record_size
+from formats.snapshot import MANIFEST_FILE, decode_manifest
 from formats.state_file import SNAPSHOT_FILE, STATE_DIR, CorruptSnapshot, Snapshot, unpack_snapshot
 from formats.store_files import (
     CHECKPOINT_FILE,
@@ -65,6 +67,7 @@ from formats.store_files import (
     POISONED_FILE,
     POOL_DIR,
     REFILL_FILE,
+    SNAPSHOTS_DIR,
     Checkpoint,
     CorruptFile,
     HardState,
@@ -106,6 +109,8 @@ class Report:
     """Why entries that were durable cannot be read; empty when all can."""
     derived: tuple[str, ...] = ()
     """Files of derived state that hold entries behind the log's end, or cannot be read: they are removed."""
+    founders: tuple[str, ...] = ()
+    """Snapshots that name the old cluster's founders, and that no log needs: they are removed."""
 
     def lines(self) -> list[str]:
         """For people."""
@@ -132,6 +137,11 @@ class Report:
             "start rebuilds it."
             for path in self.derived
         ]
+        if self.founders:
+            text.append(
+                f"{len(self.founders)} snapshots name the founders of the old cluster: they are removed, "
+                "the log begins before them."
+            )
         return text
 
 
@@ -173,6 +183,7 @@ def inspect(files: Files, node_dir: str, written: int | None) -> tuple[Report, I
         poison.decode(errors="replace") if poison is not None else "",
         rotten,
         tuple(_states_ahead(files, node_dir, log.last_index)),
+        tuple(_of_founders(files, node_dir, log)),
     )
     return report, identity, log
 
@@ -202,7 +213,7 @@ async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = Fa
                 f"{report.rotten}. Repair them from another store if one is left; "
                 "with --cut-damage everything from there on is given up"
             )
-        forced = _Forced(env, node_dir, identity, log, report.derived)
+        forced = _Forced(env, node_dir, identity, log, report)
         await run(Lane.DISK, lock.forget_written)
         await forced.apply()
         await run(Lane.DISK, lock.note_boot)
@@ -233,6 +244,27 @@ def _states_ahead(files: Files, node_dir: str, last_index: int) -> Iterator[str]
             yield path
 
 
+def _of_founders(files: Files, node_dir: str, log: Walk) -> Iterator[str]:
+    """Snapshots of before the first configuration entry, of a log that begins with its first entry.
+
+    They hold the founders' configuration, which the identity says. Where the log begins at a snapshot, that
+    one says it, and the new members get it from there.
+    """
+    directory = f"{node_dir}/{SNAPSHOTS_DIR}"
+    if log.last_index < 0 or log.begin_pos > 0 or log.first_index > 0 or not files.is_dir(directory):
+        return
+    for name in files.listdir(directory):
+        path = f"{directory}/{name}"
+        if parse_segment_name(name) is None:
+            continue
+        try:
+            index = decode_manifest(read_file(files, f"{path}/{MANIFEST_FILE}") or b"").index
+        except CorruptFile:
+            continue  # the next start removes it
+        if log.first_config < 0 or index < log.first_config:
+            yield path
+
+
 def _entries_behind(files: Files, node_dir: str, segment_size: int, log: Walk) -> str:
     """Name of a segment behind the log's end that begins with an entry; empty when there is none.
 
@@ -256,14 +288,12 @@ def _entries_behind(files: Files, node_dir: str, segment_size: int, log: Walk) -
 class _Forced:
     """One run; every durable step is a job of its own, the identity comes last."""
 
-    def __init__(
-        self, env: Env, node_dir: str, identity: Identity, log: Walk, derived: tuple[str, ...]
-    ) -> None:
+    def __init__(self, env: Env, node_dir: str, identity: Identity, log: Walk, report: Report) -> None:
         self._env = env
         self._files = env.files
         self._dir = node_dir
         self._log = log
-        self._derived = derived
+        self._report = report
         self._committed = -1
         self._size = identity.segment_size
         incarnation = env.ids.uuid()
@@ -291,11 +321,16 @@ class _Forced:
         await self._publish(IDENTITY_FILE, encode_json(self._identity))
 
     async def _remove_derived(self) -> None:
-        """What was derived from entries that are given up; before the log grows again to where it is."""
+        """What was derived from entries that are given up; before the log grows again to where it is. What
+        names the founders goes, too."""
         run, files = self._env.workers.run, self._files
-        for path in self._derived:
+        for path in self._report.derived:
             await run(Lane.DISK, files.unlink, path)
             await run(Lane.FLUSH, files.sync_dir, path.rpartition("/")[0])
+        for path in self._report.founders:
+            await run(Lane.DISK, files.rename, path, f"{path}.tmp")  # a start removes that
+            await run(Lane.FLUSH, files.sync_dir, path.rpartition("/")[0])
+            await run(Lane.DISK, files.rmtree, f"{path}.tmp")
 
     async def _write_again(self) -> None:
         """Entries behind the durable mark: their pages may be clean without being on the disk."""

@@ -127,6 +127,7 @@ def test_a_store_that_begins_at_a_snapshot_goes_on_alone(
         report = await force_single(production_env("x"), str(tmp_path), yes=True)
         assert (report.first_index, report.last_index, report.rotten) == (1001, 1000 + entries, "")
         assert report.last_term == (6 if entries else 5)
+        assert report.founders == (), "its own beginning"
         if entries == 0:
             first_file = tmp_path / "dledger-n0" / "data" / f"{BASE.pos:020d}"
             assert store_time_of(first_file.read_bytes()) == LATE_MS, "time does not go back (S15)"

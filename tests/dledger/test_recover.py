@@ -7,6 +7,7 @@ import errno
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from test_node import Group
 
 from dledger.__main__ import _parser
 from dledger.client import DLedgerClient
+from dledger.config import NodeConfig
 from dledger.host import Role
 from dledger.offline import StoreUnreadable, durable_mark, node_directory, read_identity, walk
 from dledger.recover import TERM_JUMP, RecoverRefused, command, force_single
@@ -379,6 +381,64 @@ def test_a_full_disk_leaves_no_part_of_a_segment(
         await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
         group.start("n0")
         await holds(group, "n0", BODIES)
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+class SmallGroup(Group):
+    """With short segments."""
+
+    def config(self, name: str) -> NodeConfig:
+        return replace(super().config(name), segment_size=64 * 1024, max_entry_bytes=16 * 1024)
+
+    def snapshots(self, name: str) -> dict[int, str]:
+        """Digests by pos."""
+        return {one.pos: one.digest for one in self.nodes[name].snapshots.catalog.manifests}
+
+    async def roll(self, name: str) -> None:
+        """Fill segments until the node has made one more snapshot."""
+        newest = max(self.snapshots(name), default=0)
+        while max(self.snapshots(name), default=0) == newest:
+            await self.append([bytes(10_000)] * 3)
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_snapshots_of_the_new_members_are_those_of_the_one_that_went_on(
+    tmp_path: Path, ports: list[int], runs: int
+) -> None:
+    """Before the first configuration entry a snapshot names the founders, and those are others now. Found by
+    review: the audit called a healthy group critical (SNAPSHOT_DIFFERS)."""
+
+    async def scenario() -> None:
+        group = SmallGroup(tmp_path, ports)
+        for name in group.peers:
+            group.start(name)
+        await group.elected()
+        first_config = 1 << 62
+        for _ in range(runs):
+            await group.roll("n0")
+            before = {one.pos: one.index for one in group.nodes["n0"].snapshots.catalog.manifests}
+            await stop_all(group)
+            report = await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+            assert any("name the founders" in line for line in report.lines())
+            left = {int(path.name) for path in (tmp_path / "n0" / "dledger-n0" / "snapshots").iterdir()}
+            assert left == {pos for pos, index in before.items() if index >= first_config}
+            assert len(left) + len(report.founders) == len(before) > len(left)
+            first_config = min(first_config, report.last_index + 1)
+            group.start("n0")  # its host keeps no state: it makes snapshots anew
+            await group.elected()
+            await group.roll("n0")
+        shutil.rmtree(tmp_path / "n1")
+        group.start("n1")
+        async with DLedgerClient(production_env("op"), {"n0": group.peers["n0"]}) as client:
+            await client.add_member("n1", group.peers["n1"])
+        await group.until(lambda: settled(group, "n1"))
+        await group.roll("n1")
+        mine, other = group.snapshots("n0"), group.snapshots("n1")
+        common = mine.keys() & other.keys()
+        assert len(common) > runs and all(mine[pos] == other[pos] for pos in common)
         await stop_all(group)
 
     asyncio.run(scenario())
