@@ -15,6 +15,8 @@ import pytest
 
 from broker.background import Background
 from dledger.applier import Applier
+from dledger.config import NodeConfig
+from dledger.config_search import ConfigSearch
 from dledger.host import Chunk, Host
 from dledger.log import scrub
 from dledger.log.mending import Unfitting
@@ -22,9 +24,11 @@ from dledger.log.reading import read_around_errors
 from dledger.log.retention import RetentionSettings
 from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
-from dledger.messages import Holding, RepairRequest
+from dledger.members import Members
+from dledger.messages import Code, Holding, RepairRequest
 from dledger.repair import Repairer
 from dledger.replicator import Replicator
+from dledger.requests import ClientRequests
 from dledger.snapshots import catalog as catalogs
 from dledger.snapshots.catalog import SnapshotCatalog
 from dledger.snapshots.retainer import Retainer
@@ -316,6 +320,46 @@ def test_a_client_of_the_broker_is_told_and_the_broker_goes_on() -> None:
         running.cancel()
 
     asyncio.run(scenario())
+
+
+def test_a_client_of_the_log_is_told_to_come_again(tmp_path: Path) -> None:
+    """Of any other error it hears the same, and the entry is examined."""
+
+    async def work(log: LogStore, files: FewMeans) -> None:
+        answers: list[tuple[Code, str]] = []
+        requests = SimpleNamespace(
+            _node=SimpleNamespace(log=log),
+            _answer=lambda connection, number, code, text: answers.append((code, text)),
+        )
+        connection = SimpleNamespace(release=lambda: None)
+        files.pattern = "/data/"
+        read = log.read_later(*await log.find(3))
+        await asyncio.wait((read,))
+        ClientRequests._answer_read(requests, connection, 1, 3, read)  # type: ignore[arg-type]
+        [(code, text)] = answers
+        assert code is Code.INCONSISTENT_STATE and "cannot be read now" in text and not log.faulty
+
+    use(tmp_path, work, errno.EMFILE)
+
+
+def test_the_search_for_configurations_goes_on_later(tmp_path: Path) -> None:
+    async def work(log: LogStore, files: FewMeans) -> None:
+        members = Members(NodeConfig("g", "n0", {"n0": "127.0.0.1:1"}, str(tmp_path)))
+        members.unsure.add(3, 5)
+        events = SimpleNamespace(configs_found=lambda: None)
+        search = ConfigSearch(log, members, lambda: None, events)  # type: ignore[arg-type]
+        files.pattern = "/data/"
+        task = asyncio.create_task(search.run())
+        search.wake()
+        await files.met(2)
+        assert list(members.unsure) == [(3, 5)] and not task.done()
+        files.pattern = ""
+        async with asyncio.timeout(5):
+            while members.unsure:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        task.cancel()
+
+    use(tmp_path, work, errno.EMFILE)
 
 
 # Snapshots
