@@ -134,12 +134,15 @@ class SnapshotCatalog:
         """
         run, files = self._env.workers.run, self._env.files
         path = self._path(manifest.pos)
+        said = False
         while True:
             try:
                 parts = await run(Lane.DISK, _load, files, path, manifest)
                 break
             except OSError as error:
-                self._env.log.error("snapshot not readable", path=path, error=error)
+                if not said:
+                    self._env.log.error("snapshot not readable", path=path, error=error)
+                    said = True
                 if error.errno not in OUT_OF_MEANS:
                     self._manifests.pop(manifest.pos, None)
                     return None
