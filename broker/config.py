@@ -12,6 +12,7 @@ from typing import Any
 
 from dledger.config import NodeConfig, parse_peers
 from dledger.log.retention import RetentionSettings
+from dledger.properties import RETENTION, flag, number, sync_flush
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
 from formats.addresses import check_host, split_address
 from formats.message_ids import pack_ipv4_host
@@ -203,25 +204,6 @@ def _place(value: str) -> str:
     return absolute(f"file://{name}") if scheme.lower() in ("file", "local") else value.rstrip("/")
 
 
-def _flag(value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise ValueError(f"{value!r}: expected true or false")
-    return value.lower() == "true"
-
-
-def _number(low: int, high: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            raise ValueError(f"{value!r}: expected a whole number") from None
-        if not low <= number <= high:
-            raise ValueError(f"{number}: expected {low} to {high}")
-        return number
-
-    return parse
-
-
 def _ipv4(value: str) -> str:
     pack_ipv4_host(value, 0)
     return value
@@ -238,18 +220,7 @@ def _node_ids(value: str) -> tuple[str, ...]:
     return tuple(part for part in (piece.strip() for piece in value.split(";")) if part)
 
 
-def _flush_type(value: str) -> bool:
-    if value not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
-        raise ValueError(f"{value!r}: expected SYNC_FLUSH or ASYNC_FLUSH")
-    return value == "SYNC_FLUSH"
-
-
-def _hours(value: str) -> tuple[int, ...]:
-    parse = _number(0, 23)
-    return tuple(parse(part.strip()) for part in value.split(";"))
-
-
-_PORT = _number(1, 65535)
+_PORT = number(1, 65535)
 
 PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "brokerClusterName": ("cluster_name", _text),
@@ -259,41 +230,35 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "bindAddress": ("bind_address", _host),  # ours
     "namesrvAddr": ("namesrv_addr", _addresses),
     "storePathRootDir": ("store_root", _text),
-    "enableDLegerCommitLog": ("dledger_enabled", _flag),
+    "enableDLegerCommitLog": ("dledger_enabled", flag),
     "dLegerGroup": ("dledger_group", _text),
     "dLegerPeers": ("peers", parse_peers),
     "dLegerSelfId": ("self_id", _text),
     "preferredLeaderId": ("preferred_leaders", _node_ids),
-    "flushDiskType": ("sync_flush", _flush_type),
-    "mapedFileSizeCommitLog": ("segment_size", _number(4096, 1 << 40)),
-    "segmentPoolSize": ("pool_segments", _number(0, 1024)),  # ours
-    "leaseReads": ("lease_reads", _flag),  # ours
-    "peerProtocolMin": ("protocol_min", _number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
-    "peerProtocolMax": ("protocol_max", _number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
-    "fileReservedTime": ("reserved_hours", _number(0, 24 * 366)),
-    "deleteWhen": ("delete_hours", _hours),
-    "diskMaxUsedSpaceRatio": ("clean_percent", _number(10, 95)),
-    "diskSpaceCleanForciblyRatio": ("force_percent", _number(10, 100)),  # ours; RocketMQ's is a -D property
-    "diskSpaceWarningLevelRatio": ("refuse_percent", _number(10, 100)),  # likewise
-    "cleanFileForciblyEnable": ("clean_forcibly", _flag),
-    "cleanResourceInterval": ("clean_interval_ms", _number(10, 3_600_000)),
-    "auditBytesPerSecond": ("audit_bytes_per_s", _number(0, 1 << 40)),  # ours
-    "scrubBytesPerSecond": ("scrub_bytes_per_s", _number(0, 1 << 40)),  # ours
-    "scrubPauseMs": ("scrub_pause_ms", _number(10, 366 * 24 * 3_600_000)),  # ours
+    "flushDiskType": ("sync_flush", sync_flush),
+    "mapedFileSizeCommitLog": ("segment_size", number(4096, 1 << 40)),
+    "segmentPoolSize": ("pool_segments", number(0, 1024)),  # ours
+    "leaseReads": ("lease_reads", flag),  # ours
+    "peerProtocolMin": ("protocol_min", number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
+    "peerProtocolMax": ("protocol_max", number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
+    **RETENTION,
+    "auditBytesPerSecond": ("audit_bytes_per_s", number(0, 1 << 40)),  # ours
+    "scrubBytesPerSecond": ("scrub_bytes_per_s", number(0, 1 << 40)),  # ours
+    "scrubPauseMs": ("scrub_pause_ms", number(10, 366 * 24 * 3_600_000)),  # ours
     "digestShipPath": ("digest_ship_path", _place),  # ours
-    "digestShipIntervalMs": ("digest_ship_interval_ms", _number(100, 7 * 24 * 3_600_000)),  # ours
-    "digestRescanHours": ("digest_rescan_hours", _number(0, 24 * 366)),  # ours
-    "autoCreateTopicEnable": ("auto_create_topic", _flag),
-    "autoCreateSubscriptionGroup": ("auto_create_group", _flag),
-    "defaultTopicQueueNums": ("default_topic_queues", _number(1, 1024)),
-    "maxMessageSize": ("max_message_size", _number(1, MAX_MESSAGE_SIZE)),
-    "maxTransferCountOnMessageInMemory": ("pull_max_count", _number(1, 65536)),
-    "maxTransferBytesOnMessageInMemory": ("pull_max_bytes", _number(1, 8 << 20)),
-    "maxTransferCountOnMessageInDisk": ("pull_max_count_cold", _number(1, 65536)),
-    "maxTransferBytesOnMessageInDisk": ("pull_max_bytes_cold", _number(1, 8 << 20)),
-    "longPollingEnable": ("long_polling", _flag),
-    "shortPollingTimeMills": ("short_polling_ms", _number(1, 60_000)),
-    "httpPort": ("http_port", _number(0, 65535)),  # ours; 0: off
+    "digestShipIntervalMs": ("digest_ship_interval_ms", number(100, 7 * 24 * 3_600_000)),  # ours
+    "digestRescanHours": ("digest_rescan_hours", number(0, 24 * 366)),  # ours
+    "autoCreateTopicEnable": ("auto_create_topic", flag),
+    "autoCreateSubscriptionGroup": ("auto_create_group", flag),
+    "defaultTopicQueueNums": ("default_topic_queues", number(1, 1024)),
+    "maxMessageSize": ("max_message_size", number(1, MAX_MESSAGE_SIZE)),
+    "maxTransferCountOnMessageInMemory": ("pull_max_count", number(1, 65536)),
+    "maxTransferBytesOnMessageInMemory": ("pull_max_bytes", number(1, 8 << 20)),
+    "maxTransferCountOnMessageInDisk": ("pull_max_count_cold", number(1, 65536)),
+    "maxTransferBytesOnMessageInDisk": ("pull_max_bytes_cold", number(1, 8 << 20)),
+    "longPollingEnable": ("long_polling", flag),
+    "shortPollingTimeMills": ("short_polling_ms", number(1, 60_000)),
+    "httpPort": ("http_port", number(0, 65535)),  # ours; 0: off
     "httpAddress": ("http_address", _host),  # ours
     "logDir": ("log_dir", _any_text),  # ours
     "tls.peer.certPath": ("tls_certificate", _any_text),  # ours, named like RocketMQ's tls.server.certPath
@@ -301,7 +266,7 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tls.peer.keyPassword": ("tls_key_password", _any_text),
     "tls.peer.trustCertPath": ("tls_authority", _any_text),
     "regionId": ("region_id", _text),
-    "traceOn": ("trace_on", _flag),
+    "traceOn": ("trace_on", flag),
 }
 
 # Accepted and without effect here, so that a broker.conf of RocketMQ's works as it is.

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import sys
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -130,7 +131,7 @@ def main() -> int:
     if args.command == "dump":
         return _dump(env, args)
     if args.command == "serve":
-        return serve(env, args)
+        return serve(env, args, time.localtime().tm_gmtoff)
     command = {
         "append": _append,
         "get": _get,

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import logging
 import sys
+from dataclasses import replace
 
 from dledger.client import DLedgerClient
 from dledger.config import ConfigError, parse_peers
@@ -65,11 +66,11 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         command.add_argument(f"--tls-{name}", metavar="FILE", help=text)
 
 
-def serve(env: Env, args: argparse.Namespace) -> int:
-    """Run the nodes; the exit code."""
+def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
+    """Run the nodes; the exit code. `utc_offset_s`: of the local time."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
     try:
-        config = load(_properties(env, args))
+        config = replace(load(_properties(env, args)), utc_offset_s=utc_offset_s)
         tls = PeerTls(config.tls, env.log) if config.tls is not None else None
     except ConfigError as error:
         print(f"serve: {error}", file=sys.stderr)

@@ -7,6 +7,7 @@ its own directory, and one that fails ends without the others.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 from dledger.config import ConfigError, NodeConfig, parse_peers
 from dledger.counting import CountingHost
 from dledger.errors import NodeFailed
+from dledger.log.retention import RetentionSettings
 from dledger.node import Node
 from dledger.ports import PeerPort
+from dledger.properties import RETENTION, sync_flush
 from formats.addresses import split_address
 from runtime import Env
 from runtime.tls import PeerTls, TlsFiles
@@ -40,6 +43,17 @@ class StandaloneConfig:
     key: str = ""
     key_password: str = ""
     authority: str = ""
+    reserved_hours: int | None = None
+    """None: nothing goes because of its age. Nobody derives anything from this log: it is the data itself."""
+    delete_hours: tuple[int, ...] = (4,)
+    utc_offset_s: int = 0
+    """Of the local time that `delete_hours` means; the outer shell knows it."""
+    clean_percent: int = 75
+    force_percent: int = 85
+    refuse_percent: int = 90
+    clean_forcibly: bool = False
+    """True: above `force_percent` the oldest segments go whatever their age."""
+    clean_interval_ms: int = 10_000
 
     def check(self) -> None:
         """ConfigError names what is missing or does not fit."""
@@ -60,8 +74,11 @@ class StandaloneConfig:
             raise ConfigError(
                 "tls.peer.certPath, tls.peer.keyPath, tls.peer.trustCertPath: all or none must be set"
             )
-        for group in self.groups:
-            self.node_config(group)
+        try:
+            for group in self.groups:
+                self.node_config(group)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -81,17 +98,21 @@ class StandaloneConfig:
             segment_size=self.segment_size,
             pool_segments=self.pool_segments,
             sync_flush=self.sync_flush,
+            disk_full_ratio=self.refuse_percent / 100,
+            retention=RetentionSettings(
+                reserved_hours=math.inf if self.reserved_hours is None else self.reserved_hours,
+                delete_hours=self.delete_hours,
+                utc_offset_s=self.utc_offset_s,
+                clean_ratio=self.clean_percent / 100,
+                force_ratio=self.force_percent / 100,
+                clean_forcibly=self.clean_forcibly,
+                interval_s=self.clean_interval_ms / 1000,
+            ),
         )
 
 
 def _groups(text: str) -> tuple[str, ...]:
     return tuple(part for part in (piece.strip() for piece in text.split(";")) if part)
-
-
-def _flush(text: str) -> bool:
-    if text not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
-        raise ValueError(f"{text!r}: expected SYNC_FLUSH or ASYNC_FLUSH")
-    return text == "SYNC_FLUSH"
 
 
 PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -102,11 +123,12 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "bindAddress": ("bind_host", str),
     "mapedFileSizeCommitLog": ("segment_size", int),
     "segmentPoolSize": ("pool_segments", int),
-    "flushDiskType": ("sync_flush", _flush),
+    "flushDiskType": ("sync_flush", sync_flush),
     "tls.peer.certPath": ("certificate", str),
     "tls.peer.keyPath": ("key", str),
     "tls.peer.keyPassword": ("key_password", str),
     "tls.peer.trustCertPath": ("authority", str),
+    **RETENTION,
 }
 
 
@@ -121,6 +143,9 @@ def load(properties: Mapping[str, str]) -> StandaloneConfig:
             config = replace(config, **{attribute: parse(text)})
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from error
+    for name in ("deleteWhen", "diskMaxUsedSpaceRatio"):
+        if name in properties and config.reserved_hours is None:
+            raise ConfigError(f"{name} has no effect without fileReservedTime")
     config.check()
     return config
 

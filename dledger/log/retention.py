@@ -20,7 +20,7 @@ class RetentionSettings:
     """How long entries are kept. Ratios are shares of the file system in use, 0.0 to 1.0."""
 
     reserved_hours: float = 72.0
-    """fileReservedTime: age at which a segment expires, consumed or not."""
+    """fileReservedTime: age at which a segment expires, consumed or not; infinite: none ever does."""
     delete_hours: tuple[int, ...] = (4,)
     """deleteWhen: hours of the day in which what expired is removed."""
     utc_offset_s: int = 0
