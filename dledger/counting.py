@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.errors import EXIT_STORE, PASSING, NodeFailed
 from dledger.host import Chunk, LogReader, Role, misfit
 from formats.entry import HEADER_SIZE, Kind, unpack_header
 from formats.store_files import CorruptFile, decode_json, encode_json
@@ -56,6 +56,8 @@ class CountingHost:
         self._directory = directory
         self._path = f"{directory}/{STATE_FILE}"
         self._saved = -1
+        self._waits = False
+        """The last save did not work: told once, not every second."""
         self._log: LogReader | None = None
 
     async def open(self, log: LogReader) -> int:
@@ -84,8 +86,7 @@ class CountingHost:
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Take over count and digest."""
         state = json.loads(parts[STATE_FILE])
-        self.count, self.digest, self.applied = state["count"], state["digest"], index
-        await self.save()
+        self.count, self.digest, self.applied = state["count"], state["digest"], index  # `run` saves it
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """The state is about all entries, whether the log still holds them or not."""
@@ -121,10 +122,11 @@ class CountingHost:
             await asyncio.sleep(SAVE_INTERVAL_S)
             await self.save()
 
-    async def save(self) -> None:
-        """Replace the state file if something is new; NodeFailed when it cannot be written."""
+    async def save(self) -> bool:
+        """Replace the state file if something is new. False: a later try may find room for it; NodeFailed for
+        any other error."""
         if self.applied == self._saved:
-            return
+            return True
         applied = self.applied
         state: dict[str, object] = {"applied": applied, "count": self.count, "digest": self.digest}
         term = None if self._log is None else self._log.term_of(applied)
@@ -133,8 +135,15 @@ class CountingHost:
         try:
             await publish(self._env.files, self._env.workers, Lane.DISK, self._path, encode_json(state))
         except OSError as error:
-            raise NodeFailed(f"cannot write {self._path}: {error}", EXIT_STORE) from error
+            if error.errno not in PASSING:
+                raise NodeFailed(f"cannot write {self._path}: {error}", EXIT_STORE) from error
+            if not self._waits:
+                self._env.log.warning("state not saved, trying again", error=error)
+            self._waits = True
+            return False
         self._saved = applied
+        self._waits = False
+        return True
 
     def describe(self) -> str:
         """The state as JSON."""

@@ -214,9 +214,7 @@ class _Member:
                 error = error.exceptions[0]
             if not isinstance(error, NodeFailed):
                 raise
-            self._log.error("the node ended", reason=error.reason, exit_code=error.exit_code)
-            self.failure = error
-            self._port.failed(self.group)
+            self._failed(error)
         finally:
             self.host.opened.set()
             self.ended.set()
@@ -231,4 +229,13 @@ class _Member:
             self._log.info("stopping", handed_over=moved)
         self.task.cancel()
         await self.ended.wait()
-        await self.host.save()
+        try:
+            if not await self.host.save():
+                self._log.warning("stopped without its last state: the next start makes it from the log")
+        except NodeFailed as error:
+            self._failed(error)
+
+    def _failed(self, error: NodeFailed) -> None:
+        self._log.error("the node ended", reason=error.reason, exit_code=error.exit_code)
+        self.failure = error
+        self._port.failed(self.group)
