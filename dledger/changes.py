@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from dledger.config import NodeConfig
-from dledger.election.configuration import Configuration, ConfigurationRefused, MemberRole
+from dledger.election.configuration import Configuration, ConfigurationRefused, Member, MemberRole
 from dledger.election.preferred import PreferredLeader
 from dledger.errors import ChangeRefused
 from dledger.leadership import Leadership
@@ -163,10 +163,12 @@ class Changes:
     # Commands; each gives the index of the entry to wait for
 
     def add(self, node: str, address: str, stays: bool) -> int:
-        """A new member, as a learner. Adding it again as it is changes nothing."""
+        """A new member, as a learner. Adding it again as it is changes nothing; another wish is refused."""
         current = self._ready()
         member = current.members.get(node)
         if member is not None and (member.address or self._config.peers.get(node)) == address:
+            if why := _other_wish(node, member, stays):
+                raise ChangeRefused(Code.CONFIG_REFUSED, why)
             return self._members.index
         known = current.addressed(self._config.peers)
         return self._append(lambda: known.with_learner(node, address, stays=stays))
@@ -394,3 +396,14 @@ class Changes:
         if text != self._said:
             self._said = text
             self._say.warning("a change of members has to wait", reason=text)
+
+
+def _other_wish(node: str, member: Member, stays: bool) -> str:
+    """Why a member cannot be added again like this; empty: it is what is wished for, or becomes it."""
+    if stays and member.role is MemberRole.VOTER:
+        return f"{node} is a voter already: remove it first"
+    if stays and not member.stays:
+        return f"{node} is being added as a voter: remove it first"
+    if member.stays and not stays:
+        return f"{node} is a learner that stays one: promote it"
+    return ""

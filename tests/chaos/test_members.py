@@ -228,6 +228,10 @@ def test_a_learner_stays_one_until_it_is_promoted() -> None:
         leader = group.await_leader()
         index = group.append_some(50)
         world.run_until(lambda: group.nodes["n3"].applied_index >= index, 3)
+        again = group.command(lambda client: client.add_member("n3", "n3:40911", stays=True))
+        assert again < index, "as it is: nothing to do"
+        with pytest.raises(RequestFailed, match="n3 is a learner that stays one: promote it"):
+            group.command(lambda client: client.add_member("n3", "n3:40911"))
         # It counts for nothing: with both other voters gone nothing is committed.
         for name in group.founders:
             if name != leader:
@@ -275,6 +279,10 @@ def test_what_cannot_be_done_is_refused_with_the_reason() -> None:
         refused(lambda client: client.transfer("n9"), "no voter", Code.UNKNOWN_MEMBER)
         group.command(lambda client: client.add_member("n9", "n9:40911"))  # not started
         refused(lambda client: client.promote_member("n9"), "not connected")
+        refused(
+            lambda client: client.add_member("n9", "n9:40911", stays=True), "n9 is being added as a voter"
+        )
+        refused(lambda client: client.add_member("n1", "n1:40911", stays=True), "n1 is a voter already")
         assert (
             group.command(lambda client: client.add_member("n9", "n9:40911")) >= 0
         )  # as it is: nothing to do
