@@ -52,8 +52,9 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     command = commands.add_parser(
         "serve",
         help="run a stand-alone node, or one for each of several groups",
-        description="Run stand-alone nodes until SIGTERM. Exit codes: 0 stopped in good order, 2 wrong "
-        "arguments, else that of the first node that failed (70 store, 71 bug, 78 configuration).",
+        description="Run stand-alone nodes until SIGTERM. Exit codes: 0 stopped in good order, 1 could not "
+        "start (a port or a store in use) or was cut short, 2 wrong arguments, else the highest of the nodes "
+        "that failed (70 store, 71 bug, 78 configuration): those need help before another start.",
     )
     command.add_argument("-c", "--config", metavar="FILE", help="key=value lines; options win over them")
     command.add_argument("--group", action="append", help="name of a group; may be given several times")
@@ -99,7 +100,7 @@ def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
         env.workers.close()
     for failure in failures:
         print(f"serve: {failure.reason}", file=sys.stderr)
-    return failures[0].exit_code if failures else 0
+    return max((failure.exit_code for failure in failures), default=0)
 
 
 def _properties(env: Env, args: argparse.Namespace) -> dict[str, str]:

@@ -18,8 +18,9 @@ PASSING = DISK_IS_FULL + OUT_OF_MEANS
 class NodeFailed(Exception):
     """The node must end (architecture rule 7). `reason` says why and what to do.
 
-    `exit_code` for supervisors: 70 the store needs repair or replacement (do not restart), 71 a bug was
-    caught (an invariant broke), 78 wrong configuration (do not restart).
+    `exit_code` for supervisors: 1 it could not start (restart when the cause is gone), 70 the store needs
+    repair or replacement (do not restart), 71 a bug was caught (an invariant broke), 78 wrong configuration
+    (do not restart).
     """
 
     def __init__(self, reason: str, exit_code: int = 70, *, poisons: bool = False) -> None:
@@ -30,6 +31,7 @@ class NodeFailed(Exception):
         """Leave a marker: the next start trusts nothing above the durable mark (S3)."""
 
 
+EXIT_START = 1
 EXIT_STORE = 70
 EXIT_BUG = 71
 EXIT_CONFIG = 78

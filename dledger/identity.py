@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dledger.config import NodeConfig
 from dledger.config_search import read_config, search
 from dledger.election.configuration import Configuration, decode_configuration, encode_configuration
-from dledger.errors import EXIT_CONFIG, EXIT_STORE, PASSING, NodeFailed
+from dledger.errors import EXIT_CONFIG, EXIT_START, EXIT_STORE, PASSING, NodeFailed
 from dledger.log.hard_state import HardStateFile
 from dledger.log.mending import NoRoom
 from dledger.log.reading import Rotten
@@ -180,7 +180,7 @@ class StoreFiles:
         try:
             self._lock = RunLock.take(self._env.files, self._dir, self._env.boot_id)
         except BlockingIOError as error:
-            raise NodeFailed(f"{self._dir} is in use by another process", EXIT_CONFIG) from error
+            raise NodeFailed(f"{self._dir} is in use by another process", EXIT_START) from error
         return self._lock.last_run()
 
     def _let_others_in(self) -> None:

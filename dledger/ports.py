@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from dledger.errors import EXIT_CONFIG, NodeFailed
+from dledger.errors import EXIT_CONFIG, EXIT_START, NodeFailed
 from dledger.links import MAX_ERROR_TEXT, PeerConnection
 from dledger.refusals import Refusals
 from dledger.wire import ERROR, HELLO, Frame, WireError
@@ -77,7 +77,7 @@ class PeerPort:
                     ssl_shutdown_timeout=self._hello_timeout_s,
                 )
         except OSError as error:
-            raise NodeFailed(f"cannot listen for peers on port {self._port}: {error}", EXIT_CONFIG) from error
+            raise NodeFailed(f"cannot listen for peers on port {self._port}: {error}", EXIT_START) from error
 
     async def close(self) -> None:
         """Accept nothing more; connections that a node adopted stay with it."""

@@ -256,13 +256,14 @@ def test_a_port_in_use_and_a_store_in_use_are_said(tmp_path: Path, ports: list[i
         group.start("n0")
         await group.until(lambda: group.nodes["n0"]._timer is not None)
         second = Node(production_env("x"), group.config("n0"), ListHost())
-        with pytest.raises(NodeFailed, match="in use by another process"):
+        with pytest.raises(NodeFailed, match="in use by another process") as store:
             await second.run()
         third = Node(
             production_env("y"), replace(group.config("n0"), store_dir=str(tmp_path / "y")), ListHost()
         )
-        with pytest.raises(NodeFailed, match=str(ports[0])):
+        with pytest.raises(NodeFailed, match=str(ports[0])) as port:
             await third.run()
+        assert store.value.exit_code == port.value.exit_code == 1, "may be started again"
         await group.stop("n0")
 
     asyncio.run(scenario())

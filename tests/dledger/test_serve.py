@@ -199,13 +199,19 @@ def test_wrong_settings_are_said(arguments: tuple[str, ...], text: str, serving:
     assert text in (serving.directory / "n0.log").read_text()
 
 
-def test_a_port_in_use_is_said(serving: Serving) -> None:
-    for node, name in (("n0", "n0"), ("n0", "again")):
-        serving.start(node, "--group", "g", "--store", str(serving.directory / name))
-        if name == "n0":
-            serving.ready(node)
-            first = serving.processes[node]
-    assert serving.processes["n0"].wait(10) == 78
-    assert "cannot listen" in (serving.directory / "n0.log").read_text()
+@pytest.mark.parametrize(
+    ("store", "port", "text"), [("n0", 1, "in use by another"), ("b", 0, "cannot listen")]
+)
+def test_a_port_or_a_store_in_use_is_said_and_may_be_tried_again(
+    store: str, port: int, text: str, serving: Serving
+) -> None:
+    """Exit code 1, as of a broker."""
+    serving.start("n0", "--group", "g")
+    serving.ready("n0")
+    first = serving.processes["n0"]
+    again = f"n0-{list(serving.addresses.values())[port]}"
+    serving.start("n0", "--group", "g", "--store", str(serving.directory / store), "--peers", again)
+    assert serving.processes["n0"].wait(10) == 1
+    assert text in (serving.directory / "n0.log").read_text()
     first.kill()
     first.wait(10)
