@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -39,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         ("status", "role, term and indexes of every node"),
     ):
         add_access(add(name, text))
-    commands.choices["append"].add_argument("body", help="text to append, or - for standard input")
+    commands.choices["append"].add_argument("body", help="what to append, as it is, or - for standard input")
     commands.choices["get"].add_argument("index", type=int)
     commands.choices["get"].add_argument("--node", help="ask this one of --peers (default: the leader)")
     add_serve(commands)
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _append(env: Env, args: argparse.Namespace) -> int:
-    body = sys.stdin.buffer.read() if args.body == "-" else args.body.encode()
+    body = sys.stdin.buffer.read() if args.body == "-" else os.fsencode(args.body)
     async with open_client(env, args) as client:
         index = await client.append(body)
     print(json.dumps({"index": index}) if args.json else f"committed at index {index}")

@@ -215,3 +215,20 @@ def test_a_port_or_a_store_in_use_is_said_and_may_be_tried_again(
     assert text in (serving.directory / "n0.log").read_text()
     first.kill()
     first.wait(10)
+
+
+def test_bytes_that_are_no_text_are_appended_as_they_are(serving: Serving) -> None:
+    serving.peers = f"n0-{serving.addresses['n0']}"
+    serving.start("n0", "--group", "g")
+    serving.ready("n0")
+    done = subprocess.run(
+        [os.fsencode(part) for part in serving.command("append", "--json", "--peers", serving.peers)]
+        + [b"\xff\xfe \xc3\xa4"],
+        env=serving.environment,
+        capture_output=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    got = serving.ask("get", str(json.loads(done.stdout)["index"]))
+    assert bytes.fromhex(str(got["body"])) == b"\xff\xfe \xc3\xa4"
