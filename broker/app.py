@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from broker.broker import Broker, NodeFactory
 from broker.config import BrokerConfig
 from broker.store.message_store import StoreLimits
-from dledger.errors import NodeFailed
+from dledger.errors import PASSING, NodeFailed
 from runtime.env import Env
 
 if TYPE_CHECKING:
@@ -103,7 +103,12 @@ async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
     tasks.cancel("registration")
     await broker.registrar.unregister()
     await broker.server.close()
-    await broker.store.save_snapshot()
+    try:
+        await broker.store.save_snapshot()
+    except OSError as error:
+        if error.errno not in PASSING:
+            raise
+        log.warning("stopped without its last snapshot: the next start applies more of the log", error=error)
     await broker.client.close()
     tasks.cancel_all()
 

@@ -21,7 +21,7 @@ from broker.store.consume_queue import (
     write_units,
 )
 from broker.store.dispatch import Dispatcher
-from dledger.errors import EXIT_STORE, OUT_OF_MEANS, NodeFailed
+from dledger.errors import DISK_IS_FULL, EXIT_STORE, PASSING, NodeFailed
 from dledger.host import Chunk, LogReader, misfit
 from formats.consume_queue import UNITS_PER_FILE
 from formats.state import ReplicatedState
@@ -86,6 +86,8 @@ class MessageStore:
         self._messages_flushed = 0
         self._flush_now = asyncio.Event()
         self._writing = asyncio.Lock()
+        self._waits = False
+        """The last flush or snapshot found no room, or too many open files."""
 
     @property
     def applied_index(self) -> int:
@@ -167,10 +169,13 @@ class MessageStore:
                 await self._free(moved)
 
     async def _free(self, queues: list[ConsumeQueue]) -> None:
-        await self._write_pending()  # or a later flush would begin in a file that is gone
+        try:
+            await self._write_pending()
+        except OSError as error:
+            self._wait(error)
         freed: list[tuple[str, int]] = []  # (directory, first offset that exists)
         for queue in queues:
-            first = queue.bounds.min
+            first = min(queue.bounds.min, queue.flushed)  # a later flush goes on in that file
             queue.synced = max(queue.synced, first - first % UNITS_PER_FILE)
             freed.append((queue_dir(self.queue_root, queue.topic, queue.queue_id), first))
         for start in range(0, len(freed), self.limits.write_group):
@@ -190,7 +195,8 @@ class MessageStore:
     # -- background ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Flush and take snapshots until cancelled. NodeFailed for an error of the disk (rule 7)."""
+        """Flush and take snapshots until cancelled. A full disk is waited out; NodeFailed for any other error
+        of it (rule 7)."""
         try:
             await self._run()
         except OSError as error:
@@ -219,10 +225,20 @@ class MessageStore:
                     earliest = now + (now - began) * (1 / self.limits.snapshot_share - 1)
                 else:
                     await self.flush()
+                self._waits = False
             except OSError as error:
-                if error.errno not in OUT_OF_MEANS:
-                    raise
-                self._env.log.warning("queues or snapshot wait for means", reason=error)
+                self._wait(error)
+                now = loop.time()
+                earliest = now + (now - began) * (1 / self.limits.snapshot_share - 1)
+                due = max(due, earliest)
+
+    def _wait(self, error: OSError) -> None:
+        """What the files lack stays in memory for a later try; told once, not every second."""
+        if error.errno not in PASSING:
+            raise error
+        if not self._waits:
+            self._env.log.warning("queues or snapshot not written, trying again", error=error)
+        self._waits = True
 
     async def flush(self) -> None:
         """Write what is new to the ConsumeQueue files (not fsynced) and free memory."""
@@ -247,14 +263,20 @@ class MessageStore:
             self.snapshot_index = applied
 
     async def _sync(self, queue: ConsumeQueue, last: int) -> None:
-        """One durable action a job (simulation.md)."""
+        """One durable action a job (simulation.md). A failed fsync is final, also one for want of room: what
+        was written may be gone, and the next one would not say so."""
         directory = queue_dir(self.queue_root, queue.topic, queue.queue_id)
         files, run = self._env.files, self._env.workers.run
-        for path in file_paths(directory, queue.synced, last):
-            await run(Lane.DISK, sync_file, files, path)
-        if not queue.names_synced or (queue.synced - 1) // UNITS_PER_FILE != (last - 1) // UNITS_PER_FILE:
-            await run(Lane.DISK, files.sync_dir, directory)  # a file may be new
-            queue.names_synced = True
+        try:
+            for path in file_paths(directory, queue.synced, last):
+                await run(Lane.DISK, sync_file, files, path)
+            if not queue.names_synced or (queue.synced - 1) // UNITS_PER_FILE != (last - 1) // UNITS_PER_FILE:
+                await run(Lane.DISK, files.sync_dir, directory)  # a file may be new
+                queue.names_synced = True
+        except OSError as error:
+            if error.errno in DISK_IS_FULL:
+                raise NodeFailed(f"cannot fsync queues: {error}", EXIT_STORE) from error
+            raise
         queue.synced = last
 
     async def _write_pending(self) -> None:

@@ -43,6 +43,7 @@ class SimGroup:
         self.low = -1
         """The lowest offset of the queue when it was read."""
         self._make_node = make_node
+        self._stops: dict[str, asyncio.Event] = {}
         self._changes = changes
         for name in (*NAMES, "client"):
             world.node(name)
@@ -67,8 +68,15 @@ class SimGroup:
         def ready(broker: Broker) -> None:
             self.brokers[name] = broker
 
-        stop = asyncio.Event()
+        stop = self._stops[name] = asyncio.Event()
         await main(env, config, stop, on_ready=ready, limits=LIMITS, make_node=self._make_node)
+
+    def stop(self, name: str) -> None:
+        """As by SIGTERM; what it raises comes out of the world."""
+        process = self.world.nodes[name].process
+        assert process is not None
+        process.loop.call_soon(self._stops[name].set)
+        self.world.run_until(lambda: name not in self.alive(), 20)
 
     def alive(self) -> list[str]:
         return [name for name in NAMES if self.world.nodes[name].process is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from broker.store import message_store
 from broker.store.consume_queue import ConsumeQueue, QueueTable, free_units
 from broker.store.message_store import MessageStore, StoreLimits
 from broker.store.reader import GetStatus, Reader
-from dledger.errors import InvariantBroken
+from dledger.errors import InvariantBroken, NodeFailed
 from dledger.host import Chunk
 from formats.consume_queue import FILE_SIZE, UNIT, UNITS_PER_FILE
 from formats.entry import HEADER_SIZE, Kind
@@ -640,18 +641,27 @@ def test_the_background_flushes_and_takes_snapshots(tmp_path: Path) -> None:
     run(test)
 
 
-@pytest.mark.parametrize("where", ["write_units", "sync_file", "publish"])
-def test_too_many_open_files_are_waited_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+@pytest.mark.parametrize(
+    ("where", "number"),
+    [
+        ("write_units", errno.EMFILE),
+        ("sync_file", errno.EMFILE),
+        ("publish", errno.EMFILE),
+        ("write_units", errno.ENOSPC),
+        ("publish", errno.EDQUOT),
+    ],
+)
+def test_full_disks_and_too_many_open_files_are_waited_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, number: int
 ) -> None:
-    """They say nothing of the disk: the broker goes on, and writes what it could not."""
+    """The broker goes on, and writes what it could not."""
     real = getattr(message_store, where)
     failures = [3]
 
     def failing(*arguments: object) -> object:
         if failures[0]:
             failures[0] -= 1
-            raise OSError(errno.EMFILE, "Too many open files")
+            raise OSError(number, os.strerror(number))
         return real(*arguments)
 
     async def test() -> None:
@@ -806,5 +816,64 @@ def test_retention_takes_no_file_from_under_the_next_snapshot(
         store.apply()
         await store.store.save_snapshot()
         assert [path.name for path in directory.iterdir()] == [f"{100 * UNIT.size:020d}"]
+
+    run(test)
+
+
+def test_a_failed_fsync_of_units_is_final_whatever_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written may be gone, and the next fsync would not say so: a snapshot must not count on it."""
+
+    def failing(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def test() -> None:
+        store = Store(tmp_path, snapshot_entries=1)
+        object.__setattr__(store.store.limits, "flush_interval_s", 0.01)
+        await store.open()
+        monkeypatch.setattr(message_store, "sync_file", failing)
+        store.message()
+        store.apply()
+        async with asyncio.timeout(5):
+            with pytest.raises(NodeFailed, match="No space left"):
+                await store.store.run()
+        assert store.store.snapshot_index == -1
+
+    run(test)
+
+
+def test_retention_frees_units_without_room_for_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what makes room."""
+    monkeypatch.setattr("broker.store.consume_queue.FILE_SIZE", 100 * UNIT.size)
+    monkeypatch.setattr("broker.store.message_store.UNITS_PER_FILE", 100)
+    real = message_store.write_units
+
+    def failing(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        for _ in range(150):
+            store.message()
+        store.apply()
+        await store.store.flush()
+        for _ in range(200):
+            store.message()
+        store.apply()
+        monkeypatch.setattr(message_store, "write_units", failing)
+        await store.store.log_begins(pack_parts(store.store.state))
+        names = sorted(path.name for path in (tmp_path / "consumequeue" / "T" / "0").iterdir())
+        assert names == [f"{100 * UNIT.size:020d}"], "the next flush goes on in that file"
+        with pytest.raises(OSError, match="No space left"):
+            await store.store.save_snapshot()
+        monkeypatch.setattr(message_store, "write_units", real)
+        await store.store.save_snapshot()
+        again = Store(tmp_path, store.log)
+        assert await again.open() == 349
+        assert again.store.state.bounds("T", 0).min == 350
 
     run(test)
