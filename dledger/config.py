@@ -128,7 +128,7 @@ class NodeConfig:
     apply_bytes: int = 256 * 1024
     """Committed bytes handed to the host in one step, so that the loop stays responsive."""
     retention: RetentionSettings = field(default_factory=RetentionSettings)
-    """How long entries are kept."""
+    """How long entries are kept: for ever, if nothing is said."""
 
     def __post_init__(self) -> None:
         if self.self_id not in self.peers:

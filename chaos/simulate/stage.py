@@ -168,10 +168,8 @@ class Stage:
     def _retention(self) -> RetentionSettings:
         reserved_s = self.profile.reserved_s
         if reserved_s is None:
-            return RetentionSettings(clean_forcibly=False)
-        return RetentionSettings(
-            reserved_s / 3600, ALL_DAY, clean_forcibly=False, interval_s=0.5, snapshots_kept=8
-        )
+            return RetentionSettings()
+        return RetentionSettings(reserved_s / 3600, ALL_DAY, interval_s=0.5, snapshots_kept=8)
 
     def _ended(self, process: Process, how: Exit) -> None:
         machine = self.machines.get(process.name)

@@ -7,6 +7,7 @@ The age of a segment is that of its last record by store time, so that replicas 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,9 +18,12 @@ DAY_HOURS = 24
 
 @dataclass(frozen=True)
 class RetentionSettings:
-    """How long entries are kept. Ratios are shares of the file system in use, 0.0 to 1.0."""
+    """How long entries are kept: for ever, unless these say otherwise (a broker's are RocketMQ's: 72 hours).
 
-    reserved_hours: float = 72.0
+    Ratios are shares of the file system in use, 0.0 to 1.0.
+    """
+
+    reserved_hours: float = math.inf
     """fileReservedTime: age at which a segment expires, consumed or not; infinite: none ever does."""
     delete_hours: tuple[int, ...] = (4,)
     """deleteWhen: hours of the day in which what expired is removed."""
@@ -29,7 +33,7 @@ class RetentionSettings:
     """diskMaxUsedSpaceRatio: above it, what expired is removed at any hour."""
     force_ratio: float = 0.85
     """diskSpaceCleanForciblyRatio: above it, segments go whatever their age, one a round."""
-    clean_forcibly: bool = True
+    clean_forcibly: bool = False
     """cleanFileForciblyEnable: False leaves `force_ratio` without effect."""
     interval_s: float = 10.0
     """cleanResourceInterval: pause between two rounds."""

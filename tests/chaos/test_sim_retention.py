@@ -45,7 +45,9 @@ class Dated(Scene):
 
 
 def settings(**changes: object) -> dict[str, object]:
-    retention = RetentionSettings(reserved_hours=5 / 3600, delete_hours=ALL_DAY, interval_s=0.1)
+    retention = RetentionSettings(
+        reserved_hours=5 / 3600, delete_hours=ALL_DAY, clean_forcibly=True, interval_s=0.1
+    )
     return SMALL | {"retention": replace(retention, **changes)}  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dledger.log.retention import HOUR_MS, RetentionSettings, Situation, decide, is_delete_hour
 from dledger.snapshots.catalog import superfluous
 
-SETTINGS = RetentionSettings()
+SETTINGS = RetentionSettings(reserved_hours=72.0, clean_forcibly=True)
 SEGMENT = 1000
 DAY_MS = 24 * HOUR_MS
 FOUR = 100 * DAY_MS + 4 * HOUR_MS + 5
