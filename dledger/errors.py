@@ -8,7 +8,9 @@ from dledger.messages import Code
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors that a node may wait out; any other of a write or fsync is final (S3)."""
-OUT_OF_MEANS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
+"""Errors of opening a file."""
+OUT_OF_MEANS = (*TOO_MANY_FILES, errno.ENOMEM)
 """Errors of the process or the system that say nothing of the disk: while a file is prepared or opened for a
 look, they are waited out, too. What could not be read for them is never damaged."""
 PASSING = DISK_IS_FULL + OUT_OF_MEANS

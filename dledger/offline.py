@@ -174,14 +174,14 @@ def _last_unit(file: File, start: int) -> int:
 _UNIT_MAGIC = MAGIC.to_bytes(4, "big")
 
 
-def log_base(files: Files, node_dir: str) -> LogBase | None:
-    """What lies before the log, when the store says where it begins and has the snapshot of that place.
+def begins_at(files: Files, node_dir: str) -> int:
+    """Where the store says that its log begins, 0 when it says nothing.
 
     InstallUnfinished; StoreUnreadable when the file that says so is damaged.
     """
     said = read_file(files, f"{node_dir}/{BEGINS_FILE}")
     if said is None:
-        return None
+        return 0
     try:
         value = decode_json(said)
     except CorruptFile as error:
@@ -191,7 +191,16 @@ def log_base(files: Files, node_dir: str) -> LogBase | None:
             f"{node_dir}: the install of a snapshot was cut short: start the node once, which finishes it"
         )
     pos = value.get("pos")
-    if not isinstance(pos, int) or pos <= 0:
+    return pos if isinstance(pos, int) and pos > 0 else 0
+
+
+def log_base(files: Files, node_dir: str) -> LogBase | None:
+    """What lies before the log, when the store says where it begins and has the snapshot of that place.
+
+    InstallUnfinished; StoreUnreadable as for `begins_at`.
+    """
+    pos = begins_at(files, node_dir)
+    if not pos:
         return None
     try:
         manifest = read_file(files, f"{node_dir}/{SNAPSHOTS_DIR}/{segment_name(pos)}/{MANIFEST_FILE}")

@@ -381,10 +381,13 @@ class Peers:
         """Whoever dials must be the store that answers at that id's address, while one does.
 
         Two processes with one id would else take each other's place again and again, and the answers to one
-        would go to the other.
+        would go to the other. But this node may look for it at an address of the past, where a removed store
+        goes on: one that knows a newer configuration than both of them is let in, and brings it.
         """
         standing = self._outbound.get(hello.node) if connection.dialled is None else None
         if standing is None or standing.closed or standing.hello is None:
+            return
+        if hello.config_index > max(self._events.my_hello().config_index, standing.hello.config_index):
             return
         if standing.hello.incarnation != hello.incarnation:
             raise HelloRefused(

@@ -34,6 +34,7 @@ from dledger.offline import (
     InstallUnfinished,
     StoreUnreadable,
     Walk,
+    begins_at,
     durable_mark,
     index_file_size,
     node_directory,
@@ -253,13 +254,15 @@ def _of_founders(files: Files, node_dir: str, log: Walk) -> Iterator[str]:
     directory = f"{node_dir}/{SNAPSHOTS_DIR}"
     if log.last_index < 0 or log.begin_pos > 0 or log.first_index > 0 or not files.is_dir(directory):
         return
+    if begins_at(files, node_dir):
+        return  # what lies before is still there, but the next start gives it up
     for name in files.listdir(directory):
         path = f"{directory}/{name}"
         if parse_segment_name(name) is None:
             continue
         try:
             index = decode_manifest(read_file(files, f"{path}/{MANIFEST_FILE}") or b"").index
-        except CorruptFile:
+        except (CorruptFile, OSError):
             continue  # the next start removes it
         if log.first_config < 0 or index < log.first_config:
             yield path
@@ -369,6 +372,7 @@ class _Forced:
         pos = log.end_pos
         start = self._start_of(pos)
         if pos - start + size + MIN_BLANK_SIZE > self._size:
+            await self._have_segment(start, empty=False)
             blank = BLANK.pack(BLANK_MAGIC, self._size - (pos - start))
             await run(Lane.FLUSH, self._write, self._segment(start), pos - start, blank)
             start = pos = start + self._size

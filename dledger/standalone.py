@@ -146,6 +146,10 @@ def load(properties: Mapping[str, str]) -> StandaloneConfig:
     for name in ("deleteWhen", "diskMaxUsedSpaceRatio"):
         if name in properties and config.reserved_hours is None:
             raise ConfigError(f"{name} has no effect without fileReservedTime")
+    if "diskSpaceCleanForciblyRatio" in properties and not config.clean_forcibly:
+        raise ConfigError("diskSpaceCleanForciblyRatio has no effect without cleanFileForciblyEnable=true")
+    if config.reserved_hours is None:  # nothing expires: the lower one of the two ratios means nothing
+        config = replace(config, clean_percent=min(config.clean_percent, config.force_percent))
     config.check()
     return config
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from runtime.files import Files
@@ -24,7 +25,12 @@ def read_file(files: Files, path: str) -> bytes | None:
 
 async def publish(files: Files, workers: Workers, lane: Lane, path: str, data: bytes) -> None:
     """Write `path + '.tmp'`, fsync, rename, sync the directory; one durable action a job."""
-    await workers.run(lane, write_synced, files, path + ".tmp", data)
+    try:
+        await workers.run(lane, write_synced, files, path + ".tmp", data)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # half a file would hold the last room there is
+            await workers.run(lane, files.unlink, path + ".tmp")
+        raise
     await workers.run(lane, files.rename, path + ".tmp", path)
     await workers.run(lane, files.sync_dir, os.path.dirname(path) or ".")
 

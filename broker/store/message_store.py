@@ -21,7 +21,7 @@ from broker.store.consume_queue import (
     write_units,
 )
 from broker.store.dispatch import Dispatcher
-from dledger.errors import DISK_IS_FULL, EXIT_STORE, PASSING, NodeFailed
+from dledger.errors import EXIT_STORE, PASSING, TOO_MANY_FILES, NodeFailed
 from dledger.host import Chunk, LogReader, misfit
 from formats.consume_queue import UNITS_PER_FILE
 from formats.state import ReplicatedState
@@ -220,14 +220,15 @@ class MessageStore:
             try:
                 if behind and (began >= due or many):
                     await self.save_snapshot()
+                    self._waits = False
                     now = loop.time()
                     due = now + self.limits.snapshot_interval_s
                     earliest = now + (now - began) * (1 / self.limits.snapshot_share - 1)
                 else:
                     await self.flush()
-                self._waits = False
             except OSError as error:
                 self._wait(error)
+                await asyncio.sleep(self.limits.flush_interval_s)  # each try copies all that is pending
                 now = loop.time()
                 earliest = now + (now - began) * (1 / self.limits.snapshot_share - 1)
                 due = max(due, earliest)
@@ -274,9 +275,9 @@ class MessageStore:
                 await run(Lane.DISK, files.sync_dir, directory)  # a file may be new
                 queue.names_synced = True
         except OSError as error:
-            if error.errno in DISK_IS_FULL:
-                raise NodeFailed(f"cannot fsync queues: {error}", EXIT_STORE) from error
-            raise
+            if error.errno in TOO_MANY_FILES:
+                raise  # of the opening
+            raise NodeFailed(f"cannot fsync queues: {error}", EXIT_STORE) from error
         queue.synced = last
 
     async def _write_pending(self) -> None:

@@ -81,8 +81,8 @@ class SegmentPool:
         else:
             name = self._new_name("ready")
             await run(Lane.DISK, self._env.files.rename, path, name)
+            self._ready.append(name)  # whatever comes of the directory: a restart finds it by its name
             await run(Lane.DISK, self._env.files.sync_dir, self._dir)
-            self._ready.append(name)
         await run(Lane.DISK, self._env.files.sync_dir, path.rpartition("/")[0])
 
     async def give_up_one(self) -> bool:

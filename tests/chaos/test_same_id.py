@@ -6,6 +6,8 @@ from random import Random
 
 import node_group
 import pytest
+from member_group import SETTINGS as MEMBER_SETTINGS
+from member_group import MemberGroup
 from node_group import NAMES, SETTINGS, Group, ListHost
 
 from chaos.sim import World
@@ -85,3 +87,54 @@ def test_a_group_is_founded_once_although_two_call_themselves_alike(seed: int) -
         world.run_for(8)
         assert len({node.identity.cluster for node in nodes.values()} - {""}) == 1
         assert sum(node.serving for node in nodes.values()) == 1
+
+
+FIVE = ("n0", "n1", "n2", "n3", "n4")
+
+
+class MovedGroup(MemberGroup):
+    """A group of five whose n4 is on another machine from some time on."""
+
+    moved = False
+
+    def address(self, name: str) -> str:
+        return "x:40911" if self.moved and name == "n4" else f"{name}:40911"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_missed_a_replacement_lets_the_successor_in_although_the_removed_process_goes_on(
+    seed: int,
+) -> None:
+    """It dials the old one, which answers, and took the new one, its leader, for the impostor: for ever."""
+    with World(seed) as world:
+        group = MovedGroup(world, FIVE)
+        leader = group.await_leader()
+        world.run_for(0.5)
+        if leader in ("n3", "n4"):
+            group.command(lambda client: client.transfer("n0"))
+            group.await_leader()
+        world.kill("n3")
+        world.run_for(1)
+        group.insist(lambda client: client.remove_member("n4"))
+        world.run_for(1)
+        found: dict[str, Node] = {}
+
+        async def main(env: Env) -> None:
+            peers = {name: f"{name}:40911" for name in FIVE[:4]} | {"n4": "x:40911"}
+            config = NodeConfig("g0", "n4", peers, "/store", **MEMBER_SETTINGS)
+            found["n4"] = Node(env, config, ListHost())
+            await found["n4"].run()
+
+        world.node("x")
+        world.spawn("x", main)
+        group.moved = True
+        group.insist(lambda client: client.add_member("n4", "x:40911"))
+        world.run_until(lambda: group.voters() == FIVE, 20)
+        group.command(lambda client: client.transfer("n4"))
+        world.run_for(1)
+        new = found["n4"]
+        assert new.serving
+        group._static["n3"] = {name: f"{name}:40911" for name in FIVE}
+        group.start("n3")
+        world.run_until(lambda: group.nodes["n3"].commit_index >= new.commit_index, 20)
+        assert world.nodes["n4"].process is not None, "the old one still runs"

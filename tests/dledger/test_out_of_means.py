@@ -476,3 +476,16 @@ def test_retention_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 async def _nothing(*_: object) -> None: ...
+
+
+def test_segments_given_back_meanwhile_are_known_to_the_pool(tmp_path: Path) -> None:
+    async def work(log: LogStore, files: FewMeans) -> None:
+        log.pool._target = 4
+        base = await boundary(log, 6)
+        files.pattern = "/pool/$"
+        assert not await log.drop_before(base)
+        files.pattern = ""
+        assert await log.drop_before(log.base)
+        assert log.pool.ready == len(list((tmp_path / "pool").iterdir())) > 1
+
+    use(tmp_path, work, errno.EMFILE)

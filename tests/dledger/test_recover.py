@@ -20,7 +20,8 @@ from dledger.host import Role
 from dledger.offline import StoreUnreadable, durable_mark, node_directory, read_identity, walk
 from dledger.recover import TERM_JUMP, RecoverRefused, command, force_single
 from formats.entry import HEADER_SIZE, unpack_header
-from formats.store_files import segment_name
+from formats.snapshot import BEGINS_FILE, MANIFEST_FILE
+from formats.store_files import encode_json, segment_name
 from runtime.env import production_env
 from runtime.files import OsFile
 
@@ -439,6 +440,33 @@ def test_snapshots_of_the_new_members_are_those_of_the_one_that_went_on(
         mine, other = group.snapshots("n0"), group.snapshots("n1")
         common = mine.keys() & other.keys()
         assert len(common) > runs and all(mine[pos] == other[pos] for pos in common)
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def test_snapshots_stay_where_the_next_start_gives_up_what_is_before_them(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    """Retention was cut short when it had noted where the log begins, and the snapshot there is damaged."""
+
+    async def scenario() -> None:
+        group = SmallGroup(tmp_path, ports)
+        for name in group.peers:
+            group.start(name)
+        await group.elected()
+        for _ in range(4):
+            await group.roll("n0")
+        await stop_all(group)
+        node = tmp_path / "n0" / "dledger-n0"
+        begins = sorted(path.name for path in (node / "snapshots").iterdir())[1]
+        (node / BEGINS_FILE).write_bytes(encode_json({"pos": int(begins), "replace": False}))
+        manifest = node / "snapshots" / begins / MANIFEST_FILE
+        manifest.write_bytes(manifest.read_bytes()[:-3])
+        report = await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        assert report.founders == ()
+        group.start("n0")
+        await group.until(lambda: group.nodes["n0"].serving, 10)
         await stop_all(group)
 
     asyncio.run(scenario())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from runtime.env import production_env
 from runtime.files import OsFile, OsFiles
+from runtime.publish import publish
+from runtime.workers import Lane
 
 SIZE = 1 << 20
 
@@ -80,3 +84,20 @@ def test_an_error_of_the_device_names_the_file(tmp_path: Path, monkeypatch: pyte
         file.pread_now(4, 3)
     assert caught.value.filename == file.path
     file.close()
+
+
+def test_a_file_that_found_no_room_leaves_no_part_of_itself(tmp_path: Path) -> None:
+    """It would hold the last room there is, until the next try."""
+
+    def failing(file: OsFile, buffers: object, offset: int) -> None:
+        os.write(os.open(file.path, os.O_WRONLY), b"a part")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def scenario() -> None:
+        path = str(tmp_path / "state")
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="No space"):
+            patch.setattr(OsFile, "pwritev", failing)
+            await publish(OsFiles(), production_env("x").workers, Lane.DISK, path, b"all")
+
+    asyncio.run(scenario())
+    assert list(tmp_path.iterdir()) == []

@@ -820,13 +820,14 @@ def test_retention_takes_no_file_from_under_the_next_snapshot(
     run(test)
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM])
 def test_a_failed_fsync_of_units_is_final_whatever_the_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written may be gone, and the next fsync would not say so: a snapshot must not count on it."""
 
     def failing(*arguments: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     async def test() -> None:
         store = Store(tmp_path, snapshot_entries=1)
@@ -836,9 +837,37 @@ def test_a_failed_fsync_of_units_is_final_whatever_the_error(
         store.message()
         store.apply()
         async with asyncio.timeout(5):
-            with pytest.raises(NodeFailed, match="No space left"):
+            with pytest.raises(NodeFailed, match=os.strerror(number)):
                 await store.store.run()
         assert store.store.snapshot_index == -1
+
+    run(test)
+
+
+def test_a_full_disk_is_tried_at_intervals_however_much_is_pending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try copies all that is pending, on the event loop."""
+    tries = 0
+
+    def failing(*arguments: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def test() -> None:
+        store = Store(tmp_path, snapshot_entries=10**9)
+        object.__setattr__(store.store.limits, "flush_interval_s", 0.1)
+        object.__setattr__(store.store.limits, "flush_units", 1)
+        await store.open()
+        monkeypatch.setattr(message_store, "write_units", failing)
+        task = asyncio.create_task(store.store.run())
+        for _ in range(100):
+            store.message()
+            store.apply()
+            await asyncio.sleep(0.005)
+        task.cancel()
+        assert 1 < tries < 20
 
     run(test)
 
