@@ -23,7 +23,7 @@ from remoting.bodies import (
 from remoting.client import ClientHandler, RemotingClient
 from remoting.codes import RequestCode, ResponseCode
 from remoting.commands import Response
-from remoting.errors import BadBody, RemotingError
+from remoting.errors import BadBody, ConnectionLost, RemotingError, RequestTimeout
 from remoting.frames import Fields
 from remoting.headers import GetRouteHeader, UnregisterClientHeader
 from runtime import Env
@@ -68,6 +68,8 @@ class ClientCore:
         self.producer_groups: list[str] = []
         self.consumers: Callable[[], list[ConsumerData]] = list
         """The consumer groups that heartbeats tell of."""
+        self.unanswered = 0
+        """Requests to leaders whose try was lost after it was sent: it may be carried out, now or later."""
         self._namesrv = namesrv_addresses(namesrv)
         self._current = env.random.randrange(len(self._namesrv))
         self._tasks: asyncio.TaskGroup | None = None
@@ -279,6 +281,7 @@ class ClientCore:
                         address, code, header, body, timeout_s or options.request_timeout_s
                     )
                 except RemotingError as error:
+                    self.unanswered += isinstance(error, ConnectionLost | RequestTimeout)
                     last = error.remark
                     self.leader_failed(group, address, topic)
                 else:

@@ -290,6 +290,11 @@ class AsyncProducer:
         """Attempts repeated with an unknown outcome of the one before."""
         return self._kernel.resent
 
+    @property
+    def unanswered(self) -> int:
+        """Tries of `create_topic` that were lost after they were sent: each may be carried out later."""
+        return self._core.unanswered
+
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
         if topic in self._topics:
             self._use(topic, route)

@@ -17,7 +17,8 @@ from remoting.headers import CreateTopicHeader
 async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: str | None = None) -> None:
     """Create a topic, or change its number of queues, in all broker groups or in one.
 
-    Returns when the NameServers hand out the route. InvalidMessage for a bad name, BrokerRefused,
+    Returns when the NameServers hand out the route. A try that gets no answer is repeated: should the broker
+    find the lost one later, it is carried out once more. InvalidMessage for a bad name, BrokerRefused,
     NoBroker when no leader or no route appears in time.
     """
     check_topic(topic)

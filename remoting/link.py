@@ -22,7 +22,7 @@ from remoting.errors import (
     TooLarge,
 )
 from remoting.frames import FrameReader, encode_response
-from remoting.sockets import set_no_delay
+from remoting.sockets import discard, set_no_delay
 
 if TYPE_CHECKING:
     from remoting.client import RemotingClient
@@ -138,8 +138,8 @@ class Link(asyncio.BufferedProtocol):
         silent = silent and now - self._last_received >= self._limits.silence_close_s
         if silent and self._transport is not None:
             # Nothing at all came since the request left: the host may be gone without a word. The next use
-            # dials anew, and whoever else waits here learns at once.
-            self._transport.abort()
+            # dials anew, and whoever else waits here learns at once. What was not delivered never will be.
+            discard(self._transport)
         elif self._pending and self._timer is None:
             soonest = min(entry[0] for entry in self._pending.values())
             self._set_timer(max(soonest, now + self._limits.timer_grain_s))

@@ -1,4 +1,5 @@
-"""What programs see of a simulated socket: its options. Keepalive and the user time-out have an effect.
+"""What programs see of a simulated socket: its options. Keepalive, the user time-out and a linger time of 0
+have an effect.
 
 `Watch` is the kernel's timer for both. It asks once a second instead of sending probes: whether they would
 come back depends on the links and the peer's machine only. So times are exact to a second or so.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 from typing import TYPE_CHECKING
 
 from chaos.sim.settings import MS, SECOND
@@ -37,6 +39,8 @@ class SimSocket:
         self._options[level, option] = value
         if (level, option) == (socket.SOL_SOCKET, socket.SO_KEEPALIVE) and value and self._watch is None:
             self._watch = Watch(self._endpoint, self)
+        elif (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER):
+            self._endpoint.discards = value == struct.pack("ii", 1, 0)
 
     def getsockopt(self, level: int, option: int) -> int | bytes:
         """What was set; 0 by default."""

@@ -120,6 +120,7 @@ class Endpoint:
         self.closed = False  # by the program, or with it
         self.gone = False  # the kernel knows nothing of it (any more)
         self.watched = False  # by keepalive
+        self.discards = False  # a linger time of 0: what is not delivered when it is closed never is
         self._error: OSError | None = None
         self._inbox: deque[bytes] = deque()
         self._unread = 0
@@ -176,7 +177,8 @@ class Endpoint:
         self._send_fin()
 
     def close(self) -> None:
-        """By the program, or by the kernel when the process ends: FIN, or RST if unread data is lost."""
+        """By the program, or by the kernel when the process ends: FIN, or RST if unread data is lost, or
+        undelivered data shall be."""
         if self.closed or self.gone:
             return
         self.closed = True
@@ -185,7 +187,12 @@ class Endpoint:
         self._inbox.clear()
         if self.broken or self.peer is None:
             return
-        if unread:
+        if self.discards and (
+            self.flow.stalled or not self.flow.passes()
+        ):  # RST is sent once, and is lost as well
+            self.gone = True
+            self.flow.clear()
+        elif unread or self.discards:
             self.send_reset()
         elif not self._fin_sent:
             self._send_fin()

@@ -186,7 +186,7 @@ class Operator(Planned):
         queues = self._queues[topic] = self._queues.get(topic, 0) + 1 + operation.pick % 2
         change = TopicChange(topic, queues, self.now())
         self._history.changes.append(change)
-        elections = self._stage.elections
+        elections, unanswered = self._stage.elections, producer.unanswered
         try:
             await producer.create_topic(topic, queues)
             change.outcome = ACKNOWLEDGED
@@ -196,6 +196,7 @@ class Operator(Planned):
                 self._stage.marks.reach("a topic was made while the leader changed")
         except ClientError as error:
             change.outcome, change.text = UNKNOWN, str(error)
+        change.unanswered = producer.unanswered > unanswered
         change.end = self.now()
 
 

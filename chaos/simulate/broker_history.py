@@ -78,6 +78,8 @@ class TopicChange:
     end: int = -1
     outcome: str = RUNNING
     text: str = ""
+    unanswered: bool = False
+    """Of a try nobody knows whether it still arrives."""
 
 
 @dataclass

@@ -235,14 +235,18 @@ def judge_offsets(
 def judge_topics(
     changes: Sequence[TopicChange], topics: Mapping[str, Mapping[str, object]], verdict: BrokerVerdict
 ) -> None:
-    """The last acknowledged change of a topic stays, unless one of unknown outcome came after it."""
+    """The last acknowledged change of a topic stays, unless one of unknown outcome came after it, or a try
+    that its client had given up."""
     by_topic: dict[str, list[TopicChange]] = {}
     for change in changes:
         verdict.topic_changes += change.outcome == ACKNOWLEDGED
         by_topic.setdefault(change.topic, []).append(change)
     for topic, own in by_topic.items():
         known = [place for place, change in enumerate(own) if change.outcome == ACKNOWLEDGED]
-        possible = {change.queues: None for change in own[known[-1] if known else 0 :]}
+        last = known[-1] if known else 0
+        possible = {
+            change.queues: None for place, change in enumerate(own) if place >= last or change.unanswered
+        }
         found = topics.get(topic)
         if found is None and known:
             raise InvariantViolated(f"topic {topic} is lost, it was acknowledged")

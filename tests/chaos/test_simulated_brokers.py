@@ -306,6 +306,13 @@ def test_an_acknowledged_topic_stays(found: int | None, fine: bool) -> None:
         judge_topics(changes, topics, BrokerVerdict())
 
 
+def test_a_try_that_its_client_gave_up_may_change_the_topic_later() -> None:
+    """Simulation, profile brokers, seed 262400277."""
+    given_up = change(2)
+    given_up.unanswered = True
+    judge_topics([given_up, change(3)], {"T": {"read": 2, "write": 2}}, BrokerVerdict())
+
+
 # The judge's own replay
 
 

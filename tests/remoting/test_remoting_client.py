@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 from remoting_kit import Pair, pair, read_frame, run, until
 
+from chaos.sim import World
 from remoting.client import ClientLimits, RemotingClient
 from remoting.codes import RequestCode
 from remoting.commands import Request, Response
@@ -25,7 +27,8 @@ from remoting.errors import (
 )
 from remoting.frames import encode_request
 from remoting.headers import ConsumerGroupHeader, OffsetResponseHeader, TimestampResponseHeader
-from remoting.server import Connection
+from remoting.server import Connection, RemotingServer, ServerLimits
+from runtime.env import Env, production_env
 
 ECHO, LATER = 1, 2
 
@@ -216,6 +219,88 @@ def test_a_silent_connection_is_hung_up_after_a_time_out() -> None:
             assert (await p.client.invoke(p.address, ECHO)).code == 0
 
     run(main())
+
+
+def test_what_a_silent_connection_did_not_deliver_never_is() -> None:
+    """Of a real kernel: after an ordinary abort it would go on delivering what it took."""
+
+    async def main() -> None:
+        received = 0
+        go_on, ended = asyncio.Event(), asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal received
+            await go_on.wait()
+            try:
+                while data := await reader.read(1 << 16):
+                    received += len(data)
+            except ConnectionResetError:
+                pass
+            writer.close()
+            ended.set()
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        server = await asyncio.start_server(serve, sock=listener, limit=1024)
+        async with server, asyncio.TaskGroup() as tasks:
+            client = RemotingClient(
+                production_env("test"),
+                limits=ClientLimits(silence_close_s=0.05, outbound_high_water=1 << 26),
+            )
+            running = tasks.create_task(client.run())
+            body = bytes(600_000)  # more than the server's end takes, less than the kernel at ours
+            for part in (b"the dial", body):  # silence counts from the end of the dial
+                error = await failure(client.invoke(address, ECHO, body=part, timeout_s=0.2))
+                assert isinstance(error, RequestTimeout)
+            go_on.set()
+            await ended.wait()
+            assert received < len(body)
+            await client.close()
+            running.cancel()
+
+    run(main())
+
+
+def test_a_request_that_was_given_up_is_not_executed_when_its_cut_heals() -> None:
+    executed: list[bytes] = []
+    answers: list[object] = []
+
+    def note(connection: Connection, request: Request) -> None:
+        executed.append(bytes(request.body))
+        connection.respond(request, 0)
+
+    async def serve(env: Env) -> None:
+        server = RemotingServer(env, handlers={ECHO: note}, limits=ServerLimits(), name="server")
+        await server.start("0.0.0.0", 9000)
+        await server.run()
+
+    async def ask(env: Env) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            client = RemotingClient(env, limits=ClientLimits(silence_close_s=0.1))
+            running = tasks.create_task(client.run())
+            for body, timeout_s in ((b"first", 5), (b"given up", 0.5), (b"last", 5)):
+                try:
+                    answers.append(
+                        (await client.invoke("server:9000", ECHO, body=body, timeout_s=timeout_s)).code
+                    )
+                except RemotingError as error:
+                    answers.append(type(error))
+                await asyncio.sleep(1)
+            await client.close()
+            running.cancel()
+
+    with World(1) as world:
+        world.spawn(world.node("server"), serve)
+        world.run_for(0.1)
+        world.spawn(world.node("client"), ask)
+        world.run_for(0.5)
+        world.partition("client", "server")
+        world.run_for(1.2)
+        world.heal()
+        world.run_for(10)
+    assert answers == [0, RequestTimeout, 0]
+    assert executed == [b"first", b"last"]
 
 
 def test_a_cancelled_call_leaves_nothing_behind() -> None:
