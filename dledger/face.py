@@ -117,6 +117,18 @@ class NodeFace:
                 "`member remove` and `member add`"
             )
 
+    def waits_for(self) -> Iterator[str]:
+        """Why this new node belongs to no group yet: a group is formed by who reaches all others."""
+        if self.identity.cluster or not self.identity.incarnation:
+            return
+        for peer, address in sorted(self.config.peers.items()):
+            if peer == self.config.self_id or self._peers.dialled_hello(peer) is not None:
+                continue
+            heard = (
+                "it reaches this node: check dLegerPeers" if peer in self._peers.hellos else "nor heard of"
+            )
+            yield f"no group yet: {peer} is not reached at {address}, {heard}"
+
     def status(self) -> dict[str, object]:
         """For /health, /metrics and `python -m dledger status`."""
         leader = self._replicator.leader
@@ -161,7 +173,12 @@ class NodeFace:
             "used_ratio": round(self._fitness.used_ratio, 4),
             "short_of_space": self.log.short_of_space,
             "health": int(self._fitness.flags),
-            "reasons": [*self.reasons, *self._fitness.reasons(), *self._members.doubts(self.log.last_index)],
+            "reasons": [
+                *self.reasons,
+                *self._fitness.reasons(),
+                *self._members.doubts(self.log.last_index),
+                *self.waits_for(),
+            ],
             "statements": [*self.statements, *self._strayed()],
             **self._repairer.status(),
             **self._scrubber.status(),

@@ -62,6 +62,9 @@ TOO_MANY_LOST_POWER = (
     "acknowledged entries may be gone, the longest log wins"
 )
 
+FOUNDING_S = 10.0
+"""How long a new node waits for the others before its log says who is missing."""
+
 
 class Node(Conversation):
     """A member of a DLedger group, or a single node. See the package docstring for the path of a message."""
@@ -516,8 +519,17 @@ class Node(Conversation):
 
     async def _run_identity(self) -> None:
         """Form or join a group, record members; file writes away from the message path."""
+        loop = asyncio.get_running_loop()
+        patience: float | None = loop.time() + FOUNDING_S
         while True:
-            await self._identity_wake.wait()
+            try:
+                async with asyncio.timeout_at(patience):
+                    await self._identity_wake.wait()
+            except TimeoutError:
+                patience = None
+                for reason in self.waits_for():
+                    self._say.warning(reason)
+                continue
             self._identity_wake.clear()
             try:
                 formed = form_or_join(
