@@ -57,6 +57,8 @@ class Flow:
         at = now + delay_ns + low + int(network.random() * (high - low))
         if link.impaired:
             at += link.extra_ns(now, payload, network.random)
+            if link.ns_per_byte:
+                link.narrowed[self] = None
         if at <= self._last:
             at = self._last + 1
         self._last = at
@@ -82,9 +84,22 @@ class Flow:
             at = network.world.now + network.between(network.world.settings.retransmit_ns)
             network.world.push(at, self._arrive, None)
 
+    def hurry(self) -> None:
+        """The link is as wide as before: what is on its way arrives at once, in its order."""
+        now = self._network.world.now
+        soon = now + self.link.latency_ns[0]
+        at = now
+        for place, (planned, deliver, payload) in enumerate(self.queue):
+            at = max(at + 1, min(planned, soon))
+            self.queue[place] = (at, deliver, payload)
+        if self.queue:
+            self._last = at
+            if not self.stalled:
+                self._network.world.push(self.queue[0][0], self._arrive, None)
+
     def _arrive(self, argument: None) -> None:
-        if not self.queue or self.stalled:
-            return
+        if not self.queue or self.stalled or self.queue[0][0] > self._network.world.now:
+            return  # the last: called at a time of before `hurry`
         link = self.link
         if link.blocked or link.silent or self.stranded or not link.target.powered:
             obstacle = self._network.obstacle(self)

@@ -116,6 +116,25 @@ def test_mending_ends_delay_loss_and_narrowness_at_once() -> None:
     assert arrival_s(scene, bytes(1000)) < 0.000_2
 
 
+def test_what_waited_for_a_narrow_link_does_not_go_on_at_its_pace() -> None:
+    """It did: a peer was behind for 10 s after the end of all faults (profile bad-links, seed 272402795)."""
+    scene = Scene(settings=FIXED)
+    network = scene.world.network
+    network.bandwidth("client", "server", 1000)
+    pieces = [bytes([number]) * 3000 for number in range(10)]
+    for piece in pieces:
+        scene.send(piece)
+    scene.world.run_for(5)
+    assert len(scene.accepted[0].data) == 3000
+    network.bandwidth("client", "server", None)
+    scene.send(b"last")
+    scene.world.run_for(0.001)
+    assert scene.accepted[0].data == b"".join(pieces) + b"last"
+    scene.send(b"and on")
+    scene.world.run_for(30)
+    assert scene.accepted[0].data.endswith(b"lastand on")
+
+
 def test_a_silent_link_accepts_and_never_answers() -> None:
     scene = Scene(settings=FIXED)
     world = scene.world
