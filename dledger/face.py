@@ -121,8 +121,9 @@ class NodeFace:
         """Why this new node belongs to no group yet: a group is formed by who reaches all others."""
         if self.identity.cluster or not self.identity.incarnation:
             return
+        founders = self._peers.founders()
         for peer, address in sorted(self.config.peers.items()):
-            if peer == self.config.self_id or self._peers.dialled_hello(peer) is not None:
+            if peer == self.config.self_id or peer in founders:
                 continue
             heard = (
                 "it reaches this node: check dLegerPeers" if peer in self._peers.hellos else "nor heard of"

@@ -1,4 +1,4 @@
-"""The little that is asked of a socket itself. A transport of the simulator has none: all tolerate that."""
+"""The little that is asked of a socket itself. Not every transport has one: all tolerate that."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 IPPROTO_TCP = 6
 TCP_NODELAY = 1
 """Numbers of <netinet/tcp.h>, the same everywhere (`socket` is not imported outside runtime)."""
+# Those of <sys/socket.h> are not.
 SOL_SOCKET, SO_LINGER = (1, 13) if sys.platform == "linux" else (0xFFFF, 0x80)
 _AT_ONCE = (1).to_bytes(4, sys.byteorder) + bytes(4)
 """`struct linger`: on, 0 seconds."""

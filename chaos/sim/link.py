@@ -21,14 +21,14 @@ class Link:
     __slots__ = (
         "_busy_until",
         "_loss",
+        "_narrowed",
+        "_ns_per_byte",
         "_retransmit_ns",
         "blocked",
         "credits",
         "flows",
         "impaired",
         "latency_ns",
-        "narrowed",
-        "ns_per_byte",
         "silent",
         "source",
         "target",
@@ -45,33 +45,34 @@ class Link:
         self.silent = False  # lets handshakes pass only
         self.impaired = False  # loss or bandwidth
         self._loss = 0.0
-        self.ns_per_byte = 0.0
+        self._ns_per_byte = 0.0
         self._busy_until = 0
-        self.narrowed: dict[Flow, None] = {}  # sent something while the bandwidth was limited
+        self._narrowed: dict[Flow, None] = {}  # sent something while the bandwidth was limited
         self.flows: list[Flow] = []  # they wait until something passes again
         self.credits: list[tuple[Endpoint, int]] = []
 
     def set_loss(self, share: float) -> None:
         """Lose that share of the packets, 0 to below 1; they come later."""
         self._loss = share
-        self.impaired = bool(self._loss or self.ns_per_byte)
+        self.impaired = bool(self._loss or self._ns_per_byte)
 
     def set_bandwidth(self, bytes_per_s: float | None) -> None:
         """Carry no more than that, all connections together; None: any number."""
-        self.ns_per_byte = 0.0 if bytes_per_s is None else SECOND / bytes_per_s
-        self.impaired = bool(self._loss or self.ns_per_byte)
+        self._ns_per_byte = 0.0 if bytes_per_s is None else SECOND / bytes_per_s
+        self.impaired = bool(self._loss or self._ns_per_byte)
         if bytes_per_s is None:
             self._busy_until = 0
-            flows, self.narrowed = self.narrowed, {}
+            flows, self._narrowed = self._narrowed, {}
             for flow in flows:  # what waited for a narrow link does not go on at its pace
                 flow.hurry()
 
-    def extra_ns(self, now: int, payload: object, random: Callable[[], float]) -> int:
+    def extra_ns(self, flow: Flow, now: int, payload: object, random: Callable[[], float]) -> int:
         """What a packet that is sent now waits on top of the latency."""
         extra = 0
-        if self.ns_per_byte:
+        if self._ns_per_byte:
+            self._narrowed[flow] = None
             size = len(payload) if isinstance(payload, bytes) else _SMALL_PACKET
-            self._busy_until = max(self._busy_until, now) + int(size * self.ns_per_byte)
+            self._busy_until = max(self._busy_until, now) + int(size * self._ns_per_byte)
             extra = self._busy_until - now
         tries = 0
         while self._loss and random() < self._loss:

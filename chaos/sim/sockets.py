@@ -1,8 +1,8 @@
 """What programs see of a simulated socket: its options. Keepalive, the user time-out and a linger time of 0
 have an effect.
 
-`Watch` is the kernel's timer for both. It asks once a second instead of sending probes: whether they would
-come back depends on the links and the peer's machine only. So times are exact to a second or so.
+`Watch` is the kernel's timer for the first two. It asks once a second instead of sending probes: whether
+they would come back depends on the links and the peer's machine only. So times are exact to a second or so.
 """
 
 from __future__ import annotations

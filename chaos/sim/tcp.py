@@ -56,9 +56,7 @@ class Flow:
         low, high = link.latency_ns
         at = now + delay_ns + low + int(network.random() * (high - low))
         if link.impaired:
-            at += link.extra_ns(now, payload, network.random)
-            if link.ns_per_byte:
-                link.narrowed[self] = None
+            at += link.extra_ns(self, now, payload, network.random)
         if at <= self._last:
             at = self._last + 1
         self._last = at
@@ -202,9 +200,8 @@ class Endpoint:
         self._inbox.clear()
         if self.broken or self.peer is None:
             return
-        if self.discards and (
-            self.flow.stalled or not self.flow.passes()
-        ):  # RST is sent once, and is lost as well
+        if self.discards and (self.flow.stalled or not self.flow.passes()):
+            # RST is sent once: it is lost as well.
             self.gone = True
             self.flow.clear()
         elif unread or self.discards:

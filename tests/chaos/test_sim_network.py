@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from chaos.sim import Settings, World
+from remoting.sockets import discard
 from runtime.env import Env
 
 PORT = 9000
@@ -187,6 +188,25 @@ def test_a_partition_holds_data_and_lets_it_go() -> None:
     world.heal("client", "server")
     world.run_for(0.3)
     assert scene.accepted[0].data == b"held back"
+
+
+def test_a_linger_time_of_zero_resets_and_delivers_nothing_later() -> None:
+    for cut in (False, True):
+        scene = Scene()
+        world = scene.world
+        if cut:
+            world.partition("client", "server")
+        scene.send(b"data")
+        scene.inside("client", lambda: discard(scene.client.transport))  # noqa: B023
+        world.run_for(1)
+        world.heal()
+        world.run_for(1)
+        peer = scene.accepted[0]
+        assert (peer.data, peer.end) == ((b"", None) if cut else (b"data", "ConnectionResetError"))
+        if cut:
+            scene.inside("server", lambda: peer.transport.write(b"are you there?"))  # noqa: B023
+            world.run_for(0.1)
+            assert peer.end == "ConnectionResetError"
 
 
 def test_a_directed_partition_blocks_one_way_only() -> None:

@@ -135,6 +135,24 @@ def test_what_waited_for_a_narrow_link_does_not_go_on_at_its_pace() -> None:
     assert scene.accepted[0].data.endswith(b"lastand on")
 
 
+def test_what_is_sent_after_a_narrow_link_was_wide_again_takes_its_latency() -> None:
+    """Not less: when the hurried packet was to arrive, nothing does."""
+    scene = Scene(settings=FIXED)
+    world, network = scene.world, scene.world.network
+    network.bandwidth("client", "server", 1000)
+    scene.send(bytes(3000))
+    world.run_for(1)
+    network.bandwidth("client", "server", None)
+    world.run_for(1)
+    assert len(scene.accepted[0].data) == 3000
+    network.delay("client", "server", 2.0)
+    scene.send(b"late")  # due two seconds from now; the packet before was due one second from now
+    world.run_for(1.5)
+    assert len(scene.accepted[0].data) == 3000
+    world.run_for(1)
+    assert scene.accepted[0].data.endswith(b"late")
+
+
 def test_a_silent_link_accepts_and_never_answers() -> None:
     scene = Scene(settings=FIXED)
     world = scene.world
