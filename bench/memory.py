@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INTERVAL_S = 0.25
+"""Between two looks at most: a program that has just begun is looked at more often, as it may end soon."""
+FIRST_INTERVAL_S = 0.01
 PROC = Path("/proc")
 MIB_KIB = 1024
 
@@ -49,8 +51,9 @@ def measure(command: list[str], *, quiet: bool = False) -> tuple[int, float, dic
     program = subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)
     while program.poll() is None:
         note(peaks, tree(program.pid))
+        age = time.monotonic() - began
         with suppress(subprocess.TimeoutExpired):
-            program.wait(INTERVAL_S)
+            program.wait(min(INTERVAL_S, max(FIRST_INTERVAL_S, age / 8)))
     return program.returncode, time.monotonic() - began, peaks
 
 

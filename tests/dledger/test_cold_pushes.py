@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from dledger.config import NodeConfig
 from dledger.log.appender import Appender
 from dledger.log.store import LogStore
@@ -20,6 +22,8 @@ from runtime.env import production_env
 from tests.dledger.test_cold_units import ForgettingFiles, cold
 from tests.dledger.test_log_races import indexed, use
 from tests.dledger.test_snapshot_store import append
+
+pytestmark = pytest.mark.usefixtures("index_in_memory")
 
 PEERS = {name: f"127.0.0.1:{port}" for port, name in enumerate(("n0", "n1", "n2"), 1)}
 TERM = 1

@@ -25,6 +25,8 @@ from runtime.files import OsFile, OsFiles
 from tests.dledger.test_log_races import indexed, use
 from tests.dledger.test_snapshot_store import append, boundary
 
+pytestmark = pytest.mark.usefixtures("index_in_memory")
+
 ENTRIES = 40
 
 

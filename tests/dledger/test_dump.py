@@ -14,6 +14,8 @@ from test_log_store import Session, overwrite, position, use
 from dledger.log.appender import Appender
 from formats.entry import HEADER_SIZE, Kind
 
+pytestmark = pytest.mark.usefixtures("index_in_memory")
+
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 30
 ROTTEN = 12

@@ -26,6 +26,8 @@ from runtime.env import Env, production_env
 from runtime.files import File, OsFiles
 from tests.dledger.test_snapshot_store import SEGMENT, UNITS, append, boundary, lose_units
 
+pytestmark = pytest.mark.usefixtures("index_in_memory")
+
 
 def use(directory: Path, work: Callable[[LogStore], Awaitable[None]], env: Env | None = None) -> None:
     """Open a log, work with a running flusher, close."""

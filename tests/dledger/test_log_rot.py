@@ -22,6 +22,8 @@ from dledger.log.recovery import StoreDamaged
 from dledger.log.scrub import Scrubber
 from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, Kind, encode_entry, unpack_header
 
+pytestmark = pytest.mark.usefixtures("index_in_memory")
+
 COUNT = 900
 TERM_EVERY = 97
 UNITS = 512

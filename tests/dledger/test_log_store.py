@@ -27,6 +27,8 @@ from formats.store_files import POISONED_FILE
 from runtime.env import Env, production_env
 from runtime.files import OsFile, OsFiles
 
+pytestmark = pytest.mark.usefixtures("index_in_memory")
+
 SEGMENT = 64 * 1024
 
 

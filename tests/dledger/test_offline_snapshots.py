@@ -27,6 +27,8 @@ from runtime.env import production_env
 from runtime.files import OsFiles
 from tests.dledger.test_snapshot_store import SEGMENT, UNITS, append
 
+pytestmark = pytest.mark.usefixtures("index_in_memory")
+
 MEMBERS = {"n0": "i0", "n1": "i1", "n2": "i2"}
 LATE_MS = 1 << 42
 """Store time of the snapshot's last record: of a leader whose clock was wrong by decades."""

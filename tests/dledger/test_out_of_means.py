@@ -41,6 +41,8 @@ from tests.dledger.test_log_races import indexed
 from tests.dledger.test_log_races import use as use_log
 from tests.dledger.test_snapshot_store import SEGMENT, append, boundary
 
+pytestmark = pytest.mark.usefixtures("index_in_memory")
+
 ERRORS = [errno.EMFILE, errno.ENFILE, errno.ENOMEM]
 
 

@@ -22,6 +22,8 @@ from runtime.env import production_env
 from tests.dledger.test_log_races import indexed, use
 from tests.dledger.test_snapshot_store import append
 
+pytestmark = pytest.mark.usefixtures("index_in_memory")
+
 WAIT_S = 0.03
 """For one answer, and between two rounds, in these tests."""
 UNSENT = 10_000

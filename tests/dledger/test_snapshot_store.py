@@ -41,6 +41,8 @@ from runtime.env import Env, production_env
 from runtime.files import OsFiles
 from tests.dledger.test_node import ListHost
 
+pytestmark = pytest.mark.usefixtures("index_in_memory")
+
 SEGMENT = 64 * 1024
 UNITS = 64
 

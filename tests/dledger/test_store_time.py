@@ -28,6 +28,8 @@ from runtime import Env
 from runtime.env import production_env
 from runtime.log import Log
 
+pytestmark = pytest.mark.usefixtures("index_in_memory")
+
 
 class Clock:
     """A wall clock that says what it is told."""

@@ -20,6 +20,8 @@ from formats.entry import HEADER_SIZE
 from runtime import Env
 from runtime.files import OsFile
 
+pytestmark = pytest.mark.usefixtures("index_in_memory")
+
 
 @dataclass
 class Unreadable:
