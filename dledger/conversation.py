@@ -86,6 +86,7 @@ class Conversation(NodeFace, ABC):
             self._meta(),
             self.config.lease_promise_ms,
             self.membership.config_index(),
+            self._members.current.digest(),
         )
 
     def welcome(self, hello: Hello) -> Mapping[str, str]:

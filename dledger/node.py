@@ -21,7 +21,7 @@ from dledger.conversation import Conversation
 from dledger.election import effects as election
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.membership import form_or_join
-from dledger.errors import EXIT_BUG, EXIT_STORE, PASSING, InvariantBroken, NodeFailed
+from dledger.errors import EXIT_BUG, EXIT_START, EXIT_STORE, PASSING, InvariantBroken, NodeFailed
 from dledger.fitness import Fitness
 from dledger.host import Host, Role
 from dledger.identity import Opened, StoreFiles
@@ -175,8 +175,10 @@ class Node(Conversation):
             await self._start(opened)
             async with asyncio.TaskGroup() as group:
                 self._spawn(group)
-        except BaseExceptionGroup as failures:
-            raise _reason(failures) from failures
+        except NodeFailed:
+            raise
+        except Exception as failure:  # a group of what its tasks raised, or what kept it from starting
+            raise _reason(failure) from failure
         finally:
             await self._close()
 
@@ -441,7 +443,7 @@ class Node(Conversation):
             if node not in voters or membership.counts(hello)
         }
         own = (self.log.last_term, self.log.last_index)
-        return judge(self.config.self_id, own, voters, hellos, membership.config_index())
+        return judge(self.my_hello(), own, voters, hellos)
 
     def _on_damage(self) -> None:
         self._fitness.look()
@@ -559,13 +561,14 @@ class Node(Conversation):
         self._peers.refresh()
 
 
-def _reason(group: BaseExceptionGroup[BaseException]) -> NodeFailed:
-    """What the operator is told of the failures of a node's tasks: the first one counts."""
-    error: BaseException = group
+def _reason(error: BaseException) -> NodeFailed:
+    """What the operator is told of a node's failure; of those of several tasks the first one counts."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, NodeFailed):
         return error
+    if isinstance(error, OSError) and error.errno in PASSING:
+        return NodeFailed(f"{error}: start it again when that is over", EXIT_START)
     if isinstance(error, OSError):
         return NodeFailed(f"the disk failed: {error}", EXIT_STORE)
     if isinstance(error, InvariantBroken):

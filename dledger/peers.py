@@ -387,7 +387,7 @@ class Peers:
         standing = self._outbound.get(hello.node) if connection.dialled is None else None
         if standing is None or standing.closed or standing.hello is None:
             return
-        if hello.config_index > max(self._events.my_hello().config_index, standing.hello.config_index):
+        if hello.shows_newer(self._events.my_hello()) and hello.shows_newer(standing.hello):
             return
         if standing.hello.incarnation != hello.incarnation:
             raise HelloRefused(

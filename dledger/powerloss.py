@@ -65,14 +65,13 @@ def encode_end(last_term: int, last_index: int) -> str:
 
 
 def judge(
-    self_id: str,
+    mine: Hello,
     own_end: tuple[int, int],
     voters: tuple[str, ...],
     hellos: Mapping[str, Hello],
-    config_index: int = -1,
 ) -> Verdict:
-    """`own_end` is (last term, last index); `hellos` are those of the peers connected now; `config_index` is
-    what the own hello says."""
+    """`mine` is the own hello, `own_end` (last term, last index); `hellos` are of the peers connected now."""
+    self_id = mine.node
     best, best_id = own_end, self_id
     kept = 0
     if self_id not in voters:
@@ -88,7 +87,7 @@ def judge(
             best, best_id = end, voter
     if kept > len(voters) // 2:
         return Verdict.WAIT
-    newer = [_end_of(hello) for hello in hellos.values() if hello.config_index > config_index]
+    newer = [_end_of(hello) for hello in hellos.values() if hello.shows_newer(mine)]
     if kept and any(end is None or end > own_end for end in newer):
         return Verdict.WAIT
     return Verdict.STAND if best_id == self_id else Verdict.VOTE

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from hashlib import sha256
 from typing import Any
 
 import msgpack
@@ -79,6 +80,10 @@ class Configuration:
         """Whether this very store is a voter."""
         member = self.members.get(node)
         return member is not None and member.role is MemberRole.VOTER and member.incarnation == incarnation
+
+    def digest(self) -> str:
+        """Of the content: equal configurations have equal ones, whatever entry or snapshot they come from."""
+        return sha256(encode_configuration(self)).hexdigest()[:16]
 
     def with_learner(self, node: str, address: str, *, stays: bool) -> Configuration:
         """A new member that receives the log."""

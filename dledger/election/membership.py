@@ -55,7 +55,16 @@ class Hello:
     """How long a voter keeps to a leader that it heard, when the group allows lease reads; else 0."""
     config_index: int = -1
     """Index of the newest configuration entry that this node has, if that names it; else -1. Vouches for a
-    member that the other side, whose log is behind, does not know yet."""
+    member that the other side, whose log is behind, does not know yet. Where the log begins at a snapshot and
+    has no configuration entry it is the snapshot's index."""
+    config_digest: str = ""
+    """Of the configuration's content; empty from older programs."""
+
+    def shows_newer(self, mine: Hello) -> bool:
+        """Whether it shows a configuration that is newer than the own one. The index alone does not say so:
+        logs begin at different snapshots, and the later one gives the same configuration a higher index."""
+        differs = not self.config_digest or self.config_digest != mine.config_digest
+        return self.config_index > mine.config_index and differs
 
 
 def encode_hello(hello: Hello) -> dict[str, Any]:
@@ -72,6 +81,7 @@ def encode_hello(hello: Hello) -> dict[str, Any]:
         "meta": dict(hello.meta),
         "lease_ms": hello.lease_ms,
         "configuration": hello.config_index + 1,
+        "configuration_digest": hello.config_digest,
     }
 
 
@@ -94,6 +104,7 @@ def decode_hello(value: object) -> Hello:
             members=_texts(value.get("members", {}), "members", _name),
             meta=_texts(value.get("meta", {}), "meta"),
             config_index=_number(value.get("configuration", 0), "configuration") - 1,
+            config_digest=_text(value.get("configuration_digest", ""), "configuration_digest"),
         )
     except (KeyError, TypeError, IndexError) as error:
         raise HelloRefused(f"hello is malformed: {error!r}") from error

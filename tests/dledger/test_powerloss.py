@@ -10,9 +10,15 @@ from dledger.powerloss import KEPT_KEY, META_KEY, Verdict, encode_end, judge
 VOTERS = ("n0", "n1", "n2")
 
 
-def hello(node: str, end: tuple[int, int] | None, key: str = META_KEY, config_index: int = -1) -> Hello:
+def hello(
+    node: str, end: tuple[int, int] | None, key: str = META_KEY, config_index: int = -1, digest: str = ""
+) -> Hello:
     meta = {} if end is None else {key: encode_end(*end)}
-    return Hello("g", node, f"i-{node}", "c", 1, 2, 1 << 20, False, {}, meta, 0, config_index)
+    return Hello("g", node, f"i-{node}", "c", 1, 2, 1 << 20, False, {}, meta, 0, config_index, digest)
+
+
+def mine(node: str = "n0", config_index: int = -1, digest: str = "") -> Hello:
+    return hello(node, None, config_index=config_index, digest=digest)
 
 
 def hellos(**ends: tuple[int, int] | None) -> dict[str, Hello]:
@@ -37,7 +43,7 @@ def kept(**ends: tuple[int, int]) -> dict[str, Hello]:
 def test_only_when_all_lost_power_and_then_the_longest(
     own: tuple[int, int], others: dict[str, Hello], verdict: Verdict
 ) -> None:
-    assert judge("n0", own, VOTERS, others) is verdict
+    assert judge(mine(), own, VOTERS, others) is verdict
 
 
 @pytest.mark.parametrize(
@@ -54,7 +60,7 @@ def test_only_when_all_lost_power_and_then_the_longest(
 def test_those_that_kept_everything_are_waited_for_only_where_they_are_a_majority(
     own: tuple[int, int], others: dict[str, Hello], verdict: Verdict
 ) -> None:
-    assert judge("n0", own, VOTERS, others) is verdict
+    assert judge(mine(), own, VOTERS, others) is verdict
 
 
 @pytest.mark.parametrize(
@@ -63,38 +69,51 @@ def test_those_that_kept_everything_are_waited_for_only_where_they_are_a_majorit
 def test_a_majority_is_more_than_half(others: tuple[str, ...], verdict: Verdict) -> None:
     voters = ("n0", *others, "n4")
     said = kept(**dict.fromkeys(others, (3, 60))) | hellos(n4=(3, 40))
-    assert judge("n0", (3, 50), voters, said) is verdict
-    assert judge("n0", (3, 50), ("n0", "n1"), kept(n1=(3, 60))) is Verdict.VOTE
+    assert judge(mine(), (3, 50), voters, said) is verdict
+    assert judge(mine(), (3, 50), ("n0", "n1"), kept(n1=(3, 60))) is Verdict.VOTE
 
 
 @pytest.mark.parametrize("shows", ["n2", "n9"])
 def test_who_may_have_lost_configurations_does_not_act_beside_one_that_kept_everything(shows: str) -> None:
     said = hellos(n1=(3, 49)) | kept(n2=(3, 48))
     said[shows] = hello(shows, (3, 51), KEPT_KEY, config_index=7)
-    assert judge("n0", (3, 50), VOTERS, said, 6) is Verdict.WAIT
-    assert judge("n0", (3, 50), VOTERS, said, 7) is (Verdict.VOTE if shows == "n2" else Verdict.STAND)
-    assert judge("n0", (4, 50), VOTERS, said, 6) is Verdict.STAND, "it was never committed"
-    assert judge("n0", (3, 51), VOTERS, said, 6) is not Verdict.WAIT, "this log would hold it"
+    assert judge(mine(config_index=6), (3, 50), VOTERS, said) is Verdict.WAIT
+    assert judge(mine(config_index=7), (3, 50), VOTERS, said) is (
+        Verdict.VOTE if shows == "n2" else Verdict.STAND
+    )
+    assert judge(mine(config_index=6), (4, 50), VOTERS, said) is Verdict.STAND, "it was never committed"
+    assert judge(mine(config_index=6), (3, 51), VOTERS, said) is not Verdict.WAIT, "this log would hold it"
     said[shows] = hello(shows, None, config_index=7)
-    assert judge("n0", (3, 50), VOTERS, said, 6) is Verdict.WAIT
+    assert judge(mine(config_index=6), (3, 50), VOTERS, said) is Verdict.WAIT
 
 
 def test_a_learner_with_a_newer_configuration_holds_up_nobody_when_all_voters_lost_power() -> None:
     said = hellos(n1=(3, 49), n2=(3, 48))
     said["n9"] = hello("n9", (3, 51), KEPT_KEY, config_index=7)
-    assert judge("n0", (3, 50), VOTERS, said, 6) is Verdict.STAND
+    assert judge(mine(config_index=6), (3, 50), VOTERS, said) is Verdict.STAND
+
+
+@pytest.mark.parametrize(
+    ("digest", "verdict"), [("same", Verdict.VOTE), ("other", Verdict.WAIT), ("", Verdict.WAIT)]
+)
+def test_the_same_configuration_through_a_later_snapshot_is_no_newer_one(
+    digest: str, verdict: Verdict
+) -> None:
+    """An older program shows no digest: it is waited for, as it may be one."""
+    said = hellos(n1=(3, 49)) | {"n2": hello("n2", (3, 51), KEPT_KEY, 36, digest)}
+    assert judge(mine(config_index=18, digest="same"), (3, 50), VOTERS, said) is verdict
 
 
 def test_a_single_node_has_nobody_to_wait_for() -> None:
-    assert judge("n0", (1, 5), ("n0",), {}) is Verdict.STAND
+    assert judge(mine(), (1, 5), ("n0",), {}) is Verdict.STAND
 
 
 def test_who_is_no_voter_waits() -> None:
-    assert judge("n3", (9, 99), VOTERS, hellos(n0=(1, 1), n1=(1, 1), n2=(1, 1))) is Verdict.WAIT
+    assert judge(mine("n3"), (9, 99), VOTERS, hellos(n0=(1, 1), n1=(1, 1), n2=(1, 1))) is Verdict.WAIT
 
 
 def test_nonsense_in_a_hello_is_no_loss_of_power() -> None:
     strange = {node: hello(node, None) for node in ("n1", "n2")}
     for text in ("", "3", "x:y", "3:"):
         strange["n1"] = Hello("g", "n1", "i", "c", 1, 2, 1 << 20, False, {}, {META_KEY: text})
-        assert judge("n0", (3, 5), VOTERS, strange) is Verdict.WAIT
+        assert judge(mine(), (3, 5), VOTERS, strange) is Verdict.WAIT
