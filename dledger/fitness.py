@@ -203,17 +203,19 @@ class Fitness:
         return max((last for _, last in self._log.faulty), default=-1)
 
     def _healthy_voter(self) -> str | None:
-        """The most advanced voter that says it is healthy and holds what is committed, and what is rotten
-        here: to one that lacks that, nothing behind it could be sent."""
+        """The most advanced voter that said within the last election time-out that it is healthy, and holds
+        what is committed, and what is rotten here: one that lacks that could be sent nothing behind it."""
         leader = self._replicator.leader
         elector = self._events.elector
         if leader is None:
             return None
         needed = max(self._events.commit_index, self._last_rotten())
+        since = asyncio.get_running_loop().time() - self._config.election_timeout_max_s
         fit = [
             (leader.watermark(peer), peer)
             for peer in elector.voters
             if elector.peer_health.get(peer) == Health.GOOD
+            and elector.heard(peer, since)
             and peer in leader.progress
             and leader.watermark(peer) >= needed
         ]

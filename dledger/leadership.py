@@ -238,15 +238,18 @@ class Leadership:
             self._events.perform(self._events.elector.hand_over(chosen))
 
     def _candidates(self, leader: LeaderReplication, target: str | None) -> list[str]:
-        """Connected voters; those that say they are not well only if there is no other, or by name."""
+        """Connected voters; those that are silent, or say that they are not well, only if there is no other,
+        or by name. A stopped process stays connected, and was well when it said something last."""
         elector = self._events.elector
         candidates = [
             peer
             for peer in elector.voters
             if peer in leader.progress and self._peers.connected(peer) and target in (None, peer)
         ]
-        well = [peer for peer in candidates if elector.peer_health.get(peer, 0) == Health.GOOD]
-        return well or candidates
+        since = asyncio.get_running_loop().time() - self._config.election_timeout_max_s
+        awake = [peer for peer in candidates if elector.heard(peer, since)]
+        well = [peer for peer in awake if elector.peer_health.get(peer, 0) == Health.GOOD]
+        return well or awake or candidates
 
     # Hand-over
 
@@ -254,7 +257,8 @@ class Leadership:
         """Hand leadership to `target` (default: the most advanced connected voter). True when it moved.
 
         Stops serving, waits until the target holds everything, tells it to stand (Raft dissertation 3.10);
-        serves again when that did not work in time.
+        serves again when that did not work in time, or the target goes away. (If it stands all the same, its
+        term ends this leadership.)
         """
         leader = self._replicator.leader
         if leader is None or not self.serving:
@@ -271,11 +275,14 @@ class Leadership:
         self._say.info("handing leadership over", to=chosen)
         try:
             async with asyncio.timeout(timeout_s):
-                while self._behind(leader, chosen):
+                while self._leads_beside(leader, chosen) and self._behind(leader, chosen):
                     await self._next_progress(leader)
-                self._events.perform(self._events.elector.hand_over(chosen))
-                while self._replicator.leader is leader:
+                if self._leads_beside(leader, chosen):
+                    self._events.perform(self._events.elector.hand_over(chosen))
+                while self._leads_beside(leader, chosen):
                     await self._next_progress(leader)
+            if self._replicator.leader is leader:
+                self._say.warning("hand-over did not work: its target went away", to=chosen)
         except TimeoutError:
             self._say.warning("hand-over did not work in time", to=chosen)
         finally:
@@ -286,11 +293,12 @@ class Leadership:
                 self.applied()
         return self._replicator.leader is not leader
 
+    def _leads_beside(self, leader: LeaderReplication, chosen: str) -> bool:
+        return self._replicator.leader is leader and self._peers.connected(chosen)
+
     def _behind(self, leader: LeaderReplication, chosen: str) -> bool:
         last = self._log.last_index
-        return self._replicator.leader is leader and (
-            leader.watermark(chosen) < last or self._events.commit_index < last
-        )
+        return leader.watermark(chosen) < last or self._events.commit_index < last
 
     async def _next_progress(self, leader: LeaderReplication) -> None:
         if self._replicator.leader is leader:

@@ -121,6 +121,8 @@ class Elector:
         self._votes: dict[str, VoteResult] = {}
         """Answers to the request for votes in this term; empty when this candidate sent none."""
         self._failed_rounds = 0
+        self._round_ends = 0.0
+        """Until when a pre-vote that nobody answers is not repeated."""
         self._save_s = 0.0
         """How long term and vote took to save the last time: a guess at what the others need."""
         self._gave_way = 0
@@ -186,6 +188,11 @@ class Elector:
         if cannot or self._self_id not in self._voters:
             self._deadline = now + self._timeout()
             return self._forget_leader(now)
+        if self.state is State.PRE_CANDIDATE and len(self._results) == 1 and now < self._round_ends:
+            # Nobody has answered, so the links may be slow. A second round would end the rule by which the
+            # first one settles who goes on (`_give_way`): all would grant each other, and split the votes.
+            self._deadline = self._round_ends
+            return []
         return self._start_pre_vote(now)
 
     def receive(self, peer: str, message: Message, now: float) -> list[Effect]:
@@ -336,6 +343,7 @@ class Elector:
     def _start_pre_vote(self, now: float) -> list[Effect]:
         self._failed_rounds += 1
         self._deadline = now + self._retry_pause()
+        self._round_ends = now + self._settings.timeout_min_s * self._rng.uniform(0.5, 0.75)
         if self.state is State.FOLLOWER:
             self._votes = {}
         new = self.role is not Role.CANDIDATE or self.leader_id is not None

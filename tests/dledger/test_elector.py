@@ -341,8 +341,26 @@ def test_failed_rounds_back_off_to_the_election_timeout() -> None:
     pauses = []
     for _ in range(12):
         node.tick(now)
+        node.receive("n1", VoteResponse(3, 4, True, VoteResult.REJECT_ALREADY_HAS_LEADER), now)
         pauses.append(node.deadline - now)
         now = node.deadline
     assert pauses[0] <= 0.04
     assert max(pauses) <= SETTINGS.timeout_min_s
     assert pauses[-1] >= SETTINGS.timeout_min_s / 2
+
+
+def test_a_pre_vote_that_nobody_answers_is_not_repeated_before_slow_links_had_time() -> None:
+    """Half the shortest time-out: a second round would end the rule that settles who goes on."""
+    for seed in range(20):
+        node = elector()
+        node._rng = random.Random(seed)
+        now = asked = 1.0
+        pauses = []
+        assert sent(node.tick(now), VoteRequest)
+        for _ in range(12):
+            now = node.deadline
+            if sent(node.tick(now), VoteRequest):
+                pauses.append(now - asked)
+                asked = now
+        assert min(pauses) >= SETTINGS.timeout_min_s / 2
+        assert max(pauses) <= SETTINGS.timeout_min_s

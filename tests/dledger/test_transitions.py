@@ -87,7 +87,7 @@ def some_message(node: Elector, rng: random.Random) -> tuple[str, Message]:
 
 def test_whatever_happens_only_steps_of_the_table_are_made_and_all_of_them_are() -> None:
     seen: set[Transition] = set()
-    for seed in range(150):
+    for seed in range(250):
         rng = random.Random(seed)
         node = Recording(SETTINGS, "n0", VOTERS, HardState(3, None), Tip(), rng, now=0.0)
         node.steps = seen
