@@ -64,7 +64,12 @@ class CountingHost:
         """Load the state; without one that belongs to the log everything is applied again."""
         self._log = log
         run, files = self._env.workers.run, self._env.files
-        data = await run(Lane.DISK, read_file, files, self._path)
+        try:
+            data = await run(Lane.DISK, read_file, files, self._path)
+        except OSError as error:
+            if error.errno in PASSING:
+                raise
+            raise NodeFailed(f"{self._path}: {error}: remove it to rebuild it", EXIT_STORE) from error
         if data is not None:
             try:
                 saved = decode_count(data)

@@ -179,10 +179,7 @@ async def main(
         async with asyncio.TaskGroup() as tasks:
             for member in members:
                 member.task = tasks.create_task(member.run(ended), name=f"group-{member.group}")
-            for member in members:
-                await member.host.opened.wait()
-            if on_ready is not None and not stop.is_set():
-                on_ready([member.node for member in members if member.failure is None])
+            tasks.create_task(_tell_ready(members, stop, on_ready), name="ready")
             await stop.wait()
             async with asyncio.TaskGroup() as stops:
                 for member in members:
@@ -190,6 +187,15 @@ async def main(
     finally:
         await port.close()
     return [member.failure for member in members if member.failure is not None]
+
+
+async def _tell_ready(
+    members: list[_Member], stop: asyncio.Event, on_ready: Callable[[list[Node]], None] | None
+) -> None:
+    for member in members:
+        await member.host.opened.wait()
+    if on_ready is not None and not stop.is_set():
+        on_ready([member.node for member in members if member.failure is None])
 
 
 class _Member:
