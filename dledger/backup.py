@@ -90,6 +90,19 @@ async def backup(env: Env, store: str, to: str, node: str | None = None) -> Back
     target = f"{to.rstrip('/')}/dledger-{node or identity.node}"
     if await run(Lane.DISK, files.exists, target):
         raise BackupFailed(f"{target} is there already")
+    try:
+        return await _copied(env, source, to, target, identity, node)
+    except OSError:
+        await run(
+            Lane.DISK, files.rmtree, f"{target}.tmp"
+        )  # of no use, and it may hold the last room there is
+        raise
+
+
+async def _copied(
+    env: Env, source: str, to: str, target: str, identity: Identity, node: str | None
+) -> Backup:
+    run, files = env.workers.run, env.files
     problem = ""
     for _ in range(ATTEMPTS):
         copy = _Copy(files, source, f"{target}.tmp", identity, node, env.ids.uuid())
@@ -158,12 +171,14 @@ class _Copy:
         except (StoreUnreadable, InstallUnfinished, FileNotFoundError) as error:
             raise _Changed(str(error)) from error
         finally:
-            for file in self._open.values():
-                file.close()
-            self._open.clear()
+            self._close(self.directory)
         if log.last_index < wanted:
             raise _Changed(f"the log could be read up to {log.last_index} of {wanted}: {log.stopped_by}")
         return log
+
+    def _close(self, under: str) -> None:
+        for path in [path for path in self._open if path.startswith(under)]:
+            self._open.pop(path).close()
 
     def _take(self, piece: Found) -> None:
         self._write(DATA_DIR, piece.start, self._size, piece.offset, piece.data)
@@ -184,6 +199,7 @@ class _Copy:
         path = f"{self.directory}/{directory}/{segment_name(start)}"
         file = self._open.get(path)
         if file is None:
+            self._close(f"{self.directory}/{directory}/")  # pieces come in order: those files are whole
             file = self._open[path] = self._files.open(path, create=True)
             if directory == DATA_DIR:
                 file.allocate(size)  # a node that goes on in this segment must not meet a full disk there

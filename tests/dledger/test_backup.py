@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from dledger.recover import force_single
 from formats.entry import Kind
 from formats.store_files import segment_name
 from runtime.env import production_env
+from runtime.files import OsFile
 
 SMALL = 1024 * 1024
 ENV = production_env("backup")
@@ -238,4 +240,38 @@ def test_a_log_that_loses_its_front_under_the_reader_is_copied_anew(
         assert copied.read_bytes() == (snapshot / "manifest").read_bytes() and len(attempts) == 2
         assert not (Path(result.directory) / "data" / segment_name(0)).exists()
 
+    asyncio.run(scenario())
+
+
+def test_a_backup_has_few_files_open_and_leaves_nothing_when_it_fails(
+    tmp_path: Path, ports: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store of a thousand segments is copied by a process that may open a thousand files."""
+    written: list[OsFile] = []
+    most = 0
+
+    def allocate(file: OsFile, size: int) -> None:
+        nonlocal most
+        written.append(file)
+        most = max(most, sum(one._fd >= 0 for one in written))
+        if full and len(written) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserved(file, size)
+
+    async def scenario() -> None:
+        nonlocal full
+        group = await running(tmp_path, ports)
+        await group.append(bodies(0, 6000))
+        await stop_all(group)
+        monkeypatch.setattr(OsFile, "allocate", allocate)
+        await backup(ENV, str(tmp_path / "n1"), str(tmp_path / "copy"))
+        assert len(written) > 5 and most == 1
+        written.clear()
+        full = True
+        with pytest.raises(OSError, match="No space"):
+            await backup(ENV, str(tmp_path / "n1"), str(tmp_path / "other"))
+        assert not list((tmp_path / "other").iterdir())
+
+    full = False
+    reserved = OsFile.allocate
     asyncio.run(scenario())
