@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dledger.config import NodeConfig
 from dledger.config_search import read_config, search
 from dledger.election.configuration import Configuration, decode_configuration, encode_configuration
-from dledger.errors import EXIT_CONFIG, EXIT_START, EXIT_STORE, PASSING, NodeFailed
+from dledger.errors import DISK_IS_FULL, EXIT_CONFIG, EXIT_START, EXIT_STORE, PASSING, NodeFailed
 from dledger.log.hard_state import HardStateFile
 from dledger.log.mending import NoRoom
 from dledger.log.reading import Rotten
@@ -23,6 +23,7 @@ from formats.store_files import (
     IDENTITY_FILE,
     MEMBERS_FILE,
     POISONED_FILE,
+    POOL_DIR,
     REFILL_FILE,
     Checkpoint,
     CorruptFile,
@@ -86,6 +87,12 @@ class StoreFiles:
             raise NodeFailed(str(error), EXIT_STORE) from error
         except (OSError, NoRoom) as error:
             self._let_others_in()
+            if isinstance(error, NoRoom) or error.errno in PASSING:
+                raise NodeFailed(
+                    f"cannot open the store {self._dir} now: {error}. The store is well: make room (or raise "
+                    "the limit that the error names) and start it again",
+                    EXIT_START,
+                ) from error
             raise NodeFailed(f"cannot open the store {self._dir}: {error}", EXIT_STORE) from error
         except BaseException:
             self._let_others_in()
@@ -169,8 +176,25 @@ class StoreFiles:
     async def must_refill(self, reason: str) -> None:
         """Entries may be gone: remember it, also over restarts, until a leader has refilled the store."""
         self._env.log.error("this node does not vote until it has been refilled", reason=reason)
-        await self._publish(REFILL_FILE, reason.encode())
+        try:
+            await self._publish(REFILL_FILE, reason.encode())
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL or not await self._give_room():
+                raise
+            await self._publish(REFILL_FILE, reason.encode())
         self._refill = reason
+
+    async def _give_room(self) -> bool:
+        """Remove a prepared segment, which is there for speed alone; False when there is none."""
+        run, files = self._env.workers.run, self._env.files
+        pool = f"{self._dir}/{POOL_DIR}"
+        prepared = (
+            await run(Lane.DISK, files.listdir, pool) if await run(Lane.DISK, files.exists, pool) else []
+        )
+        if prepared:
+            await run(Lane.DISK, files.unlink, f"{pool}/{prepared[-1]}")
+            await run(Lane.DISK, files.sync_dir, pool)
+        return bool(prepared)
 
     def _read(self, name: str) -> bytes | None:
         return read_file(self._env.files, f"{self._dir}/{name}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from dledger.errors import OUT_OF_MEANS
+from dledger.errors import DISK_IS_FULL, OUT_OF_MEANS
 from dledger.log.base import LogBase
 from dledger.log.units import RETRY_S
 from dledger.replication.install import Offer
@@ -116,12 +116,14 @@ class SnapshotCatalog:
             if manifest.pos in self._manifests:
                 return
             await self._take_away(path)  # a damaged one, or an unfinished one
-            await run(Lane.DISK, files.mkdir, unfinished)
-            for name in sorted(parts):
-                await run(Lane.DISK, write_synced, files, f"{unfinished}/{name}", parts[name])
-            await run(
-                Lane.DISK, write_synced, files, f"{unfinished}/{MANIFEST_FILE}", encode_manifest(manifest)
-            )
+            try:
+                await run(Lane.DISK, files.mkdir, unfinished)
+                for name, data in (*sorted(parts.items()), (MANIFEST_FILE, encode_manifest(manifest))):
+                    await run(Lane.DISK, write_synced, files, f"{unfinished}/{name}", data)
+            except OSError as error:
+                if error.errno in DISK_IS_FULL:  # half a snapshot would hold the last room there is
+                    await run(Lane.DISK, files.rmtree, unfinished)
+                raise
             await run(Lane.DISK, files.sync_dir, unfinished)
             await run(Lane.DISK, files.rename, unfinished, path)
             await run(Lane.DISK, files.sync_dir, self.directory)

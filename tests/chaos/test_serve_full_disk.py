@@ -10,7 +10,7 @@ from serve_group import ServeGroup
 
 from chaos.sim import World
 from dledger import counting
-from dledger.errors import PASSING
+from dledger.errors import EXIT_START, PASSING
 
 NAMES = ("n0", "n1", "n2")
 WAITS = "state not saved"
@@ -153,3 +153,29 @@ def test_an_install_does_not_wait_for_room_for_the_count(monkeypatch: pytest.Mon
             world.run_until(lambda: behind in group.nodes and group.nodes[behind][0].applied_index > 40, 20)
         world.run_for(3)
         assert group.runs(behind) and group.saved(behind) == group.saved(leader)
+
+
+@pytest.mark.parametrize("prepared", [0, 2])
+def test_a_start_that_has_to_note_a_loss_of_power_on_a_full_disk(prepared: int) -> None:
+    """Found by review: it ended with 70 ("replace the store"), which supervisors do not start again."""
+    with World(2) as world:
+        group = ServeGroup(world, NAMES, sync_flush=False, pool_segments=prepared)
+        group.append(*[bytes(6000)] * 5)
+        world.run_for(5)
+        group.fill("n1")
+        world.power_cut("n1")
+        group.fill("n1")  # what the loss of power gave back is taken, too
+        world.run_for(1)
+        group.start("n1")
+        world.run_for(5)
+        if not prepared:
+            [failure] = group.failures["n1"]
+            assert failure.exit_code == EXIT_START and "make room" in failure.reason
+            group.disk("n1").room(None)
+            group.start("n1")
+        world.run_for(5)
+        assert group.runs("n1")
+        last = group.append(b"again")[0]
+        world.run_for(3)
+        group.stop(*NAMES)
+        assert group.saved("n1")["applied"] >= last

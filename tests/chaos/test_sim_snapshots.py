@@ -588,3 +588,19 @@ def test_an_installed_snapshot_that_rots_before_any_entry_follows_is_made_good(
         world.run_for(1.0)
         node = scene.group.nodes[victim]
         assert node.log.last_index >= last and not node.reasons
+
+
+def test_a_snapshot_that_finds_no_room_leaves_nothing_behind() -> None:
+    """Half of one would hold the last free bytes: retention needs a block to note where the log begins."""
+    with World(5) as world:
+        scene = Scene(world, pool_segments=3)
+        leader = scene.group.await_leader()
+        scene.fill(2)
+        world.run_for(5)
+        full = next(name for name in NAMES if name != leader)
+        disk = world.nodes[full].disk
+        disk.room(disk.used() + 150_000)  # the host's state has 200,000
+        scene.fill(2)
+        world.run_for(1)
+        assert scene.alive(full) and any("not" in line and "snapshot" in line for line in world.recent_log)
+        assert not [path for path in disk.files("/store") if ".tmp/" in path]
