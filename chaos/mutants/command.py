@@ -78,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rotate", type=int, metavar="DAY", help="a part that changes with the day")
     parser.add_argument("--count", type=int, default=6, help="size of that part")
     parser.add_argument("--no-baseline", action="store_true", help="do not run the unchanged tree first")
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object, in any case")
     parser.add_argument(
         "--table",
         nargs="+",
@@ -93,20 +93,21 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         for mutant in mutants:
             print(f"{mutant.name:<40} {mutant.rule:<24} {mutant.about}")
+        if args.json:
+            rows = [{"name": one.name, "rule": one.rule, "about": one.about} for one in mutants]
+            print(json.dumps({"mutants": rows}))
         return 0
     if args.table:
         print("\n".join(table(mutants, [Path(path).read_text() for path in args.table])))
         return 0
     misfits = misfitting(mutants)
     if misfits:
-        print("\n".join(misfits), file=sys.stderr)
-        return 1
+        return _nothing_run(args, 1, "\n".join(misfits))
     suites = [suite for suite in SUITES if args.suite in (None, suite.kind, suite.name)]
     if not args.no_baseline:
         failed = baseline([suite for suite in suites if any(concerns(suite, mutant) for mutant in mutants)])
         if failed:
-            print(f"the unchanged tree fails {failed}: nothing can be said of mutants", file=sys.stderr)
-            return 2
+            return _nothing_run(args, 2, f"the unchanged tree fails {failed}: nothing can be said of mutants")
     mutants = [mutant for mutant in mutants if any(concerns(suite, mutant) for suite in suites)]
     results = []
     with ThreadPoolExecutor(max(args.jobs, 1)) as pool:
@@ -120,6 +121,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"mutants": [result.row() for result in results]}))
     return 1 if survivors else 0
+
+
+def _nothing_run(args: argparse.Namespace, code: int, why: str) -> int:
+    """Say why no mutant was tried; the exit code."""
+    print(why, file=sys.stderr)
+    if args.json:
+        print(json.dumps({"mutants": [], "error": why}))
+    return code
 
 
 def chosen(mutants: list[Mutant], only: Sequence[str], day: int | None, count: int) -> list[Mutant]:

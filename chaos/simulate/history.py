@@ -74,15 +74,14 @@ def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
             raise InvariantViolated(f"duplicated: {_name(value)} at {places[value]} and at {index}")
         places[value] = index
     verdict = Verdict()
-    sent: dict[bytes, None] = {}
+    sent = {call.value: None for call in calls if call.kind == "append"}
     for call in calls:
         if call.kind == "append":
-            sent[call.value] = None
             _judge_append(call, places.get(call.value), verdict)
         elif call.kind == "read":
             verdict.read_points += call.outcome == ACKNOWLEDGED
         else:
-            _judge_read(call, log, places, verdict)
+            _judge_read(call, log, sent, verdict)
     for value, index in places.items():
         if value not in sent:
             raise InvariantViolated(f"unexpected: {_name(value)} at {index} was never sent")
@@ -125,13 +124,16 @@ def _judge_append(call: Call, place: int | None, verdict: Verdict) -> None:
         verdict.recovered += place is not None
 
 
-def _judge_read(call: Call, log: Mapping[int, bytes], places: Mapping[bytes, int], verdict: Verdict) -> None:
+def _judge_read(call: Call, log: Mapping[int, bytes], sent: Mapping[bytes, None], verdict: Verdict) -> None:
+    """What was shown is in the log in the end, at that place. `log` holds only what clients sent: entries of
+    the group's own are shown as well, but not where a client's value is, nor a client's value where there is
+    none in the end: it was shown and then cut."""
     if call.outcome != ACKNOWLEDGED:
         verdict.absent += call.outcome == ABSENT
         verdict.failed_reads += call.outcome != ABSENT
         return
     verdict.reads += 1
-    if log.get(call.index) != call.value and (call.index in log or call.value in places):
+    if log.get(call.index) != call.value and (call.index in log or call.value in sent):
         there = _name(log[call.index]) if call.index in log else "no value"
         raise InvariantViolated(
             f"{call.client} read {_name(call.value)} at {call.index}, the log has {there}"

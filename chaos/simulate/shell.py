@@ -45,12 +45,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog="Exit code 1: a violation, a seed that did less than it must, or a mark or fault that no"
         f" seed reached. The last counts from {MARKS_FROM_SEEDS} seeds on, {MET_IN_SEEDS} of them of profiles"
         " that list it (rare marks: more, chaos/simulate/profiles.py); the report names what did not count."
-        " Exit code 2: results to resume are of other code.",
+        " Exit code 2: results to resume are of other code, or options that do not go together.",
     )
-    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="how many (default: 20)")
+    parser.add_argument("--seeds", type=_count, default=20, metavar="N", help="how many (default: 20)")
     parser.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (default: 0)")
     parser.add_argument("--profile", choices=sorted(PROFILES), help="one mix of faults for all seeds")
-    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="processes (default: 1)")
+    parser.add_argument("--jobs", type=_count, default=1, metavar="J", help="processes (default: 1)")
     parser.add_argument("--minutes", type=float, metavar="M", help="begin no seed after this time")
     parser.add_argument("--trace", action="store_true", help="print the event lines and nothing else")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
@@ -69,12 +69,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code: 0; 1 when something was violated or never reached; 2 when results are of other code."""
+    """Exit code: 0; 1 when something was violated or never reached; 2 when results are of other code, or
+    options do not go together."""
+    if args.trace and (args.json or args.check_determinism or args.resume or args.list):
+        print("--trace prints event lines and nothing else: alone, with seeds or --replay", file=sys.stderr)
+        return 2
     if args.list:
-        for name in sorted(PROFILES):
-            what = "brokers" if PROFILES[name].brokers else "nodes"
-            print(f"{name:<18} {' or '.join(map(str, PROFILES[name].nodes))} {what}")
-        return 0
+        return _list(args)
     if args.replay:
         return _play(decode_plan(Path(args.replay).read_text()), args)
     if args.trace:
@@ -82,6 +83,25 @@ def run(args: argparse.Namespace) -> int:
     if args.check_determinism:
         return _check_determinism(args)
     return _run_many(args)
+
+
+def _count(text: str) -> int:
+    """For argparse: a number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def _list(args: argparse.Namespace) -> int:
+    profiles = sorted(PROFILES.items())
+    for name, profile in profiles:
+        what = "brokers" if profile.brokers else "nodes"
+        print(f"{name:<18} {' or '.join(map(str, profile.nodes))} {what}")
+    if args.json:
+        rows = [{"name": name, "nodes": one.nodes, "brokers": one.brokers} for name, one in profiles]
+        print(json.dumps({"profiles": rows}))
+    return 0
 
 
 def run_seed(seed: int, profile: str | None) -> Outcome:
@@ -117,21 +137,23 @@ def _trace(plans: Iterator[Plan]) -> int:
 
 
 def _check_determinism(args: argparse.Namespace) -> int:
-    failed = 0
+    differ = []
     for seed in range(args.start, args.start + args.seeds):
         plan = draw_plan(seed, args.profile)
         digests = [run_plan(plan, Trace(lambda _: None)).digest for _ in range(2)]
         if digests[0] == digests[1]:
             continue
-        failed += 1
+        differ.append(seed)
         traces = [Trace(), Trace()]
         for trace in traces:
             run_plan(plan, trace)
         print(
             f"seed {seed} ({plan.profile}) tells two stories:", first_difference(*[t.lines for t in traces])
         )
-    print(f"{args.seeds} seeds run twice, {failed} differ")
-    return 1 if failed else 0
+    print(f"{args.seeds} seeds run twice, {len(differ)} differ")
+    if args.json:
+        print(json.dumps({"seeds": args.seeds, "start": args.start, "differ": differ}))
+    return 1 if differ else 0
 
 
 # Many seeds
@@ -163,11 +185,12 @@ def _run_many(args: argparse.Namespace) -> int:
     violations = [
         _shown(outcome, args, place < SHRINK_AT_MOST) for place, outcome in enumerate(totals.violations)
     ]
-    print("\n".join(totals.lines(wall_s)))
+    print("\n".join([*totals.lines(wall_s), f"code {code} (a hash of all sources that took part)"]))
     if totals.seeds < args.seeds and not args.first:
         print(f"only {totals.seeds} of {args.seeds} seeds: the minutes were over")
     if args.json:
-        print(json.dumps({**totals.as_json(wall_s), "start": args.start, "violations": violations}))
+        figures = {**totals.as_json(wall_s), "start": args.start, "code": code}
+        print(json.dumps({**figures, "violations": violations}))
     return 1 if totals.failed else 0
 
 

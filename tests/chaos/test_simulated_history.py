@@ -65,6 +65,8 @@ def test_an_honest_history_is_counted() -> None:
         ("a was refused", [append(b"a|", 0, 1, REFUSED)], {0: b"a|"}),
         ("c0 read x", [append(b"a|", 0, 1, index=0), read(0, b"x|")], {0: b"a|"}),
         ("c0 read a at 1, the log has no value", [append(b"a|", 0, 1, index=0), read(1, b"a|")], {0: b"a|"}),
+        # A deposed leader showed its tail, which was cut; in its place is an entry of the group's own.
+        ("c0 read a at 1, the log has no value", [append(b"a|", 0, 1, UNKNOWN), read(1, b"a|")], {}),
         ("stale read point 0", [append(b"a|", 0, 1, index=1), Call("c1", "read", 2, b"", 0, 3, ACKNOWLEDGED)],
          {1: b"a|"}),
         ("stale read point 0", [Call("c1", "read", 0, b"", 1, 1, ACKNOWLEDGED),
