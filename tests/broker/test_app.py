@@ -140,7 +140,16 @@ def test_a_single_node_serves_and_keeps_everything_over_a_restart(tmp_path: Path
     asyncio.run(test())
 
 
-def test_three_nodes_elect_replicate_and_hand_over_at_a_stop(tmp_path: Path) -> None:
+def test_three_nodes_elect_replicate_and_hand_over_at_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[bool] = []
+    hand_over = Broker.hand_over
+
+    async def noted(broker: Broker) -> bool:
+        moved.append(await hand_over(broker))
+        return moved[-1]
+
     async def test() -> None:
         async with running(*configs(tmp_path, 3)) as (nodes, client):
             leader = await leader_of(nodes)
@@ -152,9 +161,11 @@ def test_three_nodes_elect_replicate_and_hand_over_at_a_stop(tmp_path: Path) -> 
             assert refused.ext["leaderAddr"] == leader.config.client_addr
             leader.stop.set()
             new = await leader_of(followers)
+            assert moved == [True], "the leader handed over, nobody waited for a time-out"
             (await send(client, new.config, b"after")).checked()
             assert await bodies(client, new.config, 11) == [*(b"%d" % n for n in range(10)), b"after"]
 
+    monkeypatch.setattr(Broker, "hand_over", noted)
     asyncio.run(test())
 
 

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
+from collections.abc import Iterator
+
+import pytest
 
 from runtime.pauses import Pauses
-from runtime.program import GC_THRESHOLDS, run_until_signal, settle
+from runtime.program import GC_THRESHOLDS, SWITCH_INTERVAL_S, run_until_signal, settle
+
+
+@pytest.fixture(autouse=True)
+def same_switch_interval() -> Iterator[None]:
+    """A program sets it for its process, which is the tests' here."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    yield
+    sys.setswitchinterval(before)
 
 
 def test_collections_are_recorded_while_the_program_runs_and_not_after() -> None:
@@ -14,6 +27,7 @@ def test_collections_are_recorded_while_the_program_runs_and_not_after() -> None
     thresholds = gc.get_threshold()
 
     async def start(stop: asyncio.Event) -> None:
+        assert sys.getswitchinterval() == SWITCH_INTERVAL_S, "workers wait for the loop half a millisecond"
         assert gc.get_threshold() == GC_THRESHOLDS
         assert gc.get_freeze_count() > 1000, "modules are out of the collector's sight"
         gc.collect(0)
