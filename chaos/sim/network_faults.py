@@ -161,15 +161,23 @@ class NetworkFaults:
         stranger = self._stranger
         if stranger is None:
             stranger = self._stranger = self.world.foreign_node("stranger", _STRANGER)
-        main = partial(_visit, host=self.world.nodes[node].address, port=port, data=data, hold_s=hold_s)
-        for _ in range(count):
-            self.world.run_beside(stranger, main, may_raise=(OSError,))
+        visit = partial(_visit, host=self.world.nodes[node].address, port=port, data=data, hold_s=hold_s)
+
+        async def main(env: Env) -> None:
+            async with asyncio.TaskGroup() as visits:
+                for number in range(count):
+                    visits.create_task(visit(), name=f"visit-{number}")
+
+        self.world.run_beside(stranger, main, may_raise=())
 
 
-async def _visit(env: Env, host: str, port: int, data: bytes, hold_s: float) -> None:
+async def _visit(host: str, port: int, data: bytes, hold_s: float) -> None:
     loop = asyncio.get_running_loop()
     make: Callable[[], asyncio.Protocol] = asyncio.Protocol
-    transport, _ = await loop.create_connection(make, host, port)
+    try:
+        transport, _ = await loop.create_connection(make, host, port)
+    except OSError:
+        return
     transport.write(data)
     await asyncio.sleep(hold_s)
     transport.close()

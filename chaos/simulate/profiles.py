@@ -88,6 +88,7 @@ DISK_ROOM = Draw("disk-room", targets=ANY, lasting_ms=(2_000, 10_000), amount=(0
 ROT = Draw("rot", targets=ANY, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
 ROT_INDEX = Draw("rot-index", 2, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
 ROT_VOTES = Draw("rot-votes", 2, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
+ROT_CHECKPOINT = Draw("rot-checkpoint", targets=ANY, lasting_ms=(50, 3_000), amount=(0, 1 << 16))
 LOSE_VOTES = Draw("lose-votes", lasting_ms=(50, 3_000))
 MISDIRECT_VOTES = Draw("misdirect-votes", 1, ("follower",), (2_000, 6_000))
 MISDIRECT = Draw("misdirect", 6, lasting_ms=(2_000, 6_000))
@@ -122,6 +123,7 @@ HALF_OPEN = Draw("half-open", targets=ANY)
 STRAND = Draw("strand", targets=ANY)
 GARBAGE = Draw("garbage", targets=ANY, lasting_ms=(10, 5_000))
 CROWD = Draw("crowd", targets=ANY, lasting_ms=(10, 5_000), amount=(10, 120))
+CROWDS = Draw("crowd", targets=ANY, lasting_ms=(10, 5_000), amount=(1_000, 5_000))
 CLIENTS_CUT = Draw("clients-cut", targets=LEADERS, lasting_ms=(100, 4_000))
 
 NAMESRV_KILL = Draw("namesrv-kill", lasting_ms=(50, 6_000))
@@ -217,7 +219,7 @@ PROFILES: dict[str, Profile] = {
         max_entry=256 * 1024,
         marks=(STICKY, LARGE, TOO_LARGE),
     ),
-    "strangers": Profile((GARBAGE, CROWD, RESET, KILL, CUT), marks=(ROLLED,)),
+    "strangers": Profile((GARBAGE, CROWD, RESET, KILL, CUT), also=(CROWDS,), marks=(ROLLED,)),
     "restart-loops": Profile(
         (Draw("restarts", 3, ANY, (10, 400), (2, 8)), KILL_ALL, POWER, CUT),
         marks=(OLDER_TERM, STICKY, ROLLED),
@@ -315,7 +317,7 @@ PROFILES: dict[str, Profile] = {
          CUT, ISOLATE),
         nodes=EITHER,
         spares=2,
-        also=(LOSE_VOTES,),
+        also=(LOSE_VOTES, ROT_CHECKPOINT),
         marks=(FAULTY, REPAIRED, VOTES_LOST, ADDED, IN_DOUBT),
     ),
     # Without power loss: a durable entry whose write went astray, and whose index unit is not yet durable,

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from functools import partial
 
 from chaos.simulate.atlas import Atlas
+from chaos.simulate.disks import find_file
 from chaos.simulate.machine import CHAIN_AT, KIND_AT, Machine
 from chaos.simulate.member_faults import MemberFaults
 from chaos.simulate.plan import Fault
 from chaos.simulate.stage import Stage
 from formats.entry import INDEX_UNIT_SIZE
 from formats.store_files import (
+    CHECKPOINT_FILE,
     DATA_DIR,
     HARD_STATE_FILE,
     HARD_STATE_SIZE,
@@ -48,6 +50,7 @@ class RotFaults(MemberFaults):
             "rot-index": self._rot_index,
             "rot-votes": self._rot_votes,
             "lose-votes": self._rot_votes,
+            "rot-checkpoint": self._rot_checkpoint,
             "misdirect": self._misdirect,
             "misdirect-votes": self._misdirect_votes,
             "lose-members": self._lose_members,
@@ -132,6 +135,20 @@ class RotFaults(MemberFaults):
             disk.flip(file, begin + fault.amount % SLOTS, fault.pick % 8)
         self._later(fault.lasting_ms, partial(self._stage.start, target))
         return True
+
+    def _rot_checkpoint(self, fault: Fault) -> bool:
+        """A bit of the file that tells how far the log was committed; the node is restarted. It costs nothing
+        that others have to make good, so it may happen to a damaged store, and beside one."""
+        target = self._target(fault)
+        if target is None:
+            return False
+        file = f"{self._stage.machines[target].node_dir}/{CHECKPOINT_FILE}"
+        self._restarted(fault, target)
+        disk = self._world.nodes[target].disk
+        size = len(find_file(disk, file))
+        if size:
+            disk.flip(file, fault.amount % size, fault.pick % 8)
+        return bool(size)
 
     def _lose_members(self, fault: Fault) -> bool:
         """The file that says where configurations are is gone; every second time an entry is rotten, too, and
