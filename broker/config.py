@@ -156,6 +156,7 @@ class BrokerConfig:
             peers=self.peers,
             store_dir=self.store_root,
             meta={"client_addr": self.client_addr},
+            client_appends=False,
             bind_host=self.bind_address,
             segment_size=self.segment_size,
             sync_flush=self.sync_flush,

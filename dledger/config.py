@@ -101,6 +101,9 @@ class NodeConfig:
     """Largest peer frame; a larger one closes the connection."""
     max_client_connections: int = 64
     """Connections of the DLedger client protocol."""
+    client_appends: bool = True
+    """Whether that protocol may append. A broker's log takes messages only: of an entry that is none
+    nobody reads anything."""
     hello_timeout_s: float = 2.0
     dial_timeout_s: float = 1.0
     redial_min_s: float = 0.005

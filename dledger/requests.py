@@ -33,6 +33,10 @@ _REFUSALS = {
     Code.DISK_FULL: "the leader's disk is full: nothing was stored",
     Code.LEADER_PENDING_FULL: "too much is uncommitted: try later",
 }
+_NO_APPENDS = (
+    "nothing was stored: this is the log of a broker group, which takes messages only. "
+    "Send them to a broker's listenPort, or correct --peers"
+)
 
 
 def _max_body(config: NodeConfig) -> int:
@@ -95,7 +99,9 @@ class ClientRequests:
     def _append(self, connection: PeerConnection, number: int, body: bytes) -> None:
         node = self._node
         appender = node.appender
-        if appender is None:
+        if not node.config.client_appends:  # also said by followers: the leader would refuse it, too
+            self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=_NO_APPENDS)
+        elif appender is None:
             leader = node.leader_id
             address = node.peer_address(leader) if leader else None
             self._answer(connection, number, Code.NOT_LEADER, leader=leader, address=address)

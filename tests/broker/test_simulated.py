@@ -7,7 +7,10 @@ from functools import partial
 import pytest
 
 from chaos.sim import Settings, Trace, World
-from tests.broker.sim_group import BIG_SEGMENT, SimGroup
+from dledger.client import DLedgerClient, RequestFailed
+from dledger.messages import Code
+from runtime.env import Env
+from tests.broker.sim_group import BIG_SEGMENT, NAMES, SimGroup
 
 SETTINGS = Settings()
 
@@ -54,3 +57,26 @@ def test_one_seed_is_one_course_of_events() -> None:
             scenario(world, power=True)
         traces.append(list(trace.lines))
     assert traces[0] == traces[1] and len(traces[0]) > 1000
+
+
+def test_raw_appends_are_refused_by_leader_and_followers() -> None:
+    """`python -m dledger append` with the peers of a broker group put entries into its log that nobody reads."""
+    refusals: list[RequestFailed] = []
+
+    async def append(env: Env) -> None:
+        for name in NAMES:
+            async with DLedgerClient(env, {name: f"{name}:40911"}) as client:
+                try:
+                    await client.append(b"no message")
+                except RequestFailed as error:
+                    refusals.append(error)
+
+    with World(5, settings=SETTINGS) as world:
+        group = SimGroup(world, segment_size=BIG_SEGMENT)
+        log = group.brokers[group.led()].node.log
+        world.run_for(1)
+        before = log.last_index
+        group.do(append)
+        assert log.last_index == before
+        assert [error.code for error in refusals] == [Code.UNEXPECTED_ARGUMENT] * 3
+        assert all("nothing was stored" in str(error) and "listenPort" in str(error) for error in refusals)
