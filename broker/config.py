@@ -12,7 +12,17 @@ from typing import Any
 
 from dledger.config import NodeConfig, parse_peers
 from dledger.log.retention import RetentionSettings
-from dledger.properties import RETENTION, flag, number, sync_flush
+from dledger.properties import (
+    RETENTION,
+    directory,
+    flag,
+    name,
+    names,
+    number,
+    pool_segments,
+    segment_size,
+    sync_flush,
+)
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
 from formats.addresses import check_host, split_address
 from formats.message_ids import pack_ipv4_host
@@ -29,7 +39,7 @@ class ConfigError(ValueError):
     """A property that cannot work. `key` is its name; the shell adds the line of the file."""
 
     def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"{key}: {reason}")
+        super().__init__(reason if reason.startswith(key) else f"{key}: {reason}")
         self.key = key
         self.reason = reason
 
@@ -217,28 +227,24 @@ def _addresses(value: str) -> tuple[str, ...]:
     return addresses
 
 
-def _node_ids(value: str) -> tuple[str, ...]:
-    return tuple(part for part in (piece.strip() for piece in value.split(";")) if part)
-
-
 _PORT = number(1, 65535)
 
 PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "brokerClusterName": ("cluster_name", _text),
-    "brokerName": ("broker_name", _text),
+    "brokerClusterName": ("cluster_name", name),
+    "brokerName": ("broker_name", name),
     "brokerIP1": ("broker_ip", _ipv4),
     "listenPort": ("listen_port", _PORT),
     "bindAddress": ("bind_address", _host),  # ours
     "namesrvAddr": ("namesrv_addr", _addresses),
-    "storePathRootDir": ("store_root", _text),
+    "storePathRootDir": ("store_root", directory),
     "enableDLegerCommitLog": ("dledger_enabled", flag),
-    "dLegerGroup": ("dledger_group", _text),
+    "dLegerGroup": ("dledger_group", name),
     "dLegerPeers": ("peers", parse_peers),
-    "dLegerSelfId": ("self_id", _text),
-    "preferredLeaderId": ("preferred_leaders", _node_ids),
+    "dLegerSelfId": ("self_id", name),
+    "preferredLeaderId": ("preferred_leaders", names),
     "flushDiskType": ("sync_flush", sync_flush),
-    "mapedFileSizeCommitLog": ("segment_size", number(4096, 1 << 40)),
-    "segmentPoolSize": ("pool_segments", number(0, 1024)),  # ours
+    "mapedFileSizeCommitLog": ("segment_size", segment_size),
+    "segmentPoolSize": ("pool_segments", pool_segments),  # ours
     "leaseReads": ("lease_reads", flag),  # ours
     "peerProtocolMin": ("protocol_min", number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
     "peerProtocolMax": ("protocol_max", number(PROTOCOL_MIN, PROTOCOL_MAX)),  # ours
@@ -283,9 +289,9 @@ def load_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]
             if key not in IGNORED:
                 unknown.append(key)
             continue
-        name, parse = PROPERTIES[key]
+        attribute, parse = PROPERTIES[key]
         try:
-            values[name] = parse(text)
+            values[attribute] = parse(text)
         except ValueError as error:
             raise ConfigError(key, str(error)) from error
     config = BrokerConfig(**values)
@@ -316,16 +322,16 @@ def effective_properties(config: BrokerConfig) -> dict[str, str]:
     """All properties as they count, for `-p`."""
     known = {item.name for item in fields(config)}
     result = {}
-    for key, (name, _) in PROPERTIES.items():
-        if name in known:
-            result[key] = _as_property(name, getattr(config, name))
+    for key, (attribute, _) in PROPERTIES.items():
+        if attribute in known:
+            result[key] = _as_property(attribute, getattr(config, attribute))
     return result
 
 
-def _as_property(name: str, value: object) -> str:
-    if name == "tls_key_password":
+def _as_property(attribute: str, value: object) -> str:
+    if attribute == "tls_key_password":
         return "***" if value else ""
-    if name == "sync_flush":
+    if attribute == "sync_flush":
         return "SYNC_FLUSH" if value else "ASYNC_FLUSH"
     if isinstance(value, bool):
         return "true" if value else "false"

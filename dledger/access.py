@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import re
 import sys
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from dledger.client import DLedgerClient
 from dledger.config import ConfigError, parse_peers
 from dledger.errors import NodeFailed
 from dledger.node import Node
-from dledger.standalone import PROPERTIES, load, main
+from dledger.standalone import PROPERTIES, StandaloneConfig, load, main
 from runtime import Env
 from runtime.program import run_until_signal, settle
 from runtime.publish import read_file
@@ -71,7 +72,7 @@ def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
     """Run the nodes; the exit code. `utc_offset_s`: of the local time."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
     try:
-        config = replace(load(_properties(env, args)), utc_offset_s=utc_offset_s)
+        config = replace(_configured(env, args), utc_offset_s=utc_offset_s)
         tls = PeerTls(config.tls, env.log) if config.tls is not None else None
     except ConfigError as error:
         print(f"serve: {error}", file=sys.stderr)
@@ -103,23 +104,9 @@ def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
     return max((failure.exit_code for failure in failures), default=0)
 
 
-def _properties(env: Env, args: argparse.Namespace) -> dict[str, str]:
-    properties: dict[str, str] = {}
-    if args.config:
-        try:
-            data = read_file(env.files, args.config)
-        except OSError as error:
-            raise ConfigError(f"{args.config}: {error}") from error
-        if data is None:
-            raise ConfigError(f"{args.config}: no such file")
-        for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
-            key, separator, value = line.partition("=")
-            if not line.strip() or line.strip().startswith("#"):
-                continue
-            if not separator or key.strip() not in PROPERTIES:
-                known = ", ".join(PROPERTIES)
-                raise ConfigError(f"{args.config}, line {number}: {line.strip()!r}: known keys are {known}")
-            properties[key.strip()] = value.strip()
+def _configured(env: Env, args: argparse.Namespace) -> StandaloneConfig:
+    """ConfigError names the property, and file and line where it stands there."""
+    lines = _lines(env, args.config) if args.config else {}
     options = {
         "dLegerGroup": ";".join(args.group or []),
         "dLegerSelfId": args.id,
@@ -129,4 +116,34 @@ def _properties(env: Env, args: argparse.Namespace) -> dict[str, str]:
         "mapedFileSizeCommitLog": args.segment_size,
         **{key: getattr(args, f"tls_{name}") for name, key, _ in TLS_OPTIONS},
     }
-    return properties | {key: value for key, value in options.items() if value}
+    given = {key: value for key, value in options.items() if value}
+    try:
+        return load({key: value for key, (value, _) in lines.items()} | given)
+    except ConfigError as error:
+        key = re.split("[: ,]", str(error), maxsplit=1)[0]
+        if key in lines and key not in given:
+            raise ConfigError(f"{lines[key][1]}: {error}") from error
+        raise
+
+
+def _lines(env: Env, path: str) -> dict[str, tuple[str, str]]:
+    """Key -> value, and file and line where it stands."""
+    try:
+        data = read_file(env.files, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if data is None:
+        raise ConfigError(f"{path}: no such file")
+    lines: dict[str, tuple[str, str]] = {}
+    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+        where = f"{path}, line {number}"
+        key, separator, value = (part.strip() for part in line.partition("="))
+        if not line.strip() or line.strip().startswith("#"):
+            continue
+        if not separator or key not in PROPERTIES:
+            known = ", ".join(PROPERTIES)
+            raise ConfigError(f"{where}: {line.strip()!r}: known keys are {known}")
+        if key in lines:
+            raise ConfigError(f"{where}: the key {key!r} was already set at {lines[key][1]}")
+        lines[key] = (value, where)
+    return lines

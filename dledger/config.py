@@ -208,7 +208,7 @@ def parse_peers(text: str) -> dict[str, str]:
             raise ConfigError(f"dLegerPeers: {node} is given twice")
         peers[node] = address
     if not peers:
-        raise ConfigError("dLegerPeers is empty")
+        raise ConfigError("dLegerPeers: empty")
     if len(peers) > MAX_MEMBERS:
         raise ConfigError(f"dLegerPeers: a group has at most {MAX_MEMBERS} members")
     return peers

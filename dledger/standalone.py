@@ -18,7 +18,7 @@ from dledger.errors import NodeFailed
 from dledger.log.retention import RetentionSettings
 from dledger.node import Node
 from dledger.ports import PeerPort
-from dledger.properties import RETENTION, sync_flush
+from dledger.properties import RETENTION, directory, name, names, pool_segments, segment_size, sync_flush
 from formats.addresses import split_address
 from runtime import Env
 from runtime.tls import PeerTls, TlsFiles
@@ -57,14 +57,14 @@ class StandaloneConfig:
 
     def check(self) -> None:
         """ConfigError names what is missing or does not fit."""
-        for name, value in (
+        for key, value in (
             ("dLegerGroup", self.groups),
             ("dLegerSelfId", self.self_id),
             ("dLegerPeers", self.peers),
             ("storePathRootDir", self.store_dir),
         ):
             if not value:
-                raise ConfigError(f"{name} is missing")
+                raise ConfigError(f"{key} is missing")
         if len(dict.fromkeys(self.groups)) < len(self.groups):
             raise ConfigError("dLegerGroup: a group is named twice")
         if any("/" in group or group in (".", "..") for group in self.groups):
@@ -111,18 +111,14 @@ class StandaloneConfig:
         )
 
 
-def _groups(text: str) -> tuple[str, ...]:
-    return tuple(part for part in (piece.strip() for piece in text.split(";")) if part)
-
-
 PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "dLegerGroup": ("groups", _groups),
-    "dLegerSelfId": ("self_id", str),
+    "dLegerGroup": ("groups", names),
+    "dLegerSelfId": ("self_id", name),
     "dLegerPeers": ("peers", parse_peers),
-    "storePathRootDir": ("store_dir", str),
+    "storePathRootDir": ("store_dir", directory),
     "bindAddress": ("bind_host", str),
-    "mapedFileSizeCommitLog": ("segment_size", int),
-    "segmentPoolSize": ("pool_segments", int),
+    "mapedFileSizeCommitLog": ("segment_size", segment_size),
+    "segmentPoolSize": ("pool_segments", pool_segments),
     "flushDiskType": ("sync_flush", sync_flush),
     "tls.peer.certPath": ("certificate", str),
     "tls.peer.keyPath": ("key", str),
@@ -133,19 +129,21 @@ PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def load(properties: Mapping[str, str]) -> StandaloneConfig:
-    """Settings from property names and texts; ConfigError names the one that cannot work."""
+    """Settings from property names and texts; ConfigError begins with the one that cannot work."""
     config = StandaloneConfig()
-    for name, text in properties.items():
-        if name not in PROPERTIES:
-            raise ConfigError(f"unknown key {name!r}; known are {', '.join(PROPERTIES)}")
-        attribute, parse = PROPERTIES[name]
+    for key, text in properties.items():
+        if key not in PROPERTIES:
+            raise ConfigError(f"unknown key {key!r}; known are {', '.join(PROPERTIES)}")
+        attribute, parse = PROPERTIES[key]
         try:
             config = replace(config, **{attribute: parse(text)})
+        except ConfigError:  # it names its property
+            raise
         except ValueError as error:
-            raise ConfigError(f"{name}: {error}") from error
-    for name in ("deleteWhen", "diskMaxUsedSpaceRatio"):
-        if name in properties and config.reserved_hours is None:
-            raise ConfigError(f"{name} has no effect without fileReservedTime")
+            raise ConfigError(f"{key}: {error}") from error
+    for key in ("deleteWhen", "diskMaxUsedSpaceRatio"):
+        if key in properties and config.reserved_hours is None:
+            raise ConfigError(f"{key} has no effect without fileReservedTime")
     if "diskSpaceCleanForciblyRatio" in properties and not config.clean_forcibly:
         raise ConfigError("diskSpaceCleanForciblyRatio has no effect without cleanFileForciblyEnable=true")
     if config.reserved_hours is None:  # nothing expires: the lower one of the two ratios means nothing

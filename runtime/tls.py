@@ -34,6 +34,8 @@ class PeerTls:
     def __init__(self, files: TlsFiles, log: Log) -> None:
         """Read the files; OSError (also TlsError) when one is missing or no good."""
         self._files = files
+        for path in (files.certificate, files.key, files.authority):
+            open(path, "rb").close()  # an error says which one: OpenSSL's do not
         self._log = log.child("tls")
         self.on_refused: Callable[[str], None] = lambda reason: None
         """Told why a handshake of an accepted connection failed: asyncio tells nobody."""

@@ -216,7 +216,10 @@ def test_the_effective_configuration_is_printed(tmp_path: Path, capsys: pytest.C
         ("brokerName=b1\n", "dLegerPeers: missing"),
         (GOOD + "enableDLegerCommitLog=false\n", "line 4: enableDLegerCommitLog"),
         ("dLegerPeers=n0\n", "line 1: dLegerPeers"),
-        ("dLegerPeers=n0-n0..example.com:1\n", "line 1: dLegerPeers: dLegerPeers: n0: 'n0..example.com'"),
+        ("dLegerPeers=n0-n0..example.com:1\n", "line 1: dLegerPeers: n0: 'n0..example.com'"),
+        (GOOD.replace("Name=", "Name=mine # "), "line 1: brokerName: 'mine # "),
+        (GOOD + "dLegerGroup=two words\n", "line 4: dLegerGroup: 'two words': a name has neither"),
+        (GOOD + "storePathRootDir=/data # large\n", "line 4: storePathRootDir: '/data # large': ' #' in"),
     ],
 )
 def test_a_broken_configuration_names_line_and_key(

@@ -60,7 +60,7 @@ def test_one_seed_is_one_course_of_events() -> None:
 
 
 def test_raw_appends_are_refused_by_leader_and_followers() -> None:
-    """`python -m dledger append` with the peers of a broker group put entries into its log that nobody reads."""
+    """`python -m dledger append` with the peers of brokers put entries into their log that nobody reads."""
     refusals: list[RequestFailed] = []
 
     async def append(env: Env) -> None:

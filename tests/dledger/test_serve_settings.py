@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import math
+from pathlib import Path
 
 import pytest
 
+from dledger.access import add_access, add_serve, open_client, serve
 from dledger.config import ConfigError
 from dledger.standalone import load
+from runtime.env import production_env
 
 NEEDED = {
     "dLegerGroup": "g",
@@ -61,3 +65,69 @@ def test_retention_that_cannot_work_is_refused_by_name(properties: dict[str, str
     with pytest.raises(ConfigError) as error:
         load(NEEDED | properties)
     assert text in str(error.value)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What `serve` says of settings that it does not begin with."""
+    parser = argparse.ArgumentParser()
+    add_serve(parser.add_subparsers())
+    assert serve(production_env(), parser.parse_args(["serve", *arguments]), 0) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("dLegerGroup=solo # mine", "dLegerGroup: 'solo # mine': a name has neither blanks nor '#'"),
+        ("dLegerGroup=solo#mine", "dLegerGroup: 'solo#mine': a name has"),
+        ("dLegerGroup=blue;dark green", "dLegerGroup: 'dark green': a name has"),
+        ("dLegerSelfId=n0 # this one", "dLegerSelfId: 'n0 # this one': a name has"),
+        ("dLegerSelfId=n9", "dLegerSelfId 'n9' is not in dLegerPeers"),
+        ("storePathRootDir=/store # large", "storePathRootDir: '/store # large': ' #' in a path"),
+        ("segmentPoolSize=-1", "segmentPoolSize: -1: expected 0 to 1024"),
+        ("mapedFileSizeCommitLog=4096", "mapedFileSizeCommitLog: 4096: expected 8519680 to"),
+        ("mapedFileSizeCommitLog=8519681", "mapedFileSizeCommitLog 8519681: must be a multiple of 4096"),
+        ("dLegerPeers=n0", "dLegerPeers: 'n0': expected id-host:port"),
+        ("dLegerPeers=;", "dLegerPeers: empty"),
+        ("bindAddress=a..b", "bindAddress 'a..b' is neither"),
+        ("tls.peer.certPath=x", "tls.peer.certPath, tls.peer.keyPath, tls.peer.trustCertPath: all or none"),
+        ("deleteWhen=04", "deleteWhen has no effect"),
+    ],
+)  # fmt: skip
+def test_a_wrong_line_is_named_with_its_file(
+    line: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "n0.conf"
+    key, _, value = line.partition("=")
+    properties = {key: value} | {name: text for name, text in NEEDED.items() if name != key}
+    path.write_text("# a node\n\n" + "".join(f"{name}={text}\n" for name, text in properties.items()))
+    assert refusal(capsys, "--config", str(path)).startswith(f"serve: {path}, line 3: {text}")
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "n0.conf"
+    path.write_text("dLegerGroup=a\ndLegerGroup=b\n")
+    said = refusal(capsys, "--config", str(path))
+    assert said == f"serve: {path}, line 2: the key 'dLegerGroup' was already set at {path}, line 1\n"
+
+
+def test_what_an_option_says_is_no_line_of_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "n0.conf"
+    path.write_text("".join(f"{name}={text}\n" for name, text in NEEDED.items()))
+    said = refusal(capsys, "--config", str(path), "--id", "n7")
+    assert said.startswith("serve: dLegerSelfId 'n7' is not in")
+
+
+def test_a_tls_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    """By the commands of an operator: OpenSSL's error does not say which."""
+    there = tmp_path / "there.pem"
+    there.touch()
+    parser = argparse.ArgumentParser()
+    add_access(parser)
+    args = parser.parse_args(
+        ["--peers", "n0-h:1", "--tls-cert", str(there), "--tls-key", str(there), "--tls-ca", "/no/ca.pem"]
+    )
+    with pytest.raises(FileNotFoundError, match=r"/no/ca\.pem"):
+        open_client(production_env(), args)
