@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import importlib
 import logging
@@ -28,6 +29,12 @@ GC_THRESHOLDS = (10_000, 20, 20)
 good part of an election time-out: what is there at the start is frozen, the rest is looked at less often."""
 
 
+ACCEPT_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of accepting a connection that pass: asyncio tries again, up to a hundred times a second."""
+ACCEPT_QUIET_S = 60.0
+"""How long nothing more is said of them."""
+
+
 def run_until_signal(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]], pauses: Pauses) -> None:
     """Run until it ends or a signal asks it to stop; whatever it raises comes out of here.
 
@@ -48,6 +55,7 @@ def run_until_signal(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, asked_to_stop)
+        loop.set_exception_handler(LoopErrors())
         logging.getLogger().info("event loop of %s", type(loop).__module__.partition(".")[0])
         await start(stop)
 
@@ -59,6 +67,32 @@ def run_until_signal(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
         runner.run(guarded())
+
+
+class LoopErrors:
+    """The loop's exception handler: its own, but for connections that cannot be accepted. Each try would be
+    a traceback, and so many of them fill a disk."""
+
+    def __init__(self) -> None:
+        self._untold = 0
+        self._quiet_until = float("-inf")
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Something failed that has no caller."""
+        error = context.get("exception")
+        passes = isinstance(error, OSError) and error.errno in ACCEPT_ERRORS
+        if not passes or "accept" not in context.get("message", ""):
+            loop.default_exception_handler(context)
+        elif (now := loop.time()) < self._quiet_until:
+            self._untold += 1
+        else:
+            logging.getLogger().warning(
+                "connections wait to be accepted: %s (ulimit -n: %d); tries since this was said: %d",
+                error,
+                resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+                self._untold,
+            )
+            self._untold, self._quiet_until = 0, now + ACCEPT_QUIET_S
 
 
 def settle() -> None:
