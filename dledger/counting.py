@@ -73,9 +73,10 @@ class CountingHost:
         if data is not None:
             try:
                 saved = decode_count(data)
+                why = await misfit(log, saved.applied, saved.term, None)
             except CorruptFile as error:
-                raise NodeFailed(f"{self._path}: {error}: remove it to rebuild it", EXIT_STORE) from error
-            if why := await misfit(log, saved.applied, saved.term, None):
+                why = str(error)
+            if why:
                 self._env.log.warning("state refused, applying the log again", path=self._path, why=why)
                 await run(Lane.DISK, files.unlink, self._path)  # not to be believed once the log has grown
                 await run(Lane.DISK, files.sync_dir, self._directory)

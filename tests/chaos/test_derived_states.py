@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +77,12 @@ class Server:
     def applied(self, index: int) -> None:
         self.world.run_until(lambda: self.node is not None and self.node.applier.applied_index >= index, 5)
 
+    def do(self, act: Callable[[Node], object]) -> None:
+        """On its event loop; nothing is waited for."""
+        process, node = self.machine.process, self.node
+        assert process is not None and node is not None
+        process.loop.call_soon(lambda: act(node))
+
     def stop(self) -> None:
         """In good order: the state is saved."""
         process = self.machine.process
@@ -136,6 +143,32 @@ def test_a_server_whose_log_lost_what_its_state_had_counted_starts() -> None:
         server.start()
         server.counts_what_the_log_holds()
         assert server.saved()["count"] == 2
+
+
+@pytest.mark.parametrize("begins", ["with its first entry", "later"])
+@pytest.mark.parametrize("content", [b"", b"rotten", b"flipped"])
+def test_a_count_that_is_damaged_is_made_again(content: bytes, begins: str) -> None:
+    """Found by a review: the node ended with exit code 70, told to remove what it can make of its log."""
+    with World(4) as world:
+        server = Server(world)
+        server.applied(server.append(*[bytes(5000)] * 30))
+        node = server.node
+        assert node is not None
+        if begins == "later":
+            world.run_until(lambda: node.snapshots.catalog.manifests, 3)
+            server.do(lambda node: node.snapshots.retainer.delete_before(20))
+            world.run_until(lambda: node.log.first_index > 0, 10)
+        server.stop()
+        before = server.saved()
+        server.write(
+            COUNT, encode_json(before).replace(b"count", b"coumt") if content == b"flipped" else content
+        )
+        server.start()
+        server.stop()
+        after = server.saved()
+        assert (after["count"], after["digest"]) == (before["count"], before["digest"]) and after[
+            "count"
+        ] == 30
 
 
 @pytest.mark.parametrize("state", ["as it was", "put back"])
