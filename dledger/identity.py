@@ -82,9 +82,14 @@ class StoreFiles:
         """Open or make the store and recover its log. NodeFailed says what is wrong and what to do."""
         try:
             return await self._open(log, snapshots)
-        except (StoreDamaged, SegmentError) as error:
+        except StoreDamaged as error:
             self._let_others_in()
             raise NodeFailed(str(error), EXIT_STORE) from error
+        except SegmentError as error:
+            self._let_others_in()
+            # Without the last segment, a node whose machine lost power would forget what it had acknowledged,
+            # and vote: nothing tells what was in it.
+            raise NodeFailed(f"{error}: {REFILL_ADVICE}; never delete that file alone", EXIT_STORE) from error
         except (OSError, NoRoom) as error:
             self._let_others_in()
             if isinstance(error, NoRoom) or error.errno in PASSING:

@@ -10,7 +10,7 @@ from runtime import Env, File, Lane
 
 
 class SegmentError(Exception):
-    """The data directory is not a log; the text says what is wrong and what to do."""
+    """The data directory is not a log; the text says what is wrong."""
 
 
 MAX_OPEN = 16
@@ -42,8 +42,8 @@ class Segments:
             size = files.size(path)
             if size != self.size:
                 raise SegmentError(
-                    f"{path} has {size} bytes, segments of this store have {self.size}: "
-                    "was mapedFileSizeCommitLog changed? It is fixed when a store is made"
+                    f"{path} has {size} bytes instead of {self.size}: it is damaged "
+                    "(unless mapedFileSizeCommitLog was changed: then set it back)"
                 )
             self._starts.append(start)
 

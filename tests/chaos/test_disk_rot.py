@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from errno import EIO
+from functools import partial
 
 import pytest
 from disk_group import NAMES, SEGMENT, DiskGroup
@@ -14,6 +15,8 @@ from dledger.client import DLedgerClient
 from dledger.host import Role
 from formats.entry import HEADER_SIZE, Kind
 from runtime.env import Env
+from runtime.publish import publish
+from runtime.workers import Lane
 
 KINDS = ["body", "header", "chain", "kind", "batch", "unit", "header and unit", "body and unit"]
 
@@ -120,6 +123,60 @@ def test_a_lost_segment_file_is_refilled() -> None:
             group.start(victim)
             group.settle()
             assert int(str(group.nodes[victim].status()["repaired_entries"])) > 20
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_segment_file_of_another_size_is_said_with_what_to_do(number: int) -> None:
+    """The text took it for a changed setting; a store with that setting is not even opened."""
+
+    async def cut_short(env: Env, path: str) -> None:
+        await publish(env.files, env.workers, Lane.DISK, path, bytes(1000))
+
+    with World(3, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(150)
+        world.run_for(2)
+        victim = group.followers()[0]
+        world.kill(victim)
+        path = f"/store/dledger-{victim}/data/{number * SEGMENT:020d}"
+        world.spawn(victim, partial(cut_short, path=path))
+        world.run_until(lambda: not group.alive(victim), 5)
+        group.start(victim)
+        world.run_until(lambda: not group.alive(victim), 5)
+        failure = group.failures[victim]
+        assert failure.exit_code == 70
+        assert f"{path} has 1000 bytes instead of {SEGMENT}: it is damaged" in failure.reason
+        assert "delete this node's store directory and restart it" in failure.reason
+        assert "never delete that file alone" in failure.reason
+        group.disk(victim).wipe(f"/store/dledger-{victim}")
+        group.start(victim)
+        group.settle()
+        assert group.nodes[victim].elector.may_vote
+
+
+def test_without_its_last_segment_a_node_that_was_killed_does_not_vote() -> None:
+    """It cannot know what it had acknowledged. (After a loss of power it would: the lock does not tell then,
+    which is why nobody is told to delete that file.)"""
+    with World(3, settings=SETTINGS) as world:
+        group = DiskGroup(world)
+        group.fill(59)
+        world.run_for(2)
+        victim = group.followers()[0]
+        last = group.append(group.await_leader(), [bytes(9000)] * 6)
+        log = group.nodes[victim].log
+        world.run_until(lambda: log.durable_index >= last, 3)
+        world.kill(victim)
+        world.run_for(0.5)
+        for name in NAMES:
+            if name != victim:
+                world.isolate(name)
+        group.disk(victim).lose(f"/store/dledger-{victim}/data/{SEGMENT:020d}")
+        group.start(victim)
+        world.run_for(1)
+        assert group.nodes[victim].log.last_index < last and not group.nodes[victim].elector.may_vote
+        world.heal()
+        group.settle()
+        assert group.nodes[victim].elector.may_vote
 
 
 def test_a_lost_index_is_made_anew() -> None:
