@@ -224,13 +224,27 @@ def open_store(files: Files, path: str) -> list[Replica]:
             return [_open_replica(files, _place(files, parent, path))]
         nodes = [name for name in names if name.startswith(NODE_PREFIX) and files.is_dir(f"{path}/{name}")]
         if not nodes:
-            raise StoreError(f"{path}: no store (storePathRootDir): it holds no directory {NODE_PREFIX}<id>")
+            below = _groups_below(files, path, names)
+            raise StoreError(
+                f"{path}: no store (storePathRootDir): it holds no directory {NODE_PREFIX}<id>{below}"
+            )
         if len(nodes) == 1:
             node = nodes[0].removeprefix(NODE_PREFIX)
             return [_open_replica(files, _place(files, path, f"{path}/{nodes[0]}"))]
         return [_open_replica(files, _Place(path, f"{path}/{name}")) for name in nodes]
     except OSError as error:
         raise UnreadableStore(path, node, error) from error
+
+
+def _groups_below(files: Files, path: str, names: list[str]) -> str:
+    """For an error: where a stand-alone node has the directories of its groups."""
+    inner = [directory for name in names if files.is_dir(directory := f"{path}/{name}")]
+    found = [
+        directory
+        for directory in inner
+        if any(name.startswith(NODE_PREFIX) for name in files.listdir(directory))
+    ]
+    return f"; one is in {', '.join(found)} (each group has its own)" if found else ""
 
 
 class _Place(NamedTuple):

@@ -21,6 +21,7 @@ from dledger.config import ConfigError, parse_peers
 from dledger.delete_command import NAME as DELETE
 from dledger.delete_command import add_delete_command, delete_before
 from dledger.dump import dump, node_directories
+from dledger.offline import groups_below
 from runtime import Env
 from runtime.env import production_env
 
@@ -104,7 +105,8 @@ async def _status(env: Env, args: argparse.Namespace) -> int:
 def _dump(env: Env, args: argparse.Namespace) -> int:
     directories = node_directories(env.files, args.store)
     if not directories:
-        print(f"{args.store}: no dledger-<id> directory in it", file=sys.stderr)
+        below = groups_below(env.files, args.store)
+        print(f"{args.store}: no dledger-<id> directory in it{below}", file=sys.stderr)
         return 1
     status = 0
     for directory in directories:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dledger.access import add_access, open_client
-from dledger.config import parse_peers
+from dledger.config import ConfigError, parse_peers
 from runtime import Env
 
 NAME = "delete-before"
@@ -23,16 +23,16 @@ def add_delete_command(add: Callable[[str, str], argparse.ArgumentParser]) -> No
 
 
 async def delete_before(env: Env, args: argparse.Namespace) -> int:
-    """Ask, and print what each node said. 1 when one of them could not be asked."""
+    """Ask, and print what each node said. 1 when one of them could not be asked; ConfigError."""
     peers = parse_peers(args.peers)
+    if args.node is not None and args.node not in peers:
+        raise ConfigError(f"--node {args.node}: not in --peers")
     rows: list[dict[str, Any]] = []
     async with open_client(env, args) as client:
         for node in sorted(peers) if args.node is None else [args.node]:
             try:
                 first = await client.delete_before(peers[node], args.index)
                 rows.append({"id": node, "first_index": first})
-            except KeyError:
-                rows.append({"id": node, "error": "no such node"})
             except (OSError, TimeoutError) as error:
                 rows.append({"id": node, "error": str(error) or "no answer in time"})
     if args.json:

@@ -227,7 +227,8 @@ class Fitness:
             ranges = ", ".join(f"{first}..{last}" for first, last in self._log.faulty)
             yield f"entries {ranges[:200]} are rotten and wait for repair from a peer"
         if self.flags & Health.DISK_FULL:
-            yield f"the disk is full ({self.used_ratio:.0%} used): appends are refused"
+            why = "is full" if self._above_limit else "has no room for another segment"
+            yield f"the disk {why} ({self.used_ratio:.0%} used): appends are refused"
         if self.flags & Health.STALLED:
             yield f"the disk has not answered for more than {self._config.disk_stall_s} s"
         if self.flags & Health.SLOW:

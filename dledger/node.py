@@ -523,6 +523,7 @@ class Node(Conversation):
         """Form or join a group, record members; file writes away from the message path."""
         loop = asyncio.get_running_loop()
         patience: float | None = loop.time() + FOUNDING_S
+        waits = False
         while True:
             try:
                 async with asyncio.timeout_at(patience):
@@ -542,10 +543,13 @@ class Node(Conversation):
                 await self._save_configs()
                 if self.elector.may_vote:
                     await self._store.clear_poison()
+                waits = False
             except OSError as error:
                 if error.errno not in PASSING:
                     raise
-                self._say.warning("identity or members not saved, trying again", error=error)
+                if not waits:
+                    self._say.warning("identity or members not saved, trying again", error=error)
+                waits = True
                 await asyncio.sleep(self.config.disk_check_s)
                 self._identity_wake.set()
 

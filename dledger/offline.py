@@ -101,9 +101,16 @@ def node_directory(files: Files, store: str) -> str:
         return store.rstrip("/")
     found = [name for name in files.listdir(store) if name.startswith("dledger-") and "." not in name]
     if len(found) != 1:
-        names = ", ".join(found) or "none"
+        names = ", ".join(found) or f"none{groups_below(files, store)}"
         raise StoreUnreadable(f"{store}: one dledger-<id> directory is wanted, found: {names}")
     return f"{store.rstrip('/')}/{found[0]}"
+
+
+def groups_below(files: Files, store: str) -> str:
+    """For an error: where a stand-alone node has the directories of its groups."""
+    paths = [path for name in files.listdir(store) if files.is_dir(path := f"{store.rstrip('/')}/{name}")]
+    found = [path for path in paths if any(name.startswith("dledger-") for name in files.listdir(path))]
+    return f"; one is in {', '.join(found)} (each group has its own)" if found else ""
 
 
 def read_identity(files: Files, node_dir: str) -> Identity:

@@ -157,9 +157,9 @@ class PeerPort:
         group = hello.get("group")
         if group not in self._expected:
             groups = ", ".join(sorted(self._owners)) or "none yet"
-            self._refuse(
-                connection, "group", f"no group {str(group)[:64]!r} at this port; there are: {groups}"
-            )
+            wrong = "no group is named" if group is None else f"no group {str(group)[:64]!r} at this port"
+            hint = " (name one: --group)" if group is None else ""
+            self._refuse(connection, "group", f"{wrong}; there are: {groups}{hint}")
         elif group in self._failed:
             self._refuse(connection, "group", f"the node of group {group!r} has failed: its log says why")
         else:

@@ -82,6 +82,9 @@ def test_what_cannot_run_is_4(arguments: list[str]) -> None:
 def test_a_directory_without_a_store_is_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", str(tmp_path)]) == 4
     assert "holds no directory dledger-<id>" in capsys.readouterr().out
+    (tmp_path / "blue" / "dledger-n0").mkdir(parents=True)
+    assert run(["verify", str(tmp_path)]) == 4
+    assert f"dledger-<id>; one is in {tmp_path}/blue " in capsys.readouterr().out
 
 
 def test_one_store_is_not_compared_with_itself(log: Log, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -108,11 +108,23 @@ class ServeGroup:
                     except RequestFailed as refused:
                         answers.append(str(refused) if refused.code is None else refused.code.name)
 
+        self._run(main)
+        self.world.run_until(lambda: len(answers) == len(bodies), 10 + 4 * len(bodies))
+        return answers
+
+    def prefer(self, node: str, group: str = "g") -> None:
+        """A change of the configuration, by an operator; nothing is waited for."""
+
+        async def main(env: Env) -> None:
+            async with DLedgerClient(env, self.peers, 3.0, group=group) as client:
+                await client.prefer([node])
+
+        self._run(main)
+
+    def _run(self, main: Callable[[Env], Coroutine[Any, Any, None]]) -> None:
         self._clients += 1
         self.world.node(f"client{self._clients}")
         self.world.spawn(f"client{self._clients}", main)
-        self.world.run_until(lambda: len(answers) == len(bodies), 10 + 4 * len(bodies))
-        return answers
 
     def saved(self, name: str, group: str = "g") -> dict[str, Any]:
         """What its file says that it counted."""

@@ -128,6 +128,9 @@ def test_nothing_sealed_fails_for_want_of_a_segment() -> None:
             sealed.append(group.append(leader, [bytes(10_000)]))
             world.run_for(0.05)
         assert refused and sealed
+        reasons = [reason for name in NAMES for reason in group.nodes[name].status()["reasons"]]
+        assert any("has no room for another segment" in reason for reason in reasons)
+        assert not any("is full" in reason for reason in reasons), "with so many percent used"
         assert all(group.alive(name) for name in NAMES)
         world.run_for(1)
         leader = group.await_leader()

@@ -179,3 +179,21 @@ def test_a_start_that_has_to_note_a_loss_of_power_on_a_full_disk(prepared: int) 
         world.run_for(3)
         group.stop(*NAMES)
         assert group.saved("n1")["applied"] >= last
+
+
+def test_members_that_cannot_be_saved_are_told_once() -> None:
+    """It was said each second while the disk was full."""
+    with World(6) as world:
+        group = ServeGroup(world, NAMES)
+        group.append(b"one")
+        world.run_for(2)
+        leader = group.leader()
+        follower = next(name for name in NAMES if name != leader)
+        for preferred, episode in ((leader, 1), (follower, 2)):
+            group.fill(follower)
+            group.prefer(preferred)
+            world.run_for(8)
+            told = [line for line in world.recent_log if "identity or members not saved" in line]
+            assert len(told) == episode
+            group.disk(follower).room(None)
+            world.run_for(5)

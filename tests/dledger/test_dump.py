@@ -46,9 +46,8 @@ def damage(store: Path, index: int, offset: int) -> None:
     overwrite(path, begin + offset, bytes([path.read_bytes()[begin + offset] ^ 4]))
 
 
-def dump(store: Path, *arguments: str) -> tuple[int, list[str]]:
-    """Exit code and lines."""
-    done = subprocess.run(
+def dump_command(store: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "dledger", "dump", str(store), *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -56,6 +55,11 @@ def dump(store: Path, *arguments: str) -> tuple[int, list[str]]:
         timeout=60,
         check=False,
     )
+
+
+def dump(store: Path, *arguments: str) -> tuple[int, list[str]]:
+    """Exit code and lines."""
+    done = dump_command(store, *arguments)
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
 
@@ -97,3 +101,10 @@ def test_damage_before_what_was_asked_for_is_said(store: Path) -> None:
     code, lines = dump(store, "--json", "--from", str(ROTTEN + 5))
     assert code == 1
     assert [json.loads(line)["index"] for line in lines] == [ROTTEN]
+
+
+def test_a_directory_of_groups_says_where_their_stores_are(tmp_path: Path) -> None:
+    (tmp_path / "blue" / "dledger-n0").mkdir(parents=True)
+    done = dump_command(tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{tmp_path}: no dledger-<id> directory in it; one is in {tmp_path}/blue ")

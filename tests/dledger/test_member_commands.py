@@ -13,6 +13,8 @@ from test_node import group_of_three
 from dledger import member_commands
 from dledger.__main__ import _parser
 from dledger.client import RequestFailed
+from dledger.config import ConfigError
+from dledger.delete_command import delete_before
 from dledger.messages import Code
 from dledger.node import Node
 from runtime.env import production_env
@@ -70,3 +72,10 @@ def test_wrong_usage_is_exit_code_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         _parser().parse_args(words)
     assert ended.value.code == 2
+
+
+def test_delete_before_of_a_node_that_is_not_there_is_wrong_usage() -> None:
+    """As of `get`: exit code 2."""
+    args = _parser().parse_args(["delete-before", "5", "--peers", "n0-127.0.0.1:1", "--node", "n9"])
+    with pytest.raises(ConfigError, match="--node n9: not in --peers"):
+        asyncio.run(delete_before(production_env("operator"), args))

@@ -291,6 +291,11 @@ def test_what_is_no_store_is_said(tmp_path: Path) -> None:
     files = production_env("x").files
     with pytest.raises(StoreUnreadable, match="one dledger-<id> directory is wanted, found: none"):
         node_directory(files, str(tmp_path))
+    for group in ("blue", "green"):
+        (tmp_path / group / "dledger-n0").mkdir(parents=True)
+    where = f"{tmp_path}/blue, {tmp_path}/green"
+    with pytest.raises(StoreUnreadable, match=f"found: none; one is in {where} "):
+        node_directory(files, str(tmp_path))
     (tmp_path / "dledger-n0").mkdir()
     with pytest.raises(StoreUnreadable, match="is it a store"):
         read_identity(files, node_directory(files, str(tmp_path)))

@@ -121,7 +121,7 @@ class Machines:
         self.start(name)
         self.world.run_until(lambda: any(one == name for one, _ in self.nodes), 10)
 
-    def ask(self, group: str, *calls: Call, timeout_s: float = 3.0) -> list[str]:
+    def ask(self, group: str | None, *calls: Call, timeout_s: float = 3.0) -> list[str]:
         """Results of an operator's calls, each by a client of its own; texts of those that failed."""
         results: list[str] = []
         peers = {peer: f"{peer}:40911" for peer in MACHINES}
@@ -244,3 +244,5 @@ def test_a_client_of_no_group_at_the_port_is_told_which_there_are(machines: Mach
     results = machines.ask("red", lambda client: client.remove_member("n1"), timeout_s=1.0)
     assert "no group 'red' at this port; there are: blue, green" in results[0]
     assert "unknown" not in results[0]
+    results = machines.ask(None, lambda client: client.remove_member("n1"), timeout_s=1.0)
+    assert "no group is named; there are: blue, green (name one: --group)" in results[0]
