@@ -48,6 +48,11 @@ class Code(NamedTuple):
 
 
 _RECOPY = "stop this node, delete its store directory and restart it: it refills itself from its peers"
+_IF_IT_CANNOT = (
+    "; delete its store directory only when the node says that it cannot, and never of two nodes at a time"
+)
+_REPAIRED = "a running node repairs it from its peers" + _IF_IT_CANNOT
+_TAKEN_AT_A_START = "restart this node: it takes what is missing from its peers" + _IF_IT_CANNOT
 _REBUILD = "derived data: stop the node, delete the files named and restart it: they are rebuilt from the log"
 _REBUILD_ALL = (
     "derived data: where the node is starting or catching up, look again later; else stop it, delete its "
@@ -65,12 +70,12 @@ CODES = {
     ),
     "TERM_REGRESSION": Code(Severity.CRITICAL, _RAFT),
     "INDEX_GAP": Code(Severity.CRITICAL, _RAFT),
-    "BIT_ROT": Code(Severity.ERROR, _RECOPY + "; check the disk"),
+    "BIT_ROT": Code(Severity.ERROR, _REPAIRED + "; check the disk"),
     "RECORD_CORRUPT": Code(
         Severity.ERROR, "the entry is as it was written, but no well-formed message record: report it"
     ),
-    "MISSING_SEGMENT": Code(Severity.ERROR, _RECOPY),
-    "MISSING_ENTRIES": Code(Severity.ERROR, _RECOPY),
+    "MISSING_SEGMENT": Code(Severity.ERROR, _TAKEN_AT_A_START),
+    "MISSING_ENTRIES": Code(Severity.ERROR, _TAKEN_AT_A_START),
     "CHAIN_BREAK": Code(
         Severity.ERROR,
         _REPLACED,

@@ -216,6 +216,7 @@ def test_a_million_findings_make_a_page_of_bounded_size() -> None:
         ([finding("BIT_ROT", "a", ""), finding("BIT_ROT", "b", "")], "One node at a time"),
         ([finding("BIT_ROT", "a", ""), finding("BELOW_QUORUM", "", "")], "Delete no store"),
         ([finding("BIT_ROT", "a", ""), finding("UNREADABLE", "b", "")], "Delete no store"),
+        ([finding("BIT_ROT", "a", ""), finding("MISSING_SEGMENT", "b", "")], "One node at a time"),
         ([finding("INDEX_FILE", "a", ""), finding("INDEX_FILE", "b", "")], ""),
     ],
 )
