@@ -99,7 +99,24 @@ async def _status(env: Env, args: argparse.Namespace) -> int:
                     f"{row['id']:<6}{row['address']:<24}{row['role']:<11}{row['term']:>6}"
                     f"{row['end_index']:>12}{row['durable_index']:>12}{row['committed_index']:>12}"
                 )
-    return 0 if all("error" not in row for row in rows) else 1
+        for row in rows:
+            for reason in row.get("reasons", ()):
+                print(f"{row['id']}: {reason}")
+    apart = _clusters(rows)
+    if apart:
+        print(f"status: not one group: {apart}", file=sys.stderr)
+    return 1 if apart or any("error" in row for row in rows) else 0
+
+
+def _clusters(rows: list[dict[str, Any]]) -> str:
+    """Who belongs to which cluster, where it is not the same one; a new node belongs to none yet."""
+    nodes: dict[str, list[str]] = {}
+    for row in rows:
+        if row.get("cluster"):
+            nodes.setdefault(row["cluster"], []).append(row["id"])
+    if len(nodes) < 2:
+        return ""
+    return ", ".join(f"{' '.join(ids)} of cluster {cluster}" for cluster, ids in nodes.items())
 
 
 def _dump(env: Env, args: argparse.Namespace) -> int:

@@ -1,0 +1,81 @@
+"""`python -m dledger status`: reasons below its table, and nodes that are not of one group."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Self
+
+import pytest
+
+from dledger import __main__ as program
+from runtime.env import production_env
+
+PEERS = {"n0": "h0:1", "n1": "h1:1", "n2": "h2:1"}
+
+
+class FakeClient:
+    """Stands for the connections: what each node answers; None for one that does not."""
+
+    def __init__(self, answers: dict[str, dict[str, Any] | None]) -> None:
+        self._answers = {PEERS[node]: answer for node, answer in answers.items()}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def metadata(self, address: str) -> dict[str, Any]:
+        answer = self._answers[address]
+        if answer is None:
+            raise ConnectionRefusedError("nobody listens")
+        return answer
+
+
+def row(node: str, cluster: str, *reasons: str) -> dict[str, Any]:
+    indexes = dict.fromkeys(("end_index", "durable_index", "committed_index"), 7)
+    return {
+        "id": node,
+        "role": "FOLLOWER",
+        "term": 3,
+        "cluster": cluster,
+        "reasons": list(reasons),
+        **indexes,
+    }
+
+
+def status(
+    monkeypatch: pytest.MonkeyPatch, *answers: dict[str, Any] | None, words: tuple[str, ...] = ()
+) -> int:
+    monkeypatch.setattr(program, "open_client", lambda *_: FakeClient(dict(zip(PEERS, answers, strict=True))))
+    peers = ";".join(f"{node}-{address}" for node, address in PEERS.items())
+    args = program._parser().parse_args(["status", "--peers", peers, *words])
+    return asyncio.run(program._status(production_env("operator"), args))
+
+
+def test_a_line_for_each_reason_follows_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        status(monkeypatch, row("n0", "c"), row("n1", "c", "one", "another"), row("n2", "", "a third")) == 0
+    )
+    out, err = capsys.readouterr()
+    assert out.splitlines()[4:] == ["n1: one", "n1: another", "n2: a third"] and not err
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_nodes_of_different_clusters_are_told_and_exit_code_1(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(monkeypatch, row("n0", "old"), row("n1", "new"), row("n2", "old"), words=words) == 1
+    out, err = capsys.readouterr()
+    assert err == "status: not one group: n0 n2 of cluster old, n1 of cluster new\n"
+    if words:
+        assert [node["cluster"] for node in json.loads(out)["nodes"]] == ["old", "new", "old"]
+
+
+def test_a_node_that_does_not_answer_is_of_no_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(monkeypatch, row("n0", "c"), None, row("n2", "c")) == 1
+    assert not capsys.readouterr().err
