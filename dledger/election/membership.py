@@ -142,17 +142,18 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
         )
     if other.node == mine.node:
         raise HelloRefused(f"two nodes call themselves {mine.node}: check dLegerSelfId", "same id")
-    if other.node not in configured:
-        raise HelloRefused(
-            f"{other.node} is no member of group {mine.group} ({', '.join(sorted(configured))}): it was "
-            "removed, or must be added first (python -m dledger member add)",
-            "unknown peer",
-        )
+    # Before whether it is a member: who is told so would add a store that is refused then.
     if mine.cluster and other.cluster and mine.cluster != other.cluster:
         raise HelloRefused(
             f"{other.node} belongs to cluster {other.cluster}, this node to {mine.cluster}: "
             "the stores were not made by the same group",
             "cluster",
+        )
+    if other.node not in configured:
+        raise HelloRefused(
+            f"{other.node} is no member of group {mine.group} ({', '.join(sorted(configured))}): it was "
+            "removed, or must be added first (python -m dledger member add)",
+            "unknown peer",
         )
     for name, cause, own, theirs in (
         ("mapedFileSizeCommitLog", "mapedFileSizeCommitLog", mine.segment_size, other.segment_size),
