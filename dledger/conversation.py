@@ -7,7 +7,7 @@ afterwards in the order in which they came (architecture rule 3).
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -51,13 +51,12 @@ MAX_HELD = 10_000
 relies on a connection that loses nothing while it stands: no question is asked twice over the same one."""
 
 
-class Conversation(NodeFace, ABC):
+class Conversation(NodeFace):
     """The node as its peers meet it."""
 
     changes: Changes
     _requests: ClientRequests
     _say: Log
-    _loop: asyncio.AbstractEventLoop
     _lost_power: bool
     _held: deque[tuple[PeerConnection | None, str, Message]]
     _holds: int

@@ -15,7 +15,7 @@ class Dialler:
     """Connects to one peer; remembers what its name stood for, so that a redial waits for no name server."""
 
     def __init__(self, address: str, tls: PeerTls | None, timeout_s: float) -> None:
-        self._address = address
+        self.address = address
         self._port = 0
         self._tls = tls
         self._timeout_s = timeout_s
@@ -45,7 +45,7 @@ class Dialler:
                     self._known = (host, *(other for other in self._known if other != host))
                 return connection
         self._known = ()  # the name may stand for another machine by now
-        raise silent or refused or failed or OSError(f"{self._address} has no address")
+        raise silent or refused or failed or OSError(f"{self.address} has no address")
 
     async def _connect(self, make: Callable[[], PeerConnection], host: str) -> PeerConnection:
         loop = asyncio.get_running_loop()
@@ -64,7 +64,7 @@ class Dialler:
 
     async def _resolve(self) -> tuple[str, ...]:
         try:
-            host, self._port = split_address(self._address)
+            host, self._port = split_address(self.address)
             if _is_ip(host):
                 self._known = (host,)
                 return self._known
@@ -72,7 +72,7 @@ class Dialler:
                 found = await asyncio.get_running_loop().getaddrinfo(host, self._port)
         except ValueError as error:
             # Whoever checks addresses, one may be in a log already: it is one that nobody can reach.
-            raise OSError(f"{self._address}: {error}") from error
+            raise OSError(f"{self.address}: {error}") from error
         # Several socket types give an address several times.
         self._known = tuple(dict.fromkeys(str(info[4][0]) for info in found))
         return self._known

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from math import inf
 
 from dledger.applier import Applier
 from dledger.config import NodeConfig
 from dledger.election.elector import Elector
+from dledger.election.membership import Hello
 from dledger.fitness import Fitness
 from dledger.host import Role
+from dledger.leaderless import STUCK_S, lost_majority
 from dledger.leadership import Leadership
 from dledger.log.appender import Appender
 from dledger.log.scrub import Scrubber
@@ -25,7 +30,7 @@ from dledger.versions import Versions
 from formats.store_files import Identity
 
 
-class NodeFace:
+class NodeFace(ABC):
     """Questions and their answers; `dledger.node.Node` makes the parts."""
 
     config: NodeConfig
@@ -50,6 +55,13 @@ class NodeFace:
     _fitness: Fitness
     _repairer: Repairer
     _scrubber: Scrubber
+    _loop: asyncio.AbstractEventLoop
+    _leaderless_since: float
+    """When this node knew no leader any more; infinite while it knows one."""
+
+    @abstractmethod
+    def my_hello(self) -> Hello:
+        """The hello to send now."""
 
     @property
     def appender(self) -> Appender | None:
@@ -121,14 +133,34 @@ class NodeFace:
         """Why this new node belongs to no group yet: a group is formed by who reaches all others."""
         if self.identity.cluster or not self.identity.incarnation:
             return
-        founders = self._peers.founders()
-        for peer, address in sorted(self.config.peers.items()):
-            if peer == self.config.self_id or peer in founders:
+        for reason in self._apart(self.config.peers):
+            yield f"no group yet: {reason}"
+
+    def _apart(self, peers: Mapping[str, str]) -> Iterator[str]:
+        """Why no connection to some of these peers stands: they, or this node, refuse, or none is reached."""
+        for peer, address in sorted(peers.items()):
+            if peer == self.config.self_id or self._peers.connected(peer):
                 continue
             heard = (
                 "it reaches this node: check dLegerPeers" if peer in self._peers.hellos else "nor heard of"
             )
-            yield f"no group yet: {peer} is not reached at {address}, {heard}"
+            yield self._peers.refusals.get(peer) or f"{peer} is not reached at {address}, {heard}"
+
+    def _without_leader(self) -> Iterator[str]:
+        """Why this member may know no leader. What may be over in a moment is not said at once."""
+        if self.leader_id is not None or not self.identity.cluster:
+            return
+        for reason in self._apart(self._members.dialled(self.commit_index)):
+            yield f"no leader: {reason}"
+        if self._leaderless_since == inf or self._loop.time() - self._leaderless_since < STUCK_S:
+            return
+        current, mine = self._members.current, self.my_hello()
+        if mine.node not in current.learners and not self.membership.counts(mine):
+            yield "no leader: this node waits for one that admits it, as no voter is recorded with its store"
+        hellos = {**self._peers.hellos, mine.node: mine}
+        needed = lost_majority(current, self._members.index, hellos, self.elector.votes)
+        if needed:
+            yield needed
 
     def status(self) -> dict[str, object]:
         """For /health, /metrics and `python -m dledger status`."""
@@ -179,6 +211,7 @@ class NodeFace:
                 *self._fitness.reasons(),
                 *self._members.doubts(self.log.last_index),
                 *self.waits_for(),
+                *self._without_leader(),
             ],
             "statements": [*self.statements, *self._strayed()],
             **self._repairer.status(),

@@ -61,6 +61,8 @@ class PeerConnection(asyncio.BufferedProtocol):
     ) -> None:
         self.dialled = dialled
         """Node id that was dialled; None for an accepted connection."""
+        self.place = ""
+        """Address that was dialled."""
         self.store: str | None = None
         """Incarnation that alone may answer (dialled connections); None for any."""
         self.peer: str | None = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import replace
+from math import inf
 
 from dledger.applier import Applier
 from dledger.changes import Changes
@@ -155,6 +156,7 @@ class Node(Conversation):
         )
         self._search = ConfigSearch(self.log, self._members, self.snapshots.base_config, self)
         self._lost_power = False
+        self._leaderless_since = inf
         self._undecided = 0.0
         self._yield_until = 0.0
         self._closed = False
@@ -237,6 +239,7 @@ class Node(Conversation):
         self.applier.commit_to(self.commit_index)
         await self._peers.listen()
         self._host.on_role(self.elector.role, self.elector.term, None)
+        self._leaderless_since = now
         self._schedule_tick()
         self._identity_wake.set()
 
@@ -369,8 +372,10 @@ class Node(Conversation):
             self._leadership.stop()
         if self._replicator.follower is not None and self._replicator.follower.term != change.term:
             self._replicator.follower = None
+        now = self._loop.time()
+        self._leaderless_since = min(self._leaderless_since, now) if change.leader_id is None else inf
         self._host.on_role(change.role, change.term, change.leader_id)
-        self.changes.leader_changed(change.leader_id, self._loop.time())
+        self.changes.leader_changed(change.leader_id, now)
         self.membership.connect()
         if change.role is Role.LEADER:
             self._leadership.start(change.term)

@@ -39,6 +39,7 @@ from runtime.tls import PeerTls, TlsError
 MAX_NONCE = 64
 SHORT_S = 1.0
 """A connection that lived for less was short; after two of them in a row the next dial waits."""
+ONE_SIDED = " (is TLS, tls.peer.*, set on one side only?)"
 
 
 class PeerEvents(Protocol):
@@ -111,6 +112,8 @@ class Peers:
         self.too_new = 0
         """Messages that were not sent, because the peer's version of the protocol does not know them."""
         self._refusals = Refusals(self._log)
+        self.refusals: dict[str, str] = {}
+        """What was said last against a connection to a peer, for the operator, until one stands."""
 
     # Life
 
@@ -141,6 +144,7 @@ class Peers:
         reached, failing_since = "", now()
         pause = self._config.redial_min_s
         again = self._redial.setdefault(peer, asyncio.Event())
+        self.refusals.pop(peer, None)  # it may be said of another address
         short = 0
         while True:
             again.clear()
@@ -153,10 +157,15 @@ class Peers:
                     break
                 except ConnectionRefusedError:
                     if place == reached or len(places) == 1:
+                        self.refusals.pop(peer, None)  # what it said is over
                         self._guard(lambda: self._events.on_refused(peer))
                 except TlsError as error:
                     self._refusals.note("tls", peer, str(error))
+                    self._keep(peer, f"no TLS connection to {peer} at {place}: {error}")
                 except (OSError, TimeoutError) as error:
+                    if isinstance(error, ConnectionResetError) and peer not in self.refusals:
+                        said = str(error) or "no TLS handshake"
+                        self._keep(peer, f"{peer} at {place} closes each connection: {said}{ONE_SIDED}")
                     self._log.debug("cannot reach peer", peer=peer, error=repr(error))
             else:
                 pause = await self._rest(again, pause)
@@ -181,7 +190,7 @@ class Peers:
         """Connect, and return when the connection is lost, how long it lived; OSError, TlsError when there is
         none."""
         loop = asyncio.get_running_loop()
-        connection = await dialler.connect(lambda: self._dialled(peer, store))
+        connection = await dialler.connect(lambda: self._dialled(peer, dialler.address, store))
         try:
             async with asyncio.timeout(self._config.hello_timeout_s):
                 await connection.ready
@@ -305,7 +314,7 @@ class Peers:
 
     # Connections
 
-    def _dialled(self, peer: str, store: str | None) -> PeerConnection:
+    def _dialled(self, peer: str, place: str, store: str | None) -> PeerConnection:
         connection = PeerConnection(
             self._on_frame,
             self._on_lost,
@@ -313,7 +322,7 @@ class Peers:
             dialled=peer,
             on_made=lambda connection: connection.send_frame(HELLO, encode_hello(self._events.my_hello())),
         )
-        connection.store = store
+        connection.place, connection.store = place, store
         return connection
 
     def adopt(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
@@ -401,6 +410,11 @@ class Peers:
         if frame.number == ERROR:
             text = str(frame.header)[:MAX_ERROR_TEXT]
             self._refusals.note("refused by peer", _sender(connection), text)
+            if connection.dialled is not None:
+                self._keep(
+                    connection.dialled,
+                    f"{connection.dialled} at {connection.place} refuses this node: {text}",
+                )
             connection.close(text)
         elif peer is not None:
             try:
@@ -456,6 +470,7 @@ class Peers:
             self._guard(lambda: self._events.on_hello(hello))
         else:
             self._outbound[hello.node] = connection
+            self.refusals.pop(hello.node, None)
             if not connection.ready.done():
                 connection.ready.set_result(None)
             self._guard(lambda: self._events.on_hello(hello))
@@ -479,7 +494,7 @@ class Peers:
             self._accepted.remove(connection)
         peer = connection.peer
         if connection.garbage:
-            self._refusals.note("message" if peer else "garbage", _sender(connection), connection.error)
+            self._note(connection, "message" if peer else "garbage", connection.error)
         if peer is None:
             return
         if self._inbound.get(peer) is connection:
@@ -491,9 +506,20 @@ class Peers:
             self.hellos.pop(peer, None)
 
     def _refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
-        self._refusals.note(cause, _sender(connection), reason)
+        self._note(connection, cause, reason)
         connection.send_error(reason)
         connection.close(reason)
+
+    def _note(self, connection: PeerConnection, cause: str, reason: str) -> None:
+        """This node refuses a connection, or what came on it."""
+        self._refusals.note(cause, _sender(connection), reason)
+        if connection.dialled is not None:
+            self._keep(
+                connection.dialled, f"this node refuses {connection.dialled} at {connection.place}: {reason}"
+            )
+
+    def _keep(self, peer: str, text: str) -> None:
+        self.refusals[peer] = text[:MAX_ERROR_TEXT]
 
     def _guard(self, call: Callable[[], None]) -> None:
         """Protocol callbacks have no caller: whatever they raise ends the node through `run` (rule 7)."""

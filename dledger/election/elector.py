@@ -391,6 +391,10 @@ class Elector:
         absent = {} if self._absent is None else {self._absent: VoteResult.UNKNOWN}
         return lost(absent | self._results, self._voters)
 
+    def votes(self, peer: str) -> bool:
+        """Whether a peer answered in the last round, and not that it does not vote at all."""
+        return self._results.get(peer, VoteResult.UNKNOWN) is not VoteResult.UNKNOWN
+
     def _on_vote_request(self, peer: str, request: VoteRequest, now: float) -> list[Effect]:
         effects: list[Effect] = []
         result = self._refusal(request, now)

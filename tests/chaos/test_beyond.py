@@ -30,7 +30,12 @@ def assert_said(group: BeyondGroup, name: str, gone: list[int]) -> None:
     """The node waits for these entries, and tells it in all the ways there are."""
     ranges = [(gone[0], gone[1]), (gone[2], gone[2])]
     text = ", ".join(f"{first}..{last}" for first, last in ranges)
-    assert group.says(name) == f"entries {text} are rotten and wait for repair from a peer"
+    absent = [
+        f"; no leader: {n} is not reached at {n}:40911, nor heard of" for n in NAMES if not group.alive(n)
+    ]
+    assert group.says(name) == "".join(
+        [f"entries {text} are rotten and wait for repair from a peer", *absent]
+    )
     status = group.nodes[name].status()
     assert status["faulty"] == [list(one) for one in ranges] and status["faulty_entries"] == 3
     log = "\n".join(group.world.recent_log)
@@ -160,6 +165,8 @@ def test_a_log_that_ends_before_what_its_checkpoint_says_elects_nobody(count: in
             assert group.says(name) == f"{missing}: no vote before a leader has refilled it"
         answered = group.assert_waits()
         assert count == 2 or max(answered) <= kept
+        for name in NAMES:
+            assert f"{', '.join(sorted(gone))} must be refilled by a leader" in group.says(name)
         for name in gone[:2]:
             world.power_cut(name, "all")
             group.disk(name).lose(f"/store/dledger-{name}/refill")

@@ -38,6 +38,11 @@ class TlsGroup(Group):
         for name in list(self.tasks):
             await self.stop(name)
 
+    def reasons(self, name: str) -> list[str]:
+        told = self.nodes[name].status()["reasons"]
+        assert isinstance(told, list)
+        return told
+
     def refused(self, name: str) -> dict[str, int]:
         counts = self.nodes[name].status()["refused"]
         assert isinstance(counts, dict)
@@ -78,7 +83,19 @@ def test_a_group_over_tls_replicates_and_fails_over(tmp_path: Path, ports: list[
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("fault", ["other authority", "other node's certificate", "no TLS"])
+MADE_OUT = "the certificate is made out to n1, n1, not to n2 or n2.g"
+WHO_SAYS = {
+    "other authority": ("no TLS connection to {}: ", "no TLS connection to {}: "),
+    "other node's certificate": ("this node refuses {}: " + MADE_OUT, "{} refuses this node: " + MADE_OUT),
+    "no TLS": (
+        "{} closes each connection: no TLS handshake (is TLS, tls.peer.*, set on one side only?)",
+        "{} closes each connection: closed before its hello (is TLS, tls.peer.*, set on one side only?)",
+    ),
+}
+"""What n0 says of n2, and n2 of the others."""
+
+
+@pytest.mark.parametrize("fault", sorted(WHO_SAYS))
 def test_who_cannot_prove_its_name_stays_outside(fault: str, tmp_path: Path, ports: list[int]) -> None:
     authority = Authority(tmp_path)
     contexts: dict[str, PeerTls | None] = {name: authority.tls(name, name) for name in ("n0", "n1")}
@@ -95,6 +112,12 @@ def test_who_cannot_prove_its_name_stays_outside(fault: str, tmp_path: Path, por
         cause = "certificate" if fault.endswith("certificate") else "tls"
         await group.until(lambda: group.refused("n0").get(cause, 0) > 0)
         await asyncio.sleep(0.3)
+        address, (reason,) = group.peers["n2"], group.reasons("n0")
+        assert reason.removeprefix("no group yet: ").startswith(WHO_SAYS[fault][0].format(f"n2 at {address}"))
+        for name, reason in zip(("n0", "n1"), group.reasons("n2"), strict=True):
+            address = group.peers[name]
+            outset = WHO_SAYS[fault][1].format(f"{name} at {address}")
+            assert reason.removeprefix("no group yet: ").startswith(outset)
         assert group.leader is None, "a group forms only of members that know each other"
         assert all(node.term == 0 for node in group.nodes.values())
         await group.end()
