@@ -19,6 +19,7 @@ from typing import Any
 from dledger.dialling import Dialler
 from dledger.links import PeerConnection
 from dledger.messages import Code
+from dledger.outbox import Parts
 from dledger.wire import (
     CLIENT_REQUEST,
     CLIENT_RESPONSE,
@@ -39,10 +40,15 @@ DIAL_S = 1.0
 (at most a third of its time-out each)."""
 MAX_KNOWN = 128
 """Addresses that a client remembers."""
+_UNKNOWN = "the outcome is unknown"
 
 
 class RequestFailed(Exception):
-    """The group answered with another code than SUCCESS, or nobody answered in time."""
+    """The group answered with another code than SUCCESS, or nobody answered in time.
+
+    Without a code no node said anything: the text ends with `the outcome is unknown` where a request was
+    sent, which may have been carried out, or may be later.
+    """
 
     def __init__(self, text: str, code: Code | None = None) -> None:
         super().__init__(text)
@@ -77,8 +83,9 @@ class _Answer:
 class DLedgerClient:
     """Finds the leader by asking, follows its hints, retries until the deadline of each call.
 
-    An append whose connection broke may have been stored: it is not sent again by itself. Nothing is sent
-    before the node's hello has come: who refuses a connection, or ends it before, was asked nothing.
+    An append whose connection broke, or which was not answered in time, may have been stored, or may be
+    later: it is not sent again by itself. Nothing is sent before the node's hello has come: who refuses a
+    connection, or ends it before, was asked nothing.
     """
 
     def __init__(
@@ -207,17 +214,21 @@ class DLedgerClient:
 
     async def _to_leader(self, request: dict[str, Any], payload: bytes, *, again: bool = False) -> _Answer:
         """`again`: asking twice does no harm, so a lost answer is no end."""
+        number, frame = self._encode(request, payload)
         last = "nobody was asked"
         address = ""
+        waits = False
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
                     address = self._leader or self._next_address()
                     try:
-                        answer = await self._ask(address, request, payload)
+                        connection = await self._open(address)
+                        waits = True
+                        answer = await self._exchange(connection, number, [frame, payload])
                     except OSError as error:
                         if isinstance(error, _Lost) and not again:
-                            raise RequestFailed(f"{address}: {error}: the outcome is unknown") from error
+                            raise RequestFailed(f"{address}: {error}: {_UNKNOWN}") from error
                         last = f"{address}: {str(error) or 'no connection in time'}"
                         self._leader = None
                     else:
@@ -228,14 +239,20 @@ class DLedgerClient:
                         if code is Code.WAIT_QUORUM_ACK_TIMEOUT and again:
                             last = f"{address}: {answer.header.get('text')}"
                             self._leader = None  # it may be cut off: somebody else may know
+                            waits = False
                             continue
                         if code is not Code.NOT_LEADER:
                             raise RequestFailed(str(answer.header.get("text") or code.name), code)
                         last = f"{address} does not lead"
                         self._leader = answer.header.get("address")
+                    waits = False
                     await asyncio.sleep(RETRY_PAUSE_S)
         except TimeoutError as error:
             self._give_up(address)
+            if waits:  # for an answer: what was sent may have been done, or may still be
+                last = f"{address} was asked and has not answered in time" + (
+                    "" if again else f": {_UNKNOWN}"
+                )
             raise RequestFailed(
                 f"no answer from a leader within {self._timeout_s} s; last: {last}"
             ) from error
@@ -253,19 +270,30 @@ class DLedgerClient:
             connection.abort()
 
     async def _ask(self, address: str, request: dict[str, Any], payload: bytes) -> _Answer:
+        number, frame = self._encode(request, payload)
+        return await self._exchange(await self._open(address), number, [frame, payload])
+
+    def _encode(self, request: dict[str, Any], payload: bytes) -> tuple[int, bytes]:
+        """The number of a request, by which its answer is known, and its frame."""
         self._next_id += 1
-        number = self._next_id
         try:
-            frame = encode_frame(CLIENT_REQUEST, {"id": number, **request}, len(payload))
+            frame = encode_frame(CLIENT_REQUEST, {"id": self._next_id, **request}, len(payload))
         except (ValueError, OverflowError) as error:  # text or a number that the protocol cannot carry
             raise RequestFailed(f"this cannot be asked: {error}", Code.UNEXPECTED_ARGUMENT) from error
+        return self._next_id, frame
+
+    async def _open(self, address: str) -> PeerConnection:
         connection = await self._connect(address)
         if connection.closed:  # since it was made
             raise ConnectionResetError(connection.error or "connection lost")
+        return connection
+
+    async def _exchange(self, connection: PeerConnection, number: int, parts: Parts) -> _Answer:
+        """Send a request, before anything is waited for; its answer."""
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         self._owners[number] = connection
-        connection.send([frame, payload])
+        connection.send(parts)
         try:
             return await answer
         finally:

@@ -11,6 +11,7 @@ import node_group
 import pytest
 
 from chaos.sim import World
+from chaos.simulate.clients import CERTAINLY_NOT
 from dledger.client import DLedgerClient, RequestFailed
 from dledger.messages import Code
 from dledger.wire import (
@@ -159,6 +160,19 @@ def serves(frame: Frame, writer: asyncio.StreamWriter) -> None:
         writer.write(encode_frame(CLIENT_RESPONSE, answer))
 
 
+def hangs_at_a_request(frame: Frame, writer: asyncio.StreamWriter) -> None:
+    """A leader that is cut off from the majority, or whose disk hangs: it may commit the entry later."""
+    if frame.number == HELLO:
+        writer.write(encode_frame(HELLO, {"addresses": {}}))
+
+
+def does_not_lead(frame: Frame, writer: asyncio.StreamWriter) -> None:
+    if frame.number == HELLO:
+        writer.write(encode_frame(HELLO, {"addresses": {}}))
+    else:
+        writer.write(encode_frame(CLIENT_RESPONSE, {"id": frame.header["id"], "code": int(Code.NOT_LEADER)}))
+
+
 def ask(world: World, call: Callable[[DLedgerClient], Awaitable[Any]], peers: tuple[str, ...]) -> str:
     """What a client is told that asks these machines, in this order."""
     told: list[str] = []
@@ -198,6 +212,77 @@ def test_a_request_that_may_have_been_handled_is_not_repeated() -> None:
         told = ask(world, lambda client: client.append(b"x"), ("n0", "n1"))
         assert told.startswith("failed: n0:40911: ") and told.endswith("the outcome is unknown")
         assert (asked.frames, other.frames) == ([HELLO, CLIENT_REQUEST], [])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.append(b"x"),
+        lambda client: client.add_member("n3", "n3:40911"),
+        lambda client: client.prefer(["n1"]),
+        lambda client: client.transfer("n1"),
+    ],
+    ids=["append", "add", "prefer", "transfer"],
+)
+def test_of_a_change_that_was_sent_and_not_answered_in_time_the_outcome_is_unknown(
+    call: Callable[[DLedgerClient], Awaitable[Any]],
+) -> None:
+    """It was told that nobody was asked, as after no request at all."""
+    with World(10, settings=node_group.SETTINGS) as world:
+        asked = Answering(world, "n0", hangs_at_a_request)
+        world.run_for(0.1)
+        told = ask(world, call, ("n0",))
+        assert told.endswith("n0:40911 was asked and has not answered in time: the outcome is unknown"), told
+        assert asked.frames == [HELLO, CLIENT_REQUEST]
+
+
+def test_a_read_that_was_not_answered_in_time_says_who_was_asked() -> None:
+    with World(11, settings=node_group.SETTINGS) as world:
+        Answering(world, "n0", hangs_at_a_request)
+        world.run_for(0.1)
+        told = ask(world, lambda client: client.get(3), ("n0",))
+        assert told.endswith("last: n0:40911 was asked and has not answered in time"), told
+
+
+@pytest.mark.parametrize(
+    ("on_frame", "last"),
+    [(silent, "n0:40911: no hello within 1.0 s"), (does_not_lead, "n0:40911 does not lead")],
+)
+def test_without_a_request_that_waits_the_outcome_is_not_unknown(
+    on_frame: Callable[[Frame, asyncio.StreamWriter], None], last: str
+) -> None:
+    with World(12, settings=node_group.SETTINGS) as world:
+        Answering(world, "n0", on_frame)
+        world.run_for(0.1)
+        told = ask(world, lambda client: client.append(b"x"), ("n0",))
+        assert told == f"failed: no answer from a leader within 3.0 s; last: {last}"
+
+
+def test_an_append_that_ran_out_of_time_may_be_committed_later_and_is_never_taken_for_refused() -> None:
+    """The judge of a simulated run takes these codes for *refused*: such a value must be nowhere."""
+    with World(13, settings=node_group.SETTINGS) as world:
+        world.node("client")
+        group = node_group.Group(world)
+        leader = group.await_leader()
+        failures: list[RequestFailed] = []
+
+        async def main(env: Env) -> None:
+            async with DLedgerClient(env, {leader: f"{leader}:40911"}, timeout_s=0.2) as client:
+                for other in node_group.NAMES:
+                    if other != leader:
+                        world.partition(leader, other)
+                try:
+                    await client.append(b"late")
+                except RequestFailed as failed:
+                    failures.append(failed)
+                world.heal()
+
+        world.spawn("client", main)
+        world.run_until(lambda: bool(failures), 5)
+        assert str(failures[0]).endswith("the outcome is unknown")
+        assert failures[0].code is None and failures[0].code not in CERTAINLY_NOT
+        world.run_for(2.0)
+        assert any(b"late" in entry[3] for entry in group.hosts[leader].entries)
 
 
 def test_why_a_hello_was_refused_is_told() -> None:
