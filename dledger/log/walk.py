@@ -207,7 +207,7 @@ class Walker:
             return self._above_the_mark(at._replace(pos=following) if blank else at)
         if segments.has(following) and (blank or moves_on):
             return Roll(at._replace(pos=following), blank)
-        reason = self._reason(at, wanted, start)
+        reason = self._reason(at, wanted, head)
         header = unpack_header(head) if len(head) == HEADER_SIZE else None
         if header is not None and self._chain_fits(header, at, following):
             place = Place(wanted, header.term, at.pos + header.size, header.chain_crc)
@@ -304,7 +304,7 @@ class Walker:
         if not any(head):
             return End("")
         header = unpack_header(head)
-        reason = self._reason(at, wanted, self._segments.start_of(at.pos))
+        reason = self._reason(at, wanted, head)
         fits = (header.magic == MAGIC) + (header.index == wanted) + (header.pos == at.pos)
         if fits < 2:
             return End("")  # bytes of a recycled segment
@@ -328,10 +328,15 @@ class Walker:
         """Whether somebody may have been told of an entry above the mark."""
         return not self._power_lost and (self._written is None or index <= self._written)
 
-    def _reason(self, at: Place, wanted: int, start: int) -> str:
-        size = min(MAX_ENTRY_SIZE, start + self._segments.size - at.pos)
+    def _reason(self, at: Place, wanted: int, data: bytes) -> str:
+        """Why the entry is not believed that begins with `data`. Its body is read only where the header fits:
+        each entry of a lost segment comes by here."""
+        if len(data) == HEADER_SIZE:
+            header = unpack_header(data)
+            if header.magic == MAGIC and (header.index, header.pos) == (wanted, at.pos):
+                data = self.peek(at.pos, max(HEADER_SIZE, min(header.size, MAX_ENTRY_SIZE)))
         try:
-            check_entry(self.peek(at.pos, size), 0, wanted, at.pos, at.term, at.chain)
+            check_entry(data, 0, wanted, at.pos, at.term, at.chain)
         except CorruptEntry as error:
             return str(error)
         return f"unreadable at index {wanted}, pos {at.pos}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import random
 import shutil
 from bisect import bisect_right
 from pathlib import Path
@@ -15,11 +16,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from test_log_store import SEGMENT, Session, faulty, fill, forget_units, overwrite, position, use
 
+from dledger.log import walk
 from dledger.log.mending import Unfitting
 from dledger.log.reader import _may_hold
 from dledger.log.reading import Rotten
 from dledger.log.recovery import StoreDamaged
 from dledger.log.scrub import Scrubber
+from dledger.log.segments import Segments
+from dledger.log.walk import read_bytes
 from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, Kind, encode_entry, unpack_header
 
 pytestmark = pytest.mark.usefixtures("index_in_memory")
@@ -574,3 +578,28 @@ def test_the_scrub_does_not_look_for_units_that_are_not_due(tmp_path: Path) -> N
         assert scrubber.found == 0
 
     use(tmp_path, work)
+
+
+@pytest.mark.parametrize("how", ["zeros", "noise", "missing"])
+def test_a_lost_segment_is_not_read_again_for_each_of_its_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Up to 4 MiB were, for the text that says why an entry is not believed."""
+    fill(tmp_path, 1200)
+    data, _ = places(tmp_path)
+    if how == "missing":
+        data[1].unlink()
+    else:
+        data[1].write_bytes(bytes(SEGMENT) if how == "zeros" else random.Random(1).randbytes(SEGMENT))
+    read: list[int] = []
+
+    def counting(segments: Segments, pos: int, size: int) -> bytes:
+        found = read_bytes(segments, pos, size)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(walk, "read_bytes", counting)
+    found, last = faulty(tmp_path)
+    lost = found[0][1] - found[0][0] + 1
+    assert last == 1199 and lost > 400
+    assert sum(read) < 10 * SEGMENT, f"{sum(read)} bytes for {lost} entries of a segment of {SEGMENT}"
