@@ -73,7 +73,8 @@ class Changes:
         self._preferred = PreferredLeader(config.preferred)
         self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
         self._wake = asyncio.Event()
-        self._answered = asyncio.Event()
+        self._news = asyncio.Event()
+        """A peer answered, or another leader is known: what a job waits for."""
         self._heard: dict[str, float] = {}
         self._said = ""
 
@@ -106,7 +107,7 @@ class Changes:
     def heard(self, peer: str, now: float) -> None:
         """A peer answered this leader. Wakes `run` when the answer may be what a change waits for."""
         self._heard[peer] = now
-        self._answered.set()
+        self._news.set()
         if self._leadership.serving and self._unfinished(peer) and self.caught_up(peer):
             self._wake.set()
 
@@ -114,6 +115,7 @@ class Changes:
         """This node sees another leader, or none."""
         self._preferred.leader_changed(leader, now)
         self._wake.set()
+        self._news.set()
 
     def committed(self, before: int, index: int) -> None:
         """The commit index moved."""
@@ -200,8 +202,8 @@ class Changes:
         try:
             async with asyncio.timeout(PROBE_HEARTBEATS * self._config.heartbeat_interval_s):
                 while any(not self._live(voter, began) for voter in self._members.voters):
-                    self._answered.clear()
-                    await self._answered.wait()
+                    self._news.clear()
+                    await self._news.wait()
         except TimeoutError:
             pass
         try:
@@ -216,7 +218,8 @@ class Changes:
         return self._append(lambda: current.preferring(nodes))
 
     async def transfer(self, target: str | None, timeout_s: float) -> str:
-        """Hand leadership over; who got it. ChangeRefused when it did not move."""
+        """Hand leadership over; who got it, which may be another than `target`. ChangeRefused when it did not
+        move, or (TERM_CHANGED) when nobody is known to have it in time."""
         self._ready(config=False)
         if target is not None:
             if target == self._config.self_id:
@@ -229,9 +232,28 @@ class Changes:
                 raise ChangeRefused(
                     Code.CONFIG_REFUSED, f"{target} is not healthy: {self.health(target).name}"
                 )
+        deadline = asyncio.get_running_loop().time() + timeout_s
         if not await self._leadership.transfer(target, timeout_s):
             raise ChangeRefused(Code.CONFIG_REFUSED, "no voter took leadership over in time")
-        return self._events.elector.leader_id or target or ""
+        return await self._successor(deadline)
+
+    async def _successor(self, deadline: float) -> str:
+        """Who leads after this node, which only knows that it does not any more."""
+        elector = self._events.elector
+        try:
+            async with asyncio.timeout_at(deadline):
+                while elector.leader_id is None:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            pass
+        if elector.leader_id is None:
+            raise ChangeRefused(
+                Code.TERM_CHANGED, "leadership was handed over, and who leads now is not known yet"
+            )
+        if elector.leader_id == self._config.self_id:
+            raise ChangeRefused(Code.CONFIG_REFUSED, "no other voter kept leadership: this node leads again")
+        return elector.leader_id
 
     def overview(self) -> dict[str, object]:
         """The members as this leader sees them."""

@@ -189,7 +189,8 @@ class DLedgerClient:
         return int((await self._to_leader(request, b"")).header["index"])
 
     async def transfer(self, node: str | None = None) -> str:
-        """Hand leadership to a node, or to the most advanced one; who got it."""
+        """Hand leadership to a node, or to the most advanced one; who got it, which may be another.
+        RequestFailed with code TERM_CHANGED: that is not known yet."""
         return str((await self._to_leader({"op": "transfer", "node": node}, b"")).header["leader"])
 
     async def delete_before(self, address: str, index: int) -> int:

@@ -54,7 +54,7 @@ def add_parsers(commands: Any) -> None:
 
 
 async def run(env: Env, args: argparse.Namespace) -> int:
-    """Run one of the commands; 0 done, 1 refused or not answered (by RequestFailed)."""
+    """Run one of the commands; 0 done, 1 refused or not answered (by RequestFailed), or another leads."""
     async with open_client(env, args) as client:
         action = args.action if args.command == "member" else args.command
         done: int = await _ACTIONS[action](client, args)
@@ -116,8 +116,10 @@ async def _promote(client: DLedgerClient, args: argparse.Namespace) -> int:
 
 async def _transfer(client: DLedgerClient, args: argparse.Namespace) -> int:
     leader = await client.transfer(args.node)
-    print(json.dumps({"leader": leader}) if args.json else f"{leader} leads")
-    return 0
+    missed = args.node not in (None, leader)
+    text = f"{leader} leads, not {args.node}" if missed else f"{leader} leads"
+    print(json.dumps({"leader": leader}) if args.json else text)
+    return 1 if missed else 0
 
 
 async def _prefer(client: DLedgerClient, args: argparse.Namespace) -> int:

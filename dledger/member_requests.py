@@ -86,7 +86,8 @@ class MemberRequests:
             try:
                 await changes.transfer(None, HAND_OVER_S)
             except ChangeRefused:
-                return changes.remove(node, since)  # nobody took over: it goes when the entry is committed
+                # Nobody took over: it goes when the entry is committed. (Who does not lead any more refuses.)
+                return changes.remove(node, since)
             raise ChangeRefused(Code.NOT_LEADER, f"{node} has handed over: ask its successor")
         return changes.remove(node, since)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from member_group import MemberGroup, Writer
@@ -425,6 +426,71 @@ def test_leadership_moves_by_command() -> None:
         assert group.command(lambda client: client.transfer(target)) == target  # it leads already
         group.settle(group.founders, writer)
         assert writer.longest_pause() < 0.3
+
+
+def test_a_transfer_says_who_leads_then() -> None:
+    """Without a target it named nobody: this node only knew that it did not lead any more."""
+    with World(8) as world:
+        group = MemberGroup(world)
+        leader = group.await_leader()
+        successor = group.command(lambda client: client.transfer())
+        assert successor in set(group.founders) - {leader}
+        world.run_until(lambda: group.leader() == successor, 1)
+
+
+def transfer_without_votes(
+    group: MemberGroup, target: str, silent: tuple[str, ...] = ()
+) -> tuple[Any, RequestFailed | None]:
+    """What a transfer says whose target ends the leadership by asking for votes, and then hears of none.
+
+    `silent`: who is not heard by anybody else from then on.
+    """
+    world = group.world
+    leader = group.await_leader()
+    outcome = group.begin(lambda client: client.transfer(target))
+    world.run_until(lambda: group.nodes[target].role is Role.CANDIDATE, 2)
+    cuts = [(other, target) for other in group.founders]
+    cuts += [(target, other) for other in group.founders if other != leader]
+    cuts += [(name, other) for name in silent for other in group.founders]
+    for source, to in cuts:
+        if source != to:
+            world.partition(source, to, directed=True)
+    world.run_until(lambda: outcome, 5)
+    return outcome[0]
+
+
+def test_a_transfer_names_whoever_won_and_not_whom_it_was_meant_for() -> None:
+    with World(8) as world:
+        group = MemberGroup(world, FIVE)
+        leader = group.await_leader()
+        target = next(name for name in FIVE if name != leader)
+        result, error = transfer_without_votes(group, target, silent=(leader,))
+        assert error is None and result not in (leader, target)
+        world.run_until(lambda: group.leader() == result, 2)
+        group.settle(group.founders)
+
+
+def test_a_transfer_is_refused_when_the_leader_of_before_leads_again() -> None:
+    with World(8) as world:
+        group = MemberGroup(world)
+        leader = group.await_leader()
+        target = next(name for name in group.founders if name != leader)
+        _, error = transfer_without_votes(group, target)
+        assert error is not None and error.code is Code.CONFIG_REFUSED
+        assert str(error).endswith("this node leads again")
+        world.run_until(lambda: group.leader() == leader, 1)
+        group.settle(group.founders)
+
+
+def test_a_transfer_after_which_nobody_is_known_to_lead_says_so() -> None:
+    with World(8) as world:
+        group = MemberGroup(world)
+        leader = group.await_leader()
+        target = next(name for name in group.founders if name != leader)
+        _, error = transfer_without_votes(group, target, silent=group.founders)
+        assert error is not None and error.code is Code.TERM_CHANGED
+        assert "who leads now is not known yet" in str(error)
+        group.settle(group.founders)
 
 
 def test_the_preferred_leader_takes_over_when_it_is_caught_up_and_well() -> None:

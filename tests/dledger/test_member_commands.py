@@ -12,7 +12,7 @@ from test_node import group_of_three
 
 from dledger import member_commands
 from dledger.__main__ import _parser
-from dledger.client import RequestFailed
+from dledger.client import DLedgerClient, RequestFailed
 from dledger.config import ConfigError
 from dledger.delete_command import delete_before
 from dledger.messages import Code
@@ -63,6 +63,25 @@ def test_a_group_is_told_what_to_do(
             assert node.status()["voters"] == ["n1", "n2", "n3"]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [(["n1"], 0, "n1 leads\n"), ([], 0, "n1 leads\n"), (["n2"], 1, "n1 leads, not n2\n")],
+)
+def test_a_transfer_that_another_won_is_not_done(
+    words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Client(DLedgerClient):
+        async def transfer(self, node: str | None = None) -> str:
+            return "n1"
+
+    async def scenario() -> int:
+        args = _parser().parse_args(["transfer", *words, "--peers", "n1-127.0.0.1:1"])
+        return await member_commands._transfer(Client(production_env("operator"), {}), args)
+
+    assert asyncio.run(scenario()) == code
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize(
