@@ -111,11 +111,16 @@ class Changes:
         if self._leadership.serving and self._unfinished(peer) and self.caught_up(peer):
             self._wake.set()
 
-    def leader_changed(self, leader: str | None, now: float) -> None:
-        """This node sees another leader, or none."""
-        self._preferred.leader_changed(leader, now)
+    def leader_changed(self, leader: str | None, term: int, now: float) -> None:
+        """This node sees another leader, or none, in this term."""
+        commanded = self._events.elector.commanded_term == term
+        self._preferred.leader_changed(leader, now, commanded=commanded)
         self._wake.set()
         self._news.set()
+
+    def told_who_should_lead(self) -> None:
+        """An operator's command has come, here or with the log."""
+        self._preferred.forgive()
 
     def committed(self, before: int, index: int) -> None:
         """The commit index moved."""
@@ -215,7 +220,9 @@ class Changes:
     def prefer(self, nodes: tuple[str, ...] | None) -> int:
         """Who should lead from now on; None: each node's own setting."""
         current = self._ready()
-        return self._append(lambda: current.preferring(nodes))
+        index = self._append(lambda: current.preferring(nodes))
+        self.told_who_should_lead()
+        return index
 
     async def transfer(self, target: str | None, timeout_s: float) -> str:
         """Hand leadership over; who got it, which may be another than `target`. ChangeRefused when it did not
@@ -233,7 +240,7 @@ class Changes:
                     Code.CONFIG_REFUSED, f"{target} is not healthy: {self.health(target).name}"
                 )
         deadline = asyncio.get_running_loop().time() + timeout_s
-        if not await self._leadership.transfer(target, timeout_s):
+        if not await self._leadership.transfer(target, timeout_s, commanded=True):
             raise ChangeRefused(Code.CONFIG_REFUSED, "no voter took leadership over in time")
         return await self._successor(deadline)
 

@@ -184,7 +184,8 @@ class DLedgerClient:
         return int((await self._to_leader(request, b"")).header["index"])
 
     async def prefer(self, nodes: Sequence[str] | None) -> int:
-        """Who should lead, the first most; () for nobody, None for each node's own setting."""
+        """Who should lead: a leader that is none of them hands over to the first that is well. () for nobody,
+        None for each node's own setting."""
         request = {"op": "prefer", "nodes": None if nodes is None else list(nodes)}
         return int((await self._to_leader(request, b"")).header["index"])
 

@@ -253,8 +253,9 @@ class Leadership:
 
     # Hand-over
 
-    async def transfer(self, target: str | None, timeout_s: float) -> bool:
+    async def transfer(self, target: str | None, timeout_s: float, *, commanded: bool = False) -> bool:
         """Hand leadership to `target` (default: the most advanced connected voter). True when it moved.
+        `commanded`: an operator asked for it.
 
         Stops serving, waits until the target holds everything, tells it to stand (Raft dissertation 3.10);
         serves again when that did not work in time, or the target goes away. (If it stands all the same, its
@@ -278,7 +279,7 @@ class Leadership:
                 while self._leads_beside(leader, chosen) and self._behind(leader, chosen):
                     await self._next_progress(leader)
                 if self._leads_beside(leader, chosen):
-                    self._events.perform(self._events.elector.hand_over(chosen))
+                    self._events.perform(self._events.elector.hand_over(chosen, commanded=commanded))
                 while self._leads_beside(leader, chosen):
                     await self._next_progress(leader)
             if self._replicator.leader is leader:

@@ -44,8 +44,14 @@ def add_parsers(commands: Any) -> None:
     parsers["transfer"] = commands.add_parser("transfer", help="hand leadership over")
     parsers["transfer"].add_argument("node", nargs="?", help="to whom (default: the most advanced voter)")
     parsers["prefer"] = commands.add_parser("prefer", help="say who should lead")
-    parsers["prefer"].add_argument("nodes", nargs="*", help="node ids, the first most; none: nobody")
-    parsers["prefer"].add_argument(
+    wish = parsers["prefer"].add_mutually_exclusive_group()
+    wish.add_argument(
+        "nodes",
+        nargs="*",
+        default=[],
+        help="node ids: who leads and is none of them hands over to the first that is well; none: nobody",
+    )
+    wish.add_argument(
         "--reset", action="store_true", help="forget what was said: each node's own setting counts"
     )
     for parser in parsers.values():

@@ -72,6 +72,8 @@ class VoteRequest:
     pre: bool = False
     transfer: bool = False
     """The leader told the candidate to stand: stickiness does not apply (S19)."""
+    commanded: bool = False
+    """An operator had it do so: no failure of that leader (`dledger.election.preferred`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ class TimeoutNow:
 
     term: int
     leader: str
+    commanded: bool = False
+    """By an operator: the vote request says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -375,7 +375,7 @@ class Node(Conversation):
         now = self._loop.time()
         self._leaderless_since = min(self._leaderless_since, now) if change.leader_id is None else inf
         self._host.on_role(change.role, change.term, change.leader_id)
-        self.changes.leader_changed(change.leader_id, now)
+        self.changes.leader_changed(change.leader_id, change.term, now)
         self.membership.connect()
         if change.role is Role.LEADER:
             self._leadership.start(change.term)
@@ -480,7 +480,10 @@ class Node(Conversation):
         configuration = decode_config(body)
         if configuration is None:
             raise NodeFailed(unreadable_config(index), EXIT_STORE)
+        told = configuration.same_members(self._members.current)
         self.membership.adopted(index, configuration)
+        if told:
+            self.changes.told_who_should_lead()
 
     def log_cut(self, last_index: int) -> None:
         """Entries above `last_index` are gone."""

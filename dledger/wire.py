@@ -82,7 +82,7 @@ _NAMES = {type_: tuple(f.name for f in fields(type_) if f.name != "data") for ty
 _REQUIRED = {
     type_: sum(1 for f in fields(type_) if f.name != "data" and f.default is MISSING) for type_ in _NUMBERS
 }
-_FIELDS_IN_1: dict[type[Any], int] = {Heartbeat: 2, HeartbeatResponse: 2}
+_FIELDS_IN_1: dict[type[Any], int] = {VoteRequest: 6, Heartbeat: 2, HeartbeatResponse: 2, TimeoutNow: 2}
 """How many fields a message had in version 1, where it has more now."""
 _ENUMS: dict[type[Any], tuple[int, type[Any]]] = {
     VoteResponse: (3, VoteResult),

@@ -59,7 +59,7 @@ class Configuration:
 
     members: Mapping[str, Member] = field(default_factory=dict)
     preferred: tuple[str, ...] | None = None
-    """Who should lead, the first most; None: as each node's own setting says."""
+    """Who should lead, in the order in which they are tried; None: as each node's own setting says."""
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -131,6 +131,14 @@ class Configuration:
                     f"{node} is no member: members are {', '.join(sorted(self.members))}"
                 )
         return replace(self, preferred=nodes)
+
+    def same_members(self, before: Configuration) -> bool:
+        """Whether this one only says who should lead: all other changes are of members. (The first one
+        after version 1 brings the addresses, too.)"""
+        return (
+            self.members
+            == before.addressed({node: member.address for node, member in self.members.items()}).members
+        )
 
     def addressed(self, addresses: Mapping[str, str]) -> Configuration:
         """Addresses filled in where the configuration (of version 1) has none."""

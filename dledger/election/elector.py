@@ -110,6 +110,8 @@ class Elector:
         self.vote = hard_state.vote
         self.state = State.FOLLOWER if self_id in self._voters else State.LEARNER
         self.leader_id: str | None = None
+        self.commanded_term = -1
+        """The last term that began with a hand-over which an operator asked for, as far as is known here."""
         # With leases a restarted voter keeps the promise that its former life may have given to a leader.
         self._quiet_until = now + settings.timeout_min_s if settings.lease_s else now
         self._leader_heard = -1e9
@@ -301,12 +303,12 @@ class Elector:
         """Give leadership up without a successor: this node cannot serve (its disk does not answer)."""
         return self._become_follower(Cause.STEP_DOWN, None, now) if self.state is State.LEADER else []
 
-    def hand_over(self, target: str) -> list[Effect]:
-        """Tell a caught-up voter to stand at once."""
+    def hand_over(self, target: str, *, commanded: bool = False) -> list[Effect]:
+        """Tell a caught-up voter to stand at once; `commanded`: an operator wants it."""
         if self.state is not State.LEADER or target not in self._voters or target == self._self_id:
             return []
         self._handed_over = True
-        return [Send(target, TimeoutNow(self.term, self._self_id))]
+        return [Send(target, TimeoutNow(self.term, self._self_id, commanded))]
 
     # Time-outs
 
@@ -366,7 +368,9 @@ class Elector:
 
     def _ask(self, term: int, now: float, *, transfer: bool = False) -> list[Effect]:
         pre = self.state is State.PRE_CANDIDATE
-        request = VoteRequest(term, self._self_id, self._log.last_index, self._log.last_term, pre, transfer)
+        last_index, last_term = self._log.last_index, self._log.last_term
+        commanded = transfer and self.commanded_term == term
+        request = VoteRequest(term, self._self_id, last_index, last_term, pre, transfer, commanded)
         effects: list[Effect] = [Send(peer, request) for peer in self._voters if peer != self._self_id]
         self._results = {self._self_id: VoteResult.ACCEPT}
         if not pre:
@@ -397,6 +401,8 @@ class Elector:
 
     def _on_vote_request(self, peer: str, request: VoteRequest, now: float) -> list[Effect]:
         effects: list[Effect] = []
+        if request.commanded and request.term > self.term:
+            self.commanded_term = request.term
         result = self._refusal(request, now)
         if result is None and not request.pre and request.term > self.term:
             effects += self._follow(request.term, None, now)
@@ -506,6 +512,8 @@ class Elector:
         stale = message.term != self.term or message.leader != self.leader_id
         if stale or self.state is not State.FOLLOWER or not (self.may_vote and self.may_stand):
             return []
+        if message.commanded:
+            self.commanded_term = self.term + 1
         return self._start_vote(Cause.TIMEOUT_NOW, now)
 
     # States

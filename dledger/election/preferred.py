@@ -3,11 +3,14 @@
 Moving leadership costs a pause, and a preferred node that cannot keep it makes a group that moves for ever.
 So:
 
-* A leader that is itself preferred stays, also when another is preferred more.
+* A leader that is itself preferred stays, also when another is preferred more: the order says only to whom a
+  leader that is not preferred hands over. So a group moves once, and not again up the list.
 * It waits until it has led for a while, and moves at most once in `backoff_min_s`.
 * A node that did not take over, or lost leadership within `short_lived_s` of taking it, is left alone for
   `backoff_min_s`, and twice as long each time it happens again, up to `backoff_max_s`. Every node keeps this
   count from the changes of leader that it sees, so it outlives the leader that tried.
+* An operator knows better. Who loses leadership because an operator moved it has not failed; and when an
+  operator says who should lead, what was counted before is forgotten, on every node.
 """
 
 from __future__ import annotations
@@ -39,15 +42,15 @@ class PreferredLeader:
         self._not_before: dict[str, float] = {}
         self._next_move = 0.0
 
-    def leader_changed(self, leader: str | None, now: float) -> None:
-        """This node sees another leader, or none."""
+    def leader_changed(self, leader: str | None, now: float, *, commanded: bool = False) -> None:
+        """This node sees another leader, or none; `commanded`: as an operator wanted."""
         if leader == self._leader:
             return
         if self._leader is not None:
-            if now - self._since < self._settings.short_lived_s:
-                self._failed(self._leader, now)
-            else:
+            if now - self._since >= self._settings.short_lived_s:
                 self._failures.pop(self._leader, None)
+            elif not commanded:
+                self._failed(self._leader, now)
         self._leader = leader
         self._since = now
 
@@ -56,6 +59,12 @@ class PreferredLeader:
         self._next_move = now + self._settings.backoff_min_s
         if not moved:
             self._failed(node, now)
+
+    def forgive(self) -> None:
+        """An operator said who should lead: nobody is left alone any more."""
+        self._failures.clear()
+        self._not_before.clear()
+        self._next_move = 0.0
 
     def choose(self, preferred: Sequence[str], self_id: str, fit: Collection[str], now: float) -> str | None:
         """Whom this leader hands over to now; `fit`: who is connected, caught up and healthy."""

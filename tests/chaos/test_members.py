@@ -527,12 +527,46 @@ def test_a_preferred_leader_that_cannot_keep_leadership_is_left_alone() -> None:
         terms = [group.nodes["n1"].term]
         for _ in range(6):  # whoever leads n1 moves leadership away again, as a sick node would
             world.run_for(1.0)
-            if group.leader() == "n1":
-                group.command(lambda client: client.transfer("n2"))
+            process = world.nodes["n1"].process
+            if group.leader() == "n1" and process is not None:
+                hand_over = group.nodes["n1"].transfer_leadership
+                process.loop.call_soon(lambda p=process, h=hand_over: p.loop.create_task(h("n2")))
         world.run_for(8.0)
         terms.append(group.nodes["n1"].term)
         took = terms[1] - terms[0]
         assert took <= 8, f"{took} terms in 14 s"
+
+
+def test_a_transfer_is_no_failure_of_the_preferred_leader_that_led_briefly() -> None:
+    """On no node: neither on the one that takes over, nor on the one that only votes."""
+    with World(10) as world:
+        group = MemberGroup(world, preferred_leaders=("n1",))
+        first = group.await_leader()
+        world.run_until(lambda: group.leader() == "n1", 10)
+        target = next(name for name in group.founders if name not in (first, "n1"))
+        assert group.command(lambda client: client.transfer(target)) == target
+        for name in group.founders:
+            assert "n1" not in group.nodes[name].changes._preferred._failures, name
+        began = world.now
+        world.run_until(lambda: group.leader() == "n1", 10)
+        assert (world.now - began) / 1e9 < 0.9, "as soon as the other has led for a while"
+
+
+def test_who_is_named_by_an_operator_is_left_alone_no_more_by_anybody() -> None:
+    """A `prefer` left what had been counted: up to 10 minutes nothing happened."""
+    with World(10) as world:
+        group = MemberGroup(world)
+        leader = group.await_leader()
+        chosen = next(name for name in group.founders if name != leader)
+        policies = [group.nodes[name].changes._preferred for name in group.founders]
+        for name, policy in zip(group.founders, policies, strict=True):
+            process = world.nodes[name].process
+            assert process is not None
+            for _ in range(4):
+                policy.tried(chosen, False, process.loop.time())
+        group.command(lambda client: client.prefer([chosen]))
+        world.run_until(lambda: group.leader() == chosen, 1)
+        assert not any(chosen in policy._failures for policy in policies)
 
 
 def test_leadership_is_not_given_to_a_preferred_node_that_lags() -> None:

@@ -85,7 +85,16 @@ def test_a_transfer_that_another_won_is_not_done(
 
 
 @pytest.mark.parametrize(
-    "words", [["member"], ["member", "add", "n1"], ["member", "remove"], ["transfer", "a", "b"], ["prefer"]]
+    "words",
+    [
+        ["member"],
+        ["member", "add", "n1"],
+        ["member", "remove"],
+        ["transfer", "a", "b"],
+        ["prefer"],
+        ["prefer", "--reset", "n1", "--peers", "n1-127.0.0.1:1"],
+        ["prefer", "n1", "--reset", "--peers", "n1-127.0.0.1:1"],
+    ],
 )
 def test_wrong_usage_is_exit_code_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:

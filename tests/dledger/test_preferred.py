@@ -70,3 +70,31 @@ def test_a_long_leadership_makes_good() -> None:
     assert policy.choose(["n1"], "n0", ["n1"], 83.0) == "n1"
     policy.tried("n1", False, 83.0)
     assert policy.choose(["n1"], "n0", ["n1"], 93.0) == "n1", "the count began anew"
+
+
+def test_a_leadership_that_an_operator_ended_is_no_failure() -> None:
+    policy = PreferredLeader(SETTINGS)
+    policy.leader_changed("n1", 0.0)
+    policy.leader_changed(None, 5.0, commanded=True)
+    policy.leader_changed("n0", 5.1)
+    assert policy.choose(["n1"], "n0", ["n1"], 7.1) == "n1"
+
+
+def test_nor_does_it_make_good() -> None:
+    policy = leading()
+    policy.tried("n1", False, 2.0)
+    policy.leader_changed("n1", 13.0)
+    policy.leader_changed("n0", 14.0, commanded=True)
+    policy.tried("n1", False, 24.0)
+    assert policy.choose(["n1"], "n0", ["n1"], 43.0) is None
+    assert policy.choose(["n1"], "n0", ["n1"], 44.0) == "n1", "twice as long as the first time"
+
+
+def test_who_is_named_anew_is_left_alone_no_more() -> None:
+    policy = leading()
+    for now in (2.0, 12.0, 32.0):
+        policy.tried("n1", False, now)
+    policy.forgive()
+    assert policy.choose(["n1"], "n0", ["n1"], 32.1) == "n1"
+    policy.tried("n1", False, 32.1)
+    assert policy.choose(["n1"], "n0", ["n1"], 42.1) == "n1", "the count began anew"

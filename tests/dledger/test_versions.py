@@ -14,7 +14,7 @@ from test_node import Group, ListHost
 from dledger.config import ConfigError, NodeConfig
 from dledger.election.membership import Hello, HelloRefused, check_hello, decode_hello, encode_hello
 from dledger.errors import EXIT_STORE, NodeFailed
-from dledger.messages import SINCE_2, Code, Heartbeat, HeartbeatResponse, Message, VoteRequest
+from dledger.messages import SINCE_2, Code, Heartbeat, HeartbeatResponse, Message, TimeoutNow, VoteRequest
 from dledger.node import Node
 from dledger.versions import KIND_SINCE, Versions
 from dledger.wire import PROTOCOL_MAX, decode_frame, decode_message, encode_frame, encode_message
@@ -44,6 +44,10 @@ def test_to_an_old_peer_go_only_the_fields_that_it_had() -> None:
     answer = HeartbeatResponse(3, Code.SUCCESS, 17, 1)
     assert fields(heartbeat, 1) == [3, "n0"] and fields(heartbeat, 2) == [3, "n0", 17]
     assert fields(answer, 1) == [3, 0] and fields(answer, 2) == [3, 0, 17, 1]
+    hand_over = TimeoutNow(3, "n0", True)
+    request = VoteRequest(4, "n1", 10, 3, False, True, True)
+    assert fields(hand_over, 1) == [3, "n0"] and fields(hand_over, 2) == [3, "n0", True]
+    assert fields(request, 1) == [4, "n1", 10, 3, False, True]
 
 
 def test_missing_new_fields_get_their_default_and_unknown_ones_are_ignored() -> None:
@@ -52,7 +56,10 @@ def test_missing_new_fields_get_their_default_and_unknown_ones_are_ignored() -> 
 
     assert decoded(3, [3, "n0"]) == Heartbeat(3, "n0", 0)
     assert decoded(3, [3, "n0", 7, "of version 9", 1.5]) == Heartbeat(3, "n0", 7)
-    assert decoded(1, [4, "n1", 10, 3, True, False, {"more": 1}]) == VoteRequest(4, "n1", 10, 3, True)
+    request = VoteRequest(4, "n1", 10, 3, False, True, True)
+    assert decoded(1, [4, "n1", 10, 3, False, True, True, {"more": 1}]) == request
+    assert decoded(1, [4, "n1", 10, 3, False, True]) == replace(request, commanded=False)
+    assert decoded(5, [4, "n1"]) == TimeoutNow(4, "n1", False)
 
 
 def test_unknown_fields_of_a_hello_are_ignored_and_missing_ones_filled_in() -> None:
