@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
-from dledger.errors import OUT_OF_MEANS
+from dledger.errors import EXIT_START, OUT_OF_MEANS, NodeFailed
 from dledger.log.index_files import IndexFiles
 from dledger.log.reader import ReadableLog
 from dledger.log.reading import check_stored, store_time_of
@@ -246,6 +246,13 @@ class MendableLog(ReadableLog):
             return await self._env.workers.run(Lane.DISK, self._segments.pread, pos, size)
         except OSError as error:
             raise _not_opened(error) from error
+        except ValueError as error:  # the log still has it: nobody retires or cuts meanwhile
+            path = self._segments.path(self._segments.start_of(pos))
+            raise NodeFailed(
+                f"{path} is gone, or was cut short, under this node, which has written to a file without a name: "
+                "a start takes what is missing from the peers",
+                EXIT_START,
+            ) from error
 
     async def mend_blank(self, index: int, pos: int, cuts: int) -> None:
         """Write the blank tail of a segment again, which says that the log goes on in the next one (S5).

@@ -12,6 +12,7 @@ from node_group import SETTINGS
 from chaos.sim import World
 from chaos.sim.files import SimFile
 from dledger.client import DLedgerClient
+from dledger.errors import EXIT_START
 from dledger.host import Role
 from formats.entry import HEADER_SIZE, Kind
 from runtime.env import Env
@@ -237,6 +238,23 @@ def test_the_scrub_finds_rot_that_nobody_reads() -> None:
         for index in (5, 40, 41):
             assert group.bytes_of(victim, index) == group.bytes_of(other, index)
         assert int(str(group.nodes[victim].status()["scrub_passes"])) >= 1
+        group.settle()
+
+
+def test_a_segment_that_goes_away_under_a_node_is_said_and_made_anew_by_a_start() -> None:
+    """Somebody deletes the file: its name is gone, the node has it open."""
+    with World(7, settings=SETTINGS) as world:
+        group = DiskGroup(world, scrub_bytes_per_s=20 << 20, scrub_pause_s=2.0)
+        group.fill(300)
+        world.run_for(2)
+        victim = group.followers()[0]
+        assert group.nodes[victim].log.end_pos > SEGMENT
+        group.disk(victim).lose(f"/store/dledger-{victim}/data/{0:020d}")
+        world.run_until(lambda: victim in group.failures, 15)
+        failure = group.failures[victim]
+        assert failure.exit_code == EXIT_START and "is gone" in failure.reason
+        world.run_until(lambda: not group.alive(victim), 1)
+        group.start(victim)
         group.settle()
 
 
