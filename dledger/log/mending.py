@@ -249,8 +249,8 @@ class MendableLog(ReadableLog):
         except ValueError as error:  # the log still has it: nobody retires or cuts meanwhile
             path = self._segments.path(self._segments.start_of(pos))
             raise NodeFailed(
-                f"{path} is gone, or was cut short, under this node, which has written to a file without a name: "
-                "a start takes what is missing from the peers",
+                f"{path} is gone, or was cut short, under this node, which has written to a file without a "
+                "name: a start takes what is missing from the peers",
                 EXIT_START,
             ) from error
 
