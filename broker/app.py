@@ -13,6 +13,7 @@ from broker.broker import Broker, NodeFactory
 from broker.config import BrokerConfig
 from broker.store.message_store import StoreLimits
 from dledger.errors import PASSING, NodeFailed
+from dledger.leadership import FAREWELL_S
 from runtime.env import Env
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
     log.info("stopping", handed_over=moved)
     tasks.cancel("registration")
     await broker.registrar.unregister()
+    await asyncio.sleep(FAREWELL_S if moved else 0.0)
     await broker.server.close()
     try:
         await broker.store.save_snapshot()

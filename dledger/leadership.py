@@ -30,6 +30,10 @@ from dledger.versions import OLDEST_KINDS
 from formats.entry import Kind
 from runtime import Env
 
+FAREWELL_S = 0.2
+"""How long a node that has handed over at its stop still tells clients who leads. A request that is under way
+when a connection closes has an unknown outcome; one that is answered NOT_LEADER does not."""
+
 
 class LeadershipEvents(Protocol):
     """What the node does for its leadership."""

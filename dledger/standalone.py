@@ -15,6 +15,7 @@ from typing import Any
 from dledger.config import ConfigError, NodeConfig, parse_peers
 from dledger.counting import CountingHost
 from dledger.errors import NodeFailed
+from dledger.leadership import FAREWELL_S
 from dledger.log.retention import RetentionSettings
 from dledger.node import Node
 from dledger.ports import PeerPort
@@ -235,6 +236,7 @@ class _Member:
         if self.node.serving:
             moved = await self.node.transfer_leadership(timeout_s=TRANSFER_TIMEOUT_S)
             self._log.info("stopping", handed_over=moved)
+            await asyncio.sleep(FAREWELL_S if moved else 0.0)
         self.task.cancel()
         await self.ended.wait()
         try:
