@@ -520,6 +520,7 @@ class FakeNode:
     class config:
         peers: dict[str, str] = {}  # noqa: RUF012
         max_entry_bytes = 4096
+        client_appends = True
 
     def status(self) -> dict[str, object]:
         return {}
