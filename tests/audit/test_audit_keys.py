@@ -99,6 +99,16 @@ def test_damage_of_a_file_is_found_and_nothing_else(
     assert {code for code, _ in found} == codes, found
 
 
+def test_a_wrong_time_is_found_where_all_keys_fit(log: ApacheLog, tmp_path: Path) -> None:
+    """Also tags have units here, as in 5.4: nothing is missing, so only the times are left to compare."""
+    files = key_files(log, tags=True)
+    assert findings(log, tmp_path / "whole", files) == []
+    image = bytearray(files[1])
+    unit(700, seconds=5)(image)
+    found = findings(log, tmp_path / "damaged", [files[0], bytes(image), *files[2:]])
+    assert [code for code, _ in found] == ["KEY_MISMATCH"], found
+
+
 def test_a_missing_file_is_missing_keys(log: ApacheLog, files: list[bytes], tmp_path: Path) -> None:
     found = findings(log, tmp_path / "first", files[1:])
     assert {code for code, _ in found} == {"KEY_MISSING"}
