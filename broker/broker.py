@@ -208,7 +208,7 @@ class Broker:
             return False
         self.pending.flush(self.gate.sealer)
         self.gate.pause()
-        moved = await self.node.transfer_leadership(timeout_s=self.config.transfer_timeout_s)
+        moved = await self.node.step_aside(timeout_s=self.config.transfer_timeout_s)
         if self.node.serving and self.gate.sealer is None and self._sealer is not None:
             self.gate.open(self._sealer)  # nobody was there to take over
         return moved

@@ -80,5 +80,5 @@ class Node(Protocol):
     async def run(self) -> None:
         """Until cancelled; raises NodeFailed."""
 
-    async def transfer_leadership(self, target: str | None = None, timeout_s: float = 2.0) -> bool:
+    async def step_aside(self, timeout_s: float) -> bool:
         """Hand over to a peer that is up to date."""

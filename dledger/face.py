@@ -73,6 +73,19 @@ class NodeFace(ABC):
         """This node leads, and its term is open and applied."""
         return self._leadership.serving
 
+    async def step_aside(self, timeout_s: float) -> bool:
+        """Before the process ends: stand no more, and hand leadership over to whoever takes it, one after the
+        other. True when it moved; the node then still answers and votes until it is cancelled."""
+        self._fitness.leave()
+        deadline = self._loop.time() + timeout_s
+        for _ in self._members.voters:
+            left = deadline - self._loop.time()
+            if not self.serving or left <= 0:
+                break
+            if await self.transfer_leadership(timeout_s=left):
+                return True
+        return False
+
     async def transfer_leadership(self, target: str | None = None, timeout_s: float = 2.0) -> bool:
         """Hand leadership to `target`, or to the most advanced voter; see `Leadership.transfer`."""
         return await self._leadership.transfer(target, timeout_s)

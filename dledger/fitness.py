@@ -76,6 +76,7 @@ class Fitness:
         in_doubt: Callable[[], bool],
     ) -> None:
         self.flags = Health.GOOD
+        self._leaving = False
         self.used_ratio = 0.0
         self._say = env.log.child(f"fitness.{config.self_id}")
         self._config = config
@@ -115,6 +116,11 @@ class Fitness:
                 await self._relieve()
                 await asyncio.sleep(self.interval_s)
 
+    def leave(self) -> None:
+        """This node is about to end: it does not stand, and leaders do not hand over to it."""
+        self._leaving = True
+        self.look()
+
     async def _measure(self) -> None:
         try:
             usage = await self._log.measure()
@@ -141,6 +147,8 @@ class Fitness:
             flags |= Health.STALLED
         if self._is_slow(now):
             flags |= Health.SLOW
+        if self._leaving:
+            flags |= Health.LEAVING
         if flags & Health.FAULTY and not self.flags & Health.FAULTY:
             self._faulty_since = now
         if flags != self.flags:
@@ -177,6 +185,8 @@ class Fitness:
         # An elected node whose vote is still being saved has no leadership to give up yet.
         if self._leadership.term is None or not self.flags or rot_only or now < self._retry_at:
             return
+        if self._leaving:
+            return  # it is handed over already
         target = self._healthy_voter()
         moved = False
         if target is not None:

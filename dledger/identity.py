@@ -23,7 +23,6 @@ from formats.store_files import (
     IDENTITY_FILE,
     MEMBERS_FILE,
     POISONED_FILE,
-    POOL_DIR,
     REFILL_FILE,
     Checkpoint,
     CorruptFile,
@@ -105,6 +104,7 @@ class StoreFiles:
 
     async def _open(self, log: LogStore, snapshots: Snapshots) -> Opened:
         run = self._env.workers.run
+        self._pool = log.pool
         await run(Lane.DISK, self._env.files.mkdir, self._dir)
         before = await run(Lane.DISK, self._take_lock)
         power_lost, clean = before.other_boot, before.clean
@@ -184,22 +184,11 @@ class StoreFiles:
         try:
             await self._publish(REFILL_FILE, reason.encode())
         except OSError as error:
-            if error.errno not in DISK_IS_FULL or not await self._give_room():
+            # A prepared segment is there for speed alone; it is known to be there, or not yet.
+            if error.errno not in DISK_IS_FULL or not await self._pool.give_up_one():
                 raise
             await self._publish(REFILL_FILE, reason.encode())
         self._refill = reason
-
-    async def _give_room(self) -> bool:
-        """Remove a prepared segment, which is there for speed alone; False when there is none."""
-        run, files = self._env.workers.run, self._env.files
-        pool = f"{self._dir}/{POOL_DIR}"
-        prepared = (
-            await run(Lane.DISK, files.listdir, pool) if await run(Lane.DISK, files.exists, pool) else []
-        )
-        if prepared:
-            await run(Lane.DISK, files.unlink, f"{pool}/{prepared[-1]}")
-            await run(Lane.DISK, files.sync_dir, pool)
-        return bool(prepared)
 
     def _read(self, name: str) -> bytes | None:
         return read_file(self._env.files, f"{self._dir}/{name}")

@@ -97,6 +97,8 @@ class Health(IntFlag):
     """Its disk did not answer for longer than the limit."""
     SLOW = 8
     """It led, and its disk could not keep up with those of the others."""
+    LEAVING = 16
+    """It is about to end in good order."""
 
 
 class Holding(IntEnum):

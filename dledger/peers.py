@@ -190,7 +190,13 @@ class Peers:
         """Connect, and return when the connection is lost, how long it lived; OSError, TlsError when there is
         none."""
         loop = asyncio.get_running_loop()
-        connection = await dialler.connect(lambda: self._dialled(peer, dialler.address, store))
+        try:
+            connection = await dialler.connect(lambda: self._dialled(peer, dialler.address, store))
+        except (ConnectionRefusedError, ConnectionResetError):
+            raise
+        except OSError:  # a time-out, too: it is not reached at all now, and what it said may be over
+            self.refusals.pop(peer, None)
+            raise
         try:
             async with asyncio.timeout(self._config.hello_timeout_s):
                 await connection.ready

@@ -234,7 +234,7 @@ class _Member:
         if self.task is None or self.ended.is_set():
             return
         if self.node.serving:
-            moved = await self.node.transfer_leadership(timeout_s=TRANSFER_TIMEOUT_S)
+            moved = await self.node.step_aside(timeout_s=TRANSFER_TIMEOUT_S)
             self._log.info("stopping", handed_over=moved)
             await asyncio.sleep(FAREWELL_S if moved else 0.0)
         self.task.cancel()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
-from dledger.errors import EXIT_START, OUT_OF_MEANS, NodeFailed
+from dledger.errors import EXIT_START, EXIT_STORE, OUT_OF_MEANS, NodeFailed
 from dledger.log.index_files import IndexFiles
 from dledger.log.reader import ReadableLog
 from dledger.log.reading import check_stored, store_time_of
@@ -248,9 +248,11 @@ class MendableLog(ReadableLog):
             raise _not_opened(error) from error
         except ValueError as error:  # the log still has it: nobody retires or cuts meanwhile
             path = self._segments.path(self._segments.start_of(pos))
+            if await self._env.workers.run(Lane.DISK, self._env.files.exists, path):
+                raise NodeFailed(f"{path} was cut short under this node: {error}", EXIT_STORE) from error
             raise NodeFailed(
-                f"{path} is gone, or was cut short, under this node, which has written to a file without a "
-                "name: a start takes what is missing from the peers",
+                f"{path} is gone under this node, which has written to a file without a name: a start takes "
+                "what is missing from the peers",
                 EXIT_START,
             ) from error
 

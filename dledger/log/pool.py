@@ -26,6 +26,7 @@ class SegmentPool:
         self._size = segment_size
         self._target = target
         self._ready: list[str] = []
+        self._opened = False
         self._sequence = 0
         self.warm_taken = 0
         self.cold_taken = 0
@@ -37,6 +38,7 @@ class SegmentPool:
 
     def open(self) -> None:
         """Find what an earlier run left (blocking). Unfinished files are removed."""
+        self._opened = True
         files = self._env.files
         files.mkdir(self._dir)
         for name in files.listdir(self._dir):
@@ -86,12 +88,16 @@ class SegmentPool:
         await run(Lane.DISK, self._env.files.sync_dir, path.rpartition("/")[0])
 
     async def give_up_one(self) -> bool:
-        """Remove a prepared segment to make room; False when there is none."""
-        if not self._ready:
-            return False
-        path = self._ready.pop()
-        await self._env.workers.run(Lane.DISK, self._env.files.unlink, path)
-        return True
+        """Remove a prepared segment to make room, also before `open`; False when there is none."""
+        run, files = self._env.workers.run, self._env.files
+        if not self._opened and await run(Lane.DISK, files.exists, self._dir):
+            found = await run(Lane.DISK, files.listdir, self._dir)
+            path = f"{self._dir}/{found[-1]}" if found else ""
+        else:
+            path = self._ready.pop() if self._ready else ""
+        if path:
+            await run(Lane.DISK, files.unlink, path)
+        return bool(path)
 
     async def fill_one(self) -> bool:
         """Prepare one segment if one is missing and the disk has room; False when there is nothing to do."""

@@ -194,7 +194,7 @@ class FakeNode:
             "reasons": [],
         }
 
-    async def transfer_leadership(self, target: str | None = None, timeout_s: float = 2.0) -> bool:
+    async def step_aside(self, timeout_s: float) -> bool:
         self.commit()
         if self.transfer_to is None:
             self.serve()

@@ -89,10 +89,10 @@ def test_a_node_without_successor_goes_on_serving(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
 
-        async def nobody(target: str | None = None, timeout_s: float = 0.0) -> bool:
+        async def nobody(timeout_s: float) -> bool:
             return False
 
-        world.node.transfer_leadership = nobody  # type: ignore[method-assign]
+        world.node.step_aside = nobody  # type: ignore[method-assign]
         assert not await world.broker.hand_over()
         assert (await world.send()).code == ResponseCode.SUCCESS
 

@@ -81,10 +81,13 @@ class ServeGroup:
     def stop(self, *names: str) -> None:
         """As by SIGTERM."""
         for name in names:
-            process = self.world.nodes[name].process
-            assert process is not None
-            process.loop.call_soon(self._stops[name].set)
+            self.ask_to_stop(name)
         self.world.run_until(lambda: all(not self.runs(name) for name in names), 20)
+
+    def ask_to_stop(self, name: str) -> None:
+        process = self.world.nodes[name].process
+        assert process is not None
+        process.loop.call_soon(self._stops[name].set)
 
     def runs(self, name: str) -> bool:
         return self.world.nodes[name].process is not None

@@ -107,8 +107,11 @@ def test_a_node_with_another_flush_mode_says_who_refuses_it() -> None:
         world.kill("n1")
         world.run_for(2)
         assert reasons(group, "n0")[0] == "no leader: n1 is not reached at n1:40911, nor heard of"
+        world.power_cut("n2")  # a machine that is off does not even refuse
+        world.run_for(20)
+        assert reasons(group, "n0")[1] == "no leader: n2 is not reached at n2:40911, nor heard of"
         world.kill("n0")
-        for name in ("n0", "n1"):
+        for name in group.founders:
             group.start(name, sync_flush=False)
         group.await_leader()
         world.run_for(3)

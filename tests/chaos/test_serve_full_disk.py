@@ -11,6 +11,7 @@ from serve_group import ServeGroup
 from chaos.sim import World
 from dledger import counting
 from dledger.errors import EXIT_START, PASSING
+from formats.store_files import Checkpoint, encode_checkpoint
 
 NAMES = ("n0", "n1", "n2")
 WAITS = "state not saved"
@@ -197,3 +198,26 @@ def test_members_that_cannot_be_saved_are_told_once() -> None:
             assert len(told) == episode
             group.disk(follower).room(None)
             world.run_for(5)
+
+
+def test_a_segment_that_made_room_for_a_note_is_none_of_the_pool_any_more() -> None:
+    """The note is written when the pool is open, too: more was committed than the log holds."""
+    with World(2) as world:
+        group = ServeGroup(world, NAMES, pool_segments=2)
+        group.append(b"one", b"two")
+        world.run_for(6)
+        victim = next(name for name in NAMES if name != group.leader())
+        world.kill(victim)
+        checkpoint = group.disk(victim).inode(f"/store/g/dledger-{victim}/checkpoint")
+        checkpoint.content[:] = encode_checkpoint(Checkpoint(1000, 1000))
+        group.fill(victim)
+        group.start(victim)
+        world.run_for(1)
+        pool = [path for path in group.disk(victim).files("/store") if "/pool/" in path]
+        assert group.runs(victim) and len(pool) == group.nodes[victim][0].log.pool.ready == 1
+        group.disk(victim).room(None)
+        last = group.append(*[bytes(6000)] * 30)[-1]
+        world.run_for(3)
+        assert group.runs(victim), group.failures
+        group.stop(*NAMES)
+        assert group.saved(victim)["applied"] >= last
