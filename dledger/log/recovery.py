@@ -377,6 +377,8 @@ class _Walk:
         """... what their index units say: (index, term), and ..."""
         self._before_pending: Place | None = None
         """... the place before the first of them."""
+        self._before_roll: dict[int, Place] = {}
+        """Index of the last entry of a segment that the walk went on behind -> where that entry ends."""
         self._term = -1
         self._units: list[bytes] = []
         self._units_first = -1
@@ -404,6 +406,7 @@ class _Walk:
                 result.doubt = met.reason if met.doubt else ""
                 break
             if isinstance(met, Roll):
+                self._before_roll[at.index] = at
                 if not met.blank_fits:
                     result.missing_blanks.append(at.pos)
                 start = self._segments.start_of(met.place.pos)
@@ -524,6 +527,10 @@ class _Walk:
             nobody = _ignore
             at = begin if whole <= begin.index else again.run(begin, whole, _EVERYTHING, nobody, nobody)
         at = self._resolve_at_end(at)
+        # Where nothing that is kept lies behind a roll it is undone, as where the next segment begins with
+        # nothing (S5). Else this log would go on elsewhere than those of peers that kept as much.
+        at = self._before_roll.get(at.index, at)
+        result.missing_blanks = [pos for pos in result.missing_blanks if pos < at.pos]
         self._flush_units()
         result.missing_units = [
             (first, packed[: (at.index + 1 - first) * INDEX_UNIT_SIZE])

@@ -432,6 +432,33 @@ def test_a_crash_before_each_effect_of_a_cut_and_of_what_follows(power: bool) ->
             model.finish()
 
 
+def test_a_batch_at_the_start_of_a_segment_that_a_kill_tears_undoes_the_roll() -> None:
+    """The log ends where its last entry ends, whether the first entry of the batch is whole or not: else it
+    would go on in the new segment, and a peer that kept as much in the old one."""
+    cuts = []
+    for seed in range(24):
+        model = Model(seed, True)
+        with model.world:
+            model.reopen()
+            while True:
+                log = model.log
+                assert log is not None
+                if SEGMENT - log.end_pos % SEGMENT < 3000:
+                    break
+                model.step((APPEND, 7, False))
+            model.step((WAIT, 0, False))
+            kept, ends = len(model.items), model.log.end_pos  # type: ignore[union-attr]
+            model.world.kill_in_write("n0", "/data/")
+            model.step((APPEND, 13, True))  # of seven
+            model.world.run_for(1.0)
+            model.step((WAIT, 0, False))
+            if len(model.items) == kept and model.found is not None and model.found.cut:
+                cuts.append(model.found.cut.split(" ", 1)[0])
+                assert model.found.end_pos == ends and model.found.last_index == kept - 1
+            model.finish()
+    assert "client" in cuts and "body" in cuts, cuts
+
+
 # Rot. What the store does about it is decided elsewhere (docs/decisions); here only: it is never silent.
 
 
