@@ -103,7 +103,8 @@ async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
     log.info("stopping", handed_over=moved)
     tasks.cancel("registration")
     await broker.registrar.unregister()
-    await asyncio.sleep(FAREWELL_S if moved else 0.0)
+    if moved:
+        await asyncio.sleep(FAREWELL_S)
     await broker.server.close()
     try:
         await broker.store.save_snapshot()

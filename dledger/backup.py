@@ -92,10 +92,8 @@ async def backup(env: Env, store: str, to: str, node: str | None = None) -> Back
         raise BackupFailed(f"{target} is there already")
     try:
         return await _copied(env, source, to, target, identity, node)
-    except OSError:
-        await run(
-            Lane.DISK, files.rmtree, f"{target}.tmp"
-        )  # of no use, and it may hold the last room there is
+    except OSError:  # half a copy is of no use, and it may hold the last room there is
+        await run(Lane.DISK, files.rmtree, f"{target}.tmp")
         raise
 
 

@@ -220,12 +220,12 @@ class Fitness:
         if leader is None:
             return None
         needed = max(self._events.commit_index, self._last_rotten())
-        since = asyncio.get_running_loop().time() - self._config.election_timeout_max_s
+        now = asyncio.get_running_loop().time()
         fit = [
             (leader.watermark(peer), peer)
             for peer in elector.voters
             if elector.peer_health.get(peer) == Health.GOOD
-            and elector.heard(peer, since)
+            and elector.awake(peer, now)
             and peer in leader.progress
             and leader.watermark(peer) >= needed
         ]

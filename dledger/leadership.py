@@ -250,8 +250,8 @@ class Leadership:
             for peer in elector.voters
             if peer in leader.progress and self._peers.connected(peer) and target in (None, peer)
         ]
-        since = asyncio.get_running_loop().time() - self._config.election_timeout_max_s
-        awake = [peer for peer in candidates if elector.heard(peer, since)]
+        now = asyncio.get_running_loop().time()
+        awake = [peer for peer in candidates if elector.awake(peer, now)]
         well = [peer for peer in awake if elector.peer_health.get(peer, 0) == Health.GOOD]
         return well or awake or candidates
 

@@ -236,7 +236,8 @@ class _Member:
         if self.node.serving:
             moved = await self.node.step_aside(timeout_s=TRANSFER_TIMEOUT_S)
             self._log.info("stopping", handed_over=moved)
-            await asyncio.sleep(FAREWELL_S if moved else 0.0)
+            if moved:
+                await asyncio.sleep(FAREWELL_S)
         self.task.cancel()
         await self.ended.wait()
         try:

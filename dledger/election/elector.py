@@ -238,6 +238,10 @@ class Elector:
         """Whether this leader heard a voter after `since`."""
         return self._contact.get(peer, -1e9) > since
 
+    def awake(self, peer: str, now: float) -> bool:
+        """Whether this leader heard a voter within the longest time-out: what it said last may hold."""
+        return self.heard(peer, now - self._settings.timeout_max_s)
+
     def leader_refused(self, peer: str, now: float) -> list[Effect]:
         """The leader's host answers that nobody listens there: its process is gone (S17).
 
