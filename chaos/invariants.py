@@ -265,6 +265,15 @@ class Cluster:
         del self.promised[store]
         self.forgotten[store] = self.commit_index
 
+    def ends(self, store: str, index: int, end_pos: int, entry_end: int) -> None:
+        """Where a log goes on (`end_pos`), and where its last entry, `index`, ends."""
+        # A log ends where its last entry ends: equal logs go on at one place on every node (safety.md S5).
+        self.count("a log ends where its last entry ends")
+        if end_pos != entry_end:
+            raise InvariantViolated(
+                f"the log of {store} ends at {end_pos}, its last entry {index} at {entry_end}"
+            )
+
     def appended(self, store: str, index: int, entry: Entry) -> None:
         """An entry joined a log."""
         # Log Matching: one term has one entry at an index, and the same ones before it.

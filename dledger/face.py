@@ -171,7 +171,7 @@ class NodeFace(ABC):
         if mine.node not in current.learners and not self.membership.counts(mine):
             yield "no leader: this node waits for one that admits it, as no voter is recorded with its store"
         hellos = {**self._peers.hellos, mine.node: mine}
-        needed = lost_majority(current, self._members.index, hellos, self.elector.votes)
+        needed = lost_majority(current, mine, hellos, self.elector.votes)
         if needed:
             yield needed
 

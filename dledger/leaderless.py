@@ -21,17 +21,17 @@ less."""
 
 def lost_majority(
     configuration: Configuration,
-    index: int,
+    mine: Hello,
     hellos: Mapping[str, Hello],
     votes: Callable[[str], bool],
 ) -> str:
     """What is needed before this group can have a leader again; empty where it may come by itself.
 
-    `hellos`: the last ones of the peers connected now, and the own one. `votes`: whether a voter has just
-    answered a request for its vote. A hello is of the time when the connection was made: the voter may have
-    been refilled since. Who shows a configuration newer than that of `index` may know other stores.
+    `hellos`: the last ones of the peers connected now, and the own one, `mine`. `votes`: whether a voter has
+    just answered a request for its vote. A hello is of the time when the connection was made: the voter may
+    have been refilled since. Who shows a newer configuration may know other stores.
     """
-    if any(hello.config_index > index for hello in hellos.values()):
+    if any(hello.shows_newer(mine) for hello in hellos.values()):
         return ""
     voters = configuration.voters
     here = {voter: hellos[voter] for voter in voters if voter in hellos}

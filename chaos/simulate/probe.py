@@ -175,10 +175,18 @@ class Probe(HostEvents):
         after = self.state()
         self._cluster.count(f"node after {event}")
         check_node(after)
+        self._ends()
         if self._before is not None:
             self._cluster.count("step")
             check_step(self._before, after)
         self._before = after
+
+    def _ends(self) -> None:
+        log, store = self.node.log, self.machine.store
+        if log.last_index < log.first_index:
+            self._cluster.ends(store, log.last_index, log.end_pos, log.base.pos)
+        elif (last := self.log.get(log.last_index)) is not None:  # else it is being cut
+            self._cluster.ends(store, log.last_index, log.end_pos, last.pos + last.size)
 
     async def _followed(self, work: Coroutine[Any, Any, _Result], event: str) -> _Result:
         """Do it, then look."""
@@ -246,6 +254,7 @@ class Probe(HostEvents):
             self._cluster.appended(machine.store, header.index, self.log[header.index])
         if last >= node.log.first_index and last not in self.log:
             raise InvariantViolated(f"{machine.name} says its log ends at {last}, its disk ends before")
+        self._ends()
         hard_state = node._hard_state.loaded
         term = 0 if hard_state is None else hard_state.term
         # What recovery read is not durable by that: it is looked at anew (safety.md S2).

@@ -180,6 +180,13 @@ def test_what_a_node_cut_it_need_not_keep() -> None:
         cluster.started("n0", 1, {}, excused=False)
 
 
+def test_a_log_ends_where_its_last_entry_ends() -> None:
+    cluster = Cluster()
+    cluster.ends("n0", 122, 183_936, 183_936)
+    with pytest.raises(InvariantViolated, match="the log of n0 ends at 196608, its last entry 122 at 183936"):
+        cluster.ends("n0", 122, 196_608, 183_936)
+
+
 def test_one_term_has_one_entry_at_an_index() -> None:
     cluster = Cluster()
     cluster.appended("n0", 0, Entry(1, 5, 0, 100))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dledger.election.configuration import founding
@@ -26,7 +28,7 @@ def told(voters: tuple[str, ...], *states: str, votes: tuple[str, ...] = ()) -> 
     """n0, n1 ... in these states; "away" for one that is not connected."""
     hellos = {f"n{n}": hello(f"n{n}", state) for n, state in enumerate(states) if state != "away"}
     founders = founding({node: f"i-{node}" for node in voters})
-    return lost_majority(founders, -1, hellos, lambda voter: voter in votes)
+    return lost_majority(founders, hello("n0", "kept"), hellos, lambda voter: voter in votes)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,15 @@ def test_who_knows_newer_members_or_voted_since_its_hello_is_believed() -> None:
     assert told(THREE, "kept", "refill", "refill", votes=("n2",)) == ""
     founders = founding({node: f"i-{node}" for node in THREE})
     hellos = {node: hello(node, "blank", config_index=7) for node in THREE[:2]}
-    assert lost_majority(founders, 7, hellos, lambda voter: False)
-    assert not lost_majority(founders, 6, hellos, lambda voter: False)
+    mine = hello("n2", "kept", config_index=7)
+    earlier = hello("n2", "kept", config_index=6)
+    assert lost_majority(founders, mine, hellos, lambda voter: False)
+    assert not lost_majority(founders, earlier, hellos, lambda voter: False)
     older = {node: hello(node, "older program", protocol=3) for node in THREE}
-    assert not lost_majority(founders, -1, older, lambda voter: False)
+    assert not lost_majority(founders, mine, older, lambda voter: False)
+    # The same configuration by its content, in logs that begin at different snapshots.
+    mine, *others = (
+        replace(hello(node, state, config_index=index), config_digest="same")
+        for node, state, index in [("n2", "kept", 4), ("n0", "blank", 7), ("n1", "blank", 9)]
+    )
+    assert lost_majority(founders, mine, {other.node: other for other in others}, lambda voter: False)
