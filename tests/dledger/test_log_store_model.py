@@ -1,5 +1,5 @@
-"""The log store against a list, on the simulated disk: append, cut, kill, power cut anywhere, rot, reopen. A kill
-may fall within a write.
+"""The log store against a list, on the simulated disk: append, cut, kill (within a write, too), power cut, rot,
+reopen.
 
 The model knows every entry in order, and how many of them were acknowledged as durable. After a crash the
 store must hold a prefix of the list, at least as long as what was acknowledged, ending at the end of a client
