@@ -1,5 +1,6 @@
-"""The log store against a list, on the simulated disk: append, cut, kill (within a write, too), power cut, rot,
-reopen.
+"""The log store against a list, on the simulated disk: append, cut, kill, power cut, rot, reopen.
+
+A kill may fall between two effects or within a write.
 
 The model knows every entry in order, and how many of them were acknowledged as durable. After a crash the
 store must hold a prefix of the list, at least as long as what was acknowledged, ending at the end of a client
