@@ -21,7 +21,8 @@ here:
   two stores with one id cannot both have it.
 
 Connections: a formed group accepts who is named by a configuration from the last committed one on, and who
-shows a newer configuration that names it. dLegerPeers counts until the first configuration entry is known.
+shows a configuration that is newer than that one. dLegerPeers counts until the first configuration entry is
+known.
 """
 
 from __future__ import annotations
@@ -225,7 +226,9 @@ class Members:
     def welcome(self, hello: Hello, commit_index: int) -> Mapping[str, str]:
         """Who may connect, given who asks (see the module)."""
         known = self.addresses(commit_index)
-        if hello.node not in known and hello.config_index > self.index:
+        # An uncommitted configuration may be of a branch that was given up: its index says nothing.
+        sure = max((index for index, _ in self._known() if index <= commit_index), default=-1)
+        if hello.node not in known and hello.config_index > sure:
             known[hello.node] = ""
         return known
 

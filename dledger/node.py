@@ -387,6 +387,7 @@ class Node(Conversation):
         """Entries up to `index` are committed (bounded by what this node holds)."""
         index = min(index, self.log.last_index)
         if index <= self.commit_index:
+            self._check_refilled()  # all that is committed may have been known before the leader agreed
             return
         before, self.commit_index = self.commit_index, index
         self._leadership.committed(index)

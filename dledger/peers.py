@@ -18,7 +18,7 @@ from dledger.election.membership import (
 )
 from dledger.links import MAX_ERROR_TEXT, PeerConnection
 from dledger.messages import BULK, REPLIES, SINCE_2, Message
-from dledger.ports import PeerPort
+from dledger.ports import MAX_STRANGER_FRAME, MAX_STRANGERS, PeerPort
 from dledger.refusals import Refusals
 from dledger.wire import (
     CLIENT_REQUEST,
@@ -332,18 +332,25 @@ class Peers:
         return connection
 
     def adopt(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """An accepted connection for this group said hello."""
-        limit = self._config.max_frame_bytes
+        """An accepted connection for this group said hello.
+
+        Anybody can repeat the hello of a peer: it is a stranger until the nonce comes back.
+        """
         if hello.get("client"):
             if sum(1 for other in self._accepted if other.client) >= self._config.max_client_connections:
                 text = f"more than {self._config.max_client_connections} client connections"
                 self._refuse(connection, "clients", text)
                 return
             connection.client = True
-            connection.hand_to(self._on_client_frame, self._on_lost, limit)
+            connection.hand_to(self._on_client_frame, self._on_lost, self._config.max_frame_bytes)
             self._tell_client(connection, self._events.addresses())
         else:
-            connection.hand_to(self._on_frame, self._on_lost, limit)
+            peers = [one for one in self._accepted if not one.client]
+            strangers = [one for one in peers if one.peer is None and not one.closed]
+            if len(strangers) >= MAX_STRANGERS:
+                text = f"more than {MAX_STRANGERS} connections without their nonce"
+                self._refuse(strangers[0], "strangers", text)
+            connection.hand_to(self._on_frame, self._on_lost, MAX_STRANGER_FRAME)
             self._greet(connection, hello)
         if not connection.closed:
             self._accepted.append(connection)
@@ -461,6 +468,7 @@ class Peers:
         """Both sides know each other: messages may flow."""
         connection.peer = hello.node
         connection.hello = hello
+        connection.max_frame = self._config.max_frame_bytes
         self.hellos[hello.node] = hello
         self._refusals.forget(hello.node)
         if connection.dialled is None:

@@ -19,9 +19,9 @@ from runtime import Env
 from runtime.tls import PeerTls
 
 MAX_STRANGERS = 64
-"""Connections without a hello; one more closes the oldest."""
+"""Connections without a hello, and of each node those without its nonce; one more closes the oldest."""
 MAX_STRANGER_FRAME = 64 * 1024
-"""Bytes of a hello."""
+"""Bytes of a hello, and of what else comes before the nonce."""
 _ANYBODY = "?"
 """Sender of a handshake that failed."""
 

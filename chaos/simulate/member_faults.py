@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from chaos.sim.settings import MS
 from chaos.simulate.link_faults import LinkFaults
@@ -14,6 +16,8 @@ from runtime.env import Env
 OPERATOR = "op"
 START_MS = 20
 """A new node is started first, then added."""
+TRIES, PAUSE_S = 10, 0.5
+"""Of an operator who adds a member again."""
 
 
 class MemberFaults(LinkFaults):
@@ -21,7 +25,12 @@ class MemberFaults(LinkFaults):
 
     def member_kinds(self) -> dict[str, Callable[[Fault], bool]]:
         """The kinds of this module."""
-        return {"grow": self._grow, "shrink": self._shrink, "prefer": self._prefer}
+        return {
+            "grow": self._grow,
+            "shrink": self._shrink,
+            "rejoin": self._rejoin,
+            "prefer": self._prefer,
+        }
 
     def _grow(self, fault: Fault) -> bool:
         """A new node is started on a spare machine and added."""
@@ -63,6 +72,31 @@ class MemberFaults(LinkFaults):
         self._world.kill(name)
         if machine.has_store:
             machine.wipe()
+
+    def _rejoin(self, fault: Fault) -> bool:
+        """A member is removed and added again with its store, as when its machine moved; its disk may be so
+        slow that it does not know yet of its removal."""
+        members = self._stage.members()
+        if len(members) < self._stage.plan.nodes or not self._operator_is_free():
+            return False
+        name = members[fault.pick % len(members)]
+        disk = self._world.nodes[name].disk
+        disk.slow(fault.amount)
+        self._later(fault.lasting_ms, partial(disk.slow, 1))
+
+        async def again(client: DLedgerClient) -> None:
+            await client.remove_member(name)
+            for _ in range(TRIES):
+                try:
+                    await client.add_member(name, f"{name}:{PORT}")
+                except RequestFailed:
+                    await asyncio.sleep(PAUSE_S)
+                else:
+                    self._stage.marks.reach("a member left and came back")
+                    return
+
+        self._command(again)
+        return True
 
     def _prefer(self, fault: Fault) -> bool:
         """Somebody else should lead; or nobody in particular."""

@@ -25,6 +25,10 @@ ALSO = 2
 """At most so many of the faults that a seed has besides (`Profile.also`)."""
 NEAR_FAULTS = 0.35
 """Share of the operations that come when a fault does: what is in flight then is what may be lost."""
+QUIET = 0.5
+"""Share of the plans with a time in which clients ask for nothing, but faults happen: what only the next
+append would mend is wrong for long there."""
+QUIET_MS = (12_000, 35_000)
 LARGEST_BODY = 12 * 1024
 """Of most profiles; for the others see `Profile.max_entry`."""
 MAX_BURSTS, MAX_LARGE = 3, 6
@@ -116,6 +120,7 @@ def draw_plan(seed: int, profile: str | None = None) -> Plan:
     nodes = random.Random(f"{seed}/nodes/{name}").choice(chosen.nodes)
     operations += _draw_heavy(random.Random(f"{seed}/heavy/{name}"), chosen, faults)
     also = _draw_also(random.Random(f"{seed}/also/{name}"), chosen)
+    operations = _with_quiet(random.Random(f"{seed}/quiet/{name}"), operations)
     in_turn = tuple(sorted(operations, key=lambda one: (one.at_ms, one.client)))
     return Plan(seed, name, nodes, chosen.spares, DURATION_MS, in_turn, faults + also)
 
@@ -170,6 +175,19 @@ def _draw_heavy(rng: random.Random, profile: Profile, faults: tuple[Fault, ...])
         size = rng.choice((largest, largest, largest // 2, largest + 1))
         operations.append(Operation(_soon(rng, faults), rng.randrange(CLIENTS), "append", size))
     return tuple(operations)
+
+
+def _with_quiet(rng: random.Random, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Perhaps with a quiet time, half of them to the end: what would come in it comes earlier."""
+    if rng.random() >= QUIET:
+        return operations
+    lasting = rng.randint(*QUIET_MS)
+    latest = DURATION_MS - lasting
+    begin = latest if rng.random() < 0.5 else rng.randint(2 * FIRST_FAULT_MS, latest)
+    return tuple(
+        replace(one, at_ms=rng.randint(FIRST_FAULT_MS, begin)) if begin < one.at_ms < begin + lasting else one
+        for one in operations
+    )
 
 
 def _soon(rng: random.Random, faults: tuple[Fault, ...]) -> int:

@@ -104,6 +104,7 @@ RETIRE = Draw("retire", 3)
 OUTAGE = Draw("kill", 3, lasting_ms=(3_000, 20_000))
 GROW = Draw("grow", weight=3)
 SHRINK = Draw("shrink", weight=2)
+REJOIN = Draw("rejoin", lasting_ms=(500, 8_000), amount=(1, 1_000))
 PREFER = Draw("prefer")
 CUT = Draw("cut", targets=ANY, lasting_ms=(100, 6_000))
 ONE_WAY = Draw("one-way", targets=ANY, lasting_ms=(100, 6_000))
@@ -148,6 +149,7 @@ BY_ITS_DISK = "node ended by its disk"
 STICKY = "pre-vote refused by stickiness"
 ROLLED = "segment rolled while a node is down"
 ADDED, REMOVED, REPLACED = "member added", "member removed", "lost store replaced by a new one"
+CAME_BACK = "a member left and came back"
 STALLED, FULL, FAULTY = "a disk stalls", "a disk is full", "entries are faulty"
 REPAIRED, REFUSED = "entries repaired by a peer", "an append refused for good reason"
 TOLD_TO_STAND = "stood because the leader said so"
@@ -264,8 +266,8 @@ PROFILES: dict[str, Profile] = {
         (GROW, SHRINK, PREFER, WIPE, KILL, CUT, ISOLATE, CHURN, POWER_CRASH),
         nodes=EITHER,
         spares=2,
-        also=(CHANGE_CRASH,),
-        marks=(ADDED, REMOVED, REPLACED, IN_CHANGE),
+        also=(CHANGE_CRASH, REJOIN),
+        marks=(ADDED, REMOVED, REPLACED, IN_CHANGE, CAME_BACK),
     ),
     "operators": Profile((TRANSFER, TERMINATE, KILL, CUT, STALL), marks=(TOLD_TO_STAND, STICKY)),
     "mixed": Profile(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 
 from chaos.invariants import InvariantViolated
@@ -25,8 +25,11 @@ from formats.record import decode_record
 
 CHECKPOINTS = 3
 CLIENTS_LIMIT_S = 60.0
+SETTLE_LIMIT_S = 20.0
+"""After everything was healed and the clients ended, an idle group must be as good as new in this virtual
+time: all entries committed and applied everywhere, every member ready to vote."""
 PROGRESS_LIMIT_S = 10.0
-"""After everything was healed, the group must take a new value and agree within this virtual time."""
+"""After that the group must take a new value and agree within this virtual time."""
 LATENCY_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
@@ -115,21 +118,42 @@ class Run:
         world = self.stage.world
         self.injector.finish()
         began = world.now
+        self.end_clients()
+        # Before anybody asks for anything: what only the next append would mend is found here.
+        self.within(SETTLE_LIMIT_S, "an idle group settles", self._settled)
+        self.stage.cluster.count("an idle group settles")
         self.await_progress()
-        world.run_until(self._agreed, PROGRESS_LIMIT_S)
+        self.within(PROGRESS_LIMIT_S, "all logs are equal", self._agreed)
         self.outcome.recovery_s = (world.now - began) / SECOND
         self.check_all()
         self._judge()
 
+    def end_clients(self) -> None:
+        """All is whole: the clients do the rest of what the plan says."""
+        self.within(CLIENTS_LIMIT_S, "the clients end", lambda: all(one.done for one in self._clients))
+
     def await_progress(self) -> None:
-        """All is whole: the clients end, and one more value is taken."""
+        """One more value is taken."""
         world = self.stage.world
-        world.run_until(lambda: all(client.done for client in self._clients), CLIENTS_LIMIT_S)
         last = self._clients[0]
         last.done = False
-        world.run_until(lambda: world.nodes[last.name].process is None, 1)
+        self.within(1, "the last client ends", lambda: world.nodes[last.name].process is None)
         world.spawn(last.name, last.append_last)
-        world.run_until(lambda: last.done, PROGRESS_LIMIT_S)
+        self.within(PROGRESS_LIMIT_S, "the group takes a new value", lambda: last.done)
+
+    def within(self, limit_s: float, what: str, happened: Callable[[], bool]) -> None:
+        """InvariantViolated when it does not happen within this virtual time."""
+        try:
+            self.stage.world.run_until(happened, limit_s)
+        except RunTimeout as error:
+            raise InvariantViolated(f"after healing it does not happen that {what}: {error}") from error
+
+    def _settled(self) -> bool:
+        """Whether everything is committed and applied everywhere, and every member may vote again."""
+        if not self._agreed():
+            return False
+        nodes = [self.stage.machines[name].node for name in self.stage.members()]
+        return all(node is not None and node.elector.may_vote for node in nodes)
 
     def _agreed(self) -> bool:
         members = self.stage.members()

@@ -325,29 +325,37 @@ class LogStore(FlushedLog):
                 self._terms.forget_before(self._first_index)
                 self.faulty.remove(0, base.index)
                 self.suspects.remove(0, base.index)
-            try:
-                return await self._free_segments()
-            except NoRoom as error:
-                self._env.log.warning("log begins later, not yet durably", error=error)
+        try:
+            while True:
+                async with self._io:  # segment by segment: the flusher gets its turn in between
+                    freed = await self._free_segment()
+                    if freed is not None:
+                        return freed and await self._free_units()
+        except NoRoom as error:
+            self._env.log.warning("log begins later, not yet durably", error=error)
+            return False
+        except OSError as error:
+            if error.errno in OUT_OF_MEANS:
+                self._env.log.warning("segments not freed now", error=error)
                 return False
-            except OSError as error:
-                if error.errno in OUT_OF_MEANS:
-                    self._env.log.warning("segments not freed now", error=error)
-                    return False
-                raise NodeFailed(f"cannot free a segment in {self._dir}: {error}", EXIT_STORE) from error
+            raise NodeFailed(f"cannot free a segment in {self._dir}: {error}", EXIT_STORE) from error
 
     async def close_viewed(self) -> None:
         """Give back what a cut or an install took from under somebody who read it, and who is done."""
         await self._segments.close_viewed()
 
-    async def _free_segments(self) -> bool:
-        for start in self._segments.starts:
-            if start >= self._base.pos:
-                break
-            path = self._segments.remove(start)
-            if path is None:
-                return False
-            await self.pool.give_back(path)
+    async def _free_segment(self) -> bool | None:
+        """Free the first segment, None when that was done; True when all are gone, False: one is read."""
+        start = self._segments.first_start
+        if not self._segments.has(start) or start >= self._base.pos:
+            return True
+        path = self._segments.remove(start)
+        if path is None:
+            return False
+        await self.pool.give_back(path)
+        return None
+
+    async def _free_units(self) -> bool:
         if await self._env.workers.run(Lane.FLUSH, self._index.drop_before, self._first_index):
             await self._env.workers.run(Lane.FLUSH, self._sync_index_names)
         return True

@@ -179,10 +179,14 @@ class LeaderReplication:
         dledger/membership.py).
         """
         self._voters = tuple(sorted(voters))
-        self._leaving = tuple(leaving)
+        before, self._leaving = self._leaving, tuple(leaving)
         wanted = sorted(peer for peer in peers if peer != self.self_id)
         self.progress = {peer: self.progress.get(peer, Progress()) for peer in wanted}
-        return self._advance_commit()
+        effects = self._advance_commit()
+        for peer, progress in self.progress.items():
+            if peer in before and peer not in self._leaving and progress.state is PushState.APPEND:
+                self._fill(peer, progress, effects)  # it stays: what was withheld
+        return effects
 
     # Events
 

@@ -232,16 +232,27 @@ class InstallReceiver:
             await self._replace(message.leader, manifest, parts)
         return True
 
+    async def _say_begins(self, pos: int, *, replace: bool = False) -> None:
+        """However long there is no room: it may be on the disk already, so there is no way back."""
+        while True:
+            try:
+                return await self._catalog.say_begins(pos, replace=replace)
+            except OSError as error:
+                if error.errno not in DISK_IS_FULL:
+                    raise
+                self._env.log.error("no room to note where the log begins: waiting", error=error)
+            await asyncio.sleep(NO_ROOM_PAUSE_S)
+
     async def _replace(self, leader: str, manifest: Manifest, parts: dict[str, bytes]) -> None:
         self._env.log.warning(
             "installing a snapshot", index=manifest.index, before=self._log.last_index, pos=manifest.pos
         )
         self.replacing = True
         self._events.install_begins()
-        await self._catalog.say_begins(manifest.pos, replace=True)
+        await self._say_begins(manifest.pos, replace=True)
         await self._log.reset(base_of(manifest))
         await self._host.restore(parts, manifest.index, manifest.pos)
-        await self._catalog.say_begins(manifest.pos)
+        await self._say_begins(manifest.pos)
         await self._catalog.prune(manifest.pos)
         self.done += 1
         self.replacing = False

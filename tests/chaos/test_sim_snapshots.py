@@ -349,6 +349,58 @@ def test_a_disk_that_is_full_when_a_received_snapshot_is_published_only_delays_t
         scene.settle()
 
 
+def test_a_disk_that_is_full_when_an_install_begins_to_replace_the_log_only_delays_it() -> None:
+    """Found by review: the node ended, and its exit code said that the store needs repair."""
+    with World(1, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        _, victim = scene.behind()
+        scene.start(victim)
+        catalog = scene.group.nodes[victim].snapshots.catalog
+        say = catalog.say_begins
+        tries = []
+
+        async def full_at_first(pos: int, *, replace: bool = False) -> None:
+            tries.append(replace)
+            if len(tries) in (1, 2, 4):
+                raise OSError(errno.ENOSPC, "planted")
+            await say(pos, replace=replace)
+
+        catalog.say_begins = full_at_first  # type: ignore[method-assign]
+        world.run_until(lambda: refilled(scene, victim), 10)
+        assert tries == [True, True, True, False, False]
+        scene.settle()
+
+
+def test_appends_wait_for_one_segment_at_most_while_many_are_freed() -> None:
+    """Found by review: the lock of the disk was held until all of them were gone."""
+    with World(1, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        last = scene.fill(60)
+        scene.group.await_applied(NAMES, last)
+        world.run_for(1)
+        leader = scene.group.await_leader()
+        for name in NAMES:
+            world.nodes[name].disk.slow(30)
+
+        def append_s() -> float:
+            began = world.time
+            index = scene.group.append(leader, [bytes(100)])
+            world.run_until(lambda: scene.group.nodes[leader].commit_index >= index, 10)
+            return world.time - began
+
+        usual = max(append_s() for _ in range(10))
+        segments = len(scene.group.nodes[leader].log._segments.starts)
+        for name in NAMES:
+            scene.delete_before(name, last)
+        world.run_for(0.002)
+        ends = world.time + 3
+        worst = 0.0
+        while world.time < ends:
+            worst = max(worst, append_s())
+        assert len(scene.group.nodes[leader].log._segments.starts) < segments - 40
+        assert worst < 3 * usual
+
+
 def test_retention_on_every_node_and_restarts() -> None:
     with World(13, settings=node_group.SETTINGS) as world:
         scene = Scene(world)

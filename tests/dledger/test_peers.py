@@ -482,6 +482,28 @@ def test_strangers_and_clients_do_not_crowd_out_peers(ports: list[int]) -> None:
     asyncio.run(scenario())
 
 
+def test_hellos_without_their_nonce_are_strangers_too(ports: list[int]) -> None:
+    """Anybody can repeat a hello that he saw: few may wait for their nonce, and without much memory."""
+
+    async def scenario() -> None:
+        async with connections(ports, hello_timeout_s=10.0) as bench:
+            wires = []
+            for _ in range(MAX_STRANGERS + 20):
+                wires.append(await bench.dial())
+                wires[-1].send(hello_frame(HELLO_OF_N1))
+                assert (await wires[-1].frame()).number == HELLO
+            await bench.until(lambda: len(bench.peers._accepted) == MAX_STRANGERS)
+            assert bench.peers.refused() == {"strangers": 20}
+            large = PREFIX.pack(16 * 1024 * 1024 - 4, 10)
+            wires[-1].send(large + b"x")
+            await bench.until(lambda: len(bench.peers._accepted) == MAX_STRANGERS - 1)
+            await bench.join()
+            for wire in wires:
+                wire.close()
+
+    asyncio.run(scenario())
+
+
 def test_who_says_nothing_has_to_go(ports: list[int]) -> None:
     async def scenario() -> None:
         async with connections(ports, hello_timeout_s=0.1) as bench:
