@@ -153,8 +153,11 @@ class Changes:
         )
 
     def health(self, peer: str) -> Health:
-        """What a voter last told of itself."""
-        return Health(self._events.elector.peer_health.get(peer, 0))
+        """What a member last told of itself. Who is not connected has no health."""
+        elector = self._events.elector
+        if peer == self._config.self_id:
+            return Health(elector.health)
+        return Health(elector.peer_health.get(peer, 0) if self._peers.connected(peer) else 0)
 
     def fit(self, peer: str) -> bool:
         """Whether leadership may go there without being asked for by name."""

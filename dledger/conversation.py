@@ -23,6 +23,7 @@ from dledger.messages import (
     Commit,
     Compare,
     Heartbeat,
+    HeartbeatResponse,
     InstallResponse,
     InstallSnapshot,
     Message,
@@ -151,6 +152,8 @@ class Conversation(NodeFace):
             self._repairer.receive(peer, message)  # needs no role, no term and no vote
             return
         if not isinstance(message, _FROM_ANYONE) and not self.membership.counts(connection.hello):
+            if isinstance(message, HeartbeatResponse) and peer in self._members.current.learners:
+                self.elector.peer_health[peer] = message.health  # to be shown
             return  # votes and answers count only from a recorded incarnation
         if isinstance(message, VoteRequest) and connection.hello is not None:
             # A vote is for a store: two stores with one id must not both get it (S18).

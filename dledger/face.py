@@ -24,6 +24,7 @@ from dledger.metrics import NodeMetrics
 from dledger.peers import Peers
 from dledger.reads import ReadPoints
 from dledger.repair import Repairer
+from dledger.replication.leader import PushState
 from dledger.replicator import Replicator
 from dledger.snapshots.service import Snapshots
 from dledger.versions import Versions
@@ -142,6 +143,16 @@ class NodeFace(ABC):
                 "`member remove` and `member add`"
             )
 
+    def _left_behind(self) -> Iterator[str]:
+        """Peers of this leader that nothing here can bring up."""
+        leader = self._replicator.leader
+        for peer, progress in sorted(leader.progress.items()) if leader else ():
+            if progress.state is PushState.INSTALL and progress.offer is None:
+                yield (
+                    f"{peer} is behind entry {self.log.first_index}, and no snapshot here is of use to it: "
+                    "`transfer` leadership to a member that has one"
+                )
+
     def waits_for(self) -> Iterator[str]:
         """Why this new node belongs to no group yet: a group is formed by who reaches all others."""
         if self.identity.cluster or not self.identity.incarnation:
@@ -226,7 +237,7 @@ class NodeFace(ABC):
                 *self.waits_for(),
                 *self._without_leader(),
             ],
-            "statements": [*self.statements, *self._strayed()],
+            "statements": [*self.statements, *self._strayed(), *self._left_behind()],
             **self._repairer.status(),
             **self._scrubber.status(),
             **self.snapshots.status(),

@@ -57,6 +57,7 @@ QUESTION_BITS = 62
 """Questions for read points are numbered from a random number of so many bits: see `ReadPoints`."""
 SLOW_SAVE_S = 0.05
 """Saving term and vote took so long that the log says so: an election waits for it twice."""
+INSTALLING = "a snapshot is being installed"
 REMOVED = "this node was removed from the group: stop it, or add it again"
 TOO_MANY_LOST_POWER = (
     "voters lost power under ASYNC_FLUSH, and those that kept everything are no majority: "
@@ -155,7 +156,7 @@ class Node(Conversation):
             self._in_doubt,
         )
         self._search = ConfigSearch(self.log, self._members, self.snapshots.base_config, self)
-        self._lost_power = False
+        self._lost_power = self._voted = False
         self._leaderless_since = inf
         self._undecided = 0.0
         self._yield_until = 0.0
@@ -415,7 +416,7 @@ class Node(Conversation):
         if self._replicator.follower is not None:
             self._replicator.follower.trusted = True
         self._lost_power = False
-        self.reasons.clear()
+        self.reasons = [reason for reason in self.reasons if reason == REMOVED]
         self._identity_wake.set()
 
     def _in_doubt(self) -> bool:
@@ -500,9 +501,10 @@ class Node(Conversation):
         self._fitness.look()
 
     def install_begins(self) -> None:
-        """A snapshot is about to replace the log: no vote until it was refilled (S20)."""
+        """A snapshot is about to replace the log: no vote while that lasts (S20)."""
+        self._voted = self.elector.may_vote
         self.elector.may_vote = False
-        self.reasons.append("a snapshot is being installed")
+        self.reasons.append(INSTALLING)
 
     def installed(self, leader: str, manifest: Manifest) -> None:
         """Log and host are those of a snapshot."""
@@ -512,6 +514,9 @@ class Node(Conversation):
         self._members.replaced(manifest.index, manifest.config)
         self.membership.changed()
         self._fitness.look()
+        self.reasons = [reason for reason in self.reasons if reason != INSTALLING]
+        if self._voted:  # what the log held was committed and lies before the snapshot, or never will be
+            self._trust()
 
     def members_changed(self) -> None:
         """The configuration, or what is known to be committed of it, is another."""

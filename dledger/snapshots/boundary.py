@@ -43,6 +43,7 @@ class BoundarySnapshots:
         log: LogStore,
         host: Host,
         catalog: SnapshotCatalog,
+        changing: asyncio.Lock,
         config_at: Callable[[int], bytes | None],
         on_published: Callable[[], None],
     ) -> None:
@@ -50,6 +51,7 @@ class BoundarySnapshots:
         self._log = log
         self._host = host
         self._catalog = catalog
+        self._changing = changing
         self._config_at = config_at
         self._on_published = on_published
         self._waiting: deque[_Taken] = deque()
@@ -98,7 +100,8 @@ class BoundarySnapshots:
                 parts,
             )
             await self._catalog.publish(manifest, parts)
-            await self._catalog.prune(log.begin_pos)
+            async with self._changing:  # the log may be about to begin at one that would be thinned out
+                await self._catalog.prune(log.begin_pos)
         except (ValueError, Rotten) as error:
             self._env.log.warning("no snapshot: the log changed", index=taken.index, why=error)
             return

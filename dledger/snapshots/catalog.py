@@ -34,6 +34,8 @@ from runtime import Env, Lane
 from runtime.files import Files
 from runtime.publish import publish, read_file, write_synced
 
+READ_TRIES = 10
+"""So often a snapshot that cannot be read is tried, every `RETRY_S`, until it is of no use in this life."""
 _UNFINISHED = ".tmp"
 """Ends the name of a snapshot that is being written or removed."""
 
@@ -130,22 +132,22 @@ class SnapshotCatalog:
             self._manifests[manifest.pos] = manifest
 
     async def load(self, manifest: Manifest) -> dict[str, bytes] | None:
-        """All parts, checked; None when it is damaged (it is removed then) or gone.
+        """All parts, checked; None when it is damaged (it is removed then), gone, or not readable.
 
         While too many files are open it waits.
         """
         run, files = self._env.workers.run, self._env.files
         path = self._path(manifest.pos)
-        said = False
+        tries = 0
         while True:
             try:
                 parts = await run(Lane.DISK, _load, files, path, manifest)
                 break
             except OSError as error:
-                if not said:
+                if tries == 0:
                     self._env.log.error("snapshot not readable", path=path, error=error)
-                    said = True
-                if error.errno not in OUT_OF_MEANS:
+                tries += 1
+                if error.errno not in OUT_OF_MEANS and tries >= READ_TRIES:
                     self._manifests.pop(manifest.pos, None)
                     return None
             await asyncio.sleep(RETRY_S)
@@ -162,14 +164,18 @@ class SnapshotCatalog:
                 await self._remove(manifest.pos)
 
     async def prune(self, begin_pos: int) -> None:
-        """Remove what no log needs that begins at `begin_pos`, and thin out what is more than the limit."""
+        """Remove what no log needs that begins at `begin_pos`, and thin out what is more than the limit.
+
+        Not while the beginning moves. What the store says that its log begins at stays, though the log does
+        not begin there yet.
+        """
         async with self._lock:
             unneeded = [pos for pos in sorted(self._manifests) if pos < begin_pos]
             needed = [pos for pos in sorted(self._manifests) if pos >= begin_pos]
             for pos in unneeded + superfluous(needed, self._keep):
                 manifest = self._manifests.get(pos)
-                if manifest is None:
-                    continue  # a load found it unreadable meanwhile
+                if manifest is None or pos == self.begins:
+                    continue  # a load found it unreadable meanwhile; or a start would need it
                 removed = await self._remove(pos)
                 if not removed and await self._env.workers.run(
                     Lane.DISK, self._env.files.exists, self._path(pos)

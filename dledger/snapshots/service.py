@@ -51,7 +51,7 @@ class Snapshots:
         self._replicator = replicator
         changing = asyncio.Lock()  # the beginning of the log moves: one at a time
         self.catalog = SnapshotCatalog(env, node_dir, config.retention.snapshots_kept)
-        self.boundary = BoundarySnapshots(env, log, host, self.catalog, config_at, self._published)
+        self.boundary = BoundarySnapshots(env, log, host, self.catalog, changing, config_at, self._published)
         self.sender = InstallSender(env, log, peers, replicator, self.catalog, config.push_bytes)
         self.receiver = InstallReceiver(env, log, host, peers, self.catalog, changing, events)
         self.retainer = Retainer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
 from collections.abc import Iterable, Mapping
@@ -44,9 +45,9 @@ class HeavyHost(node_group.ListHost):
 class Scene:
     """A group with small segments, and what a test does with it."""
 
-    def __init__(self, world: World, **settings: object) -> None:
+    def __init__(self, world: World, host: type[HeavyHost] = HeavyHost, **settings: object) -> None:
         self.world = world
-        self.group = node_group.Group(world, HeavyHost, **(SMALL | settings))
+        self.group = node_group.Group(world, host, **(SMALL | settings))
         self.group.kind = Kind.MESSAGE
         self.count = 0
 
@@ -347,6 +348,70 @@ def test_a_disk_that_is_full_when_a_received_snapshot_is_published_only_delays_t
         world.run_until(lambda: refilled(scene, victim), 10)
         assert tries[:3] == [tries[0]] * 3
         scene.settle()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_node_that_was_installed_votes_at_once(seed: int) -> None:
+    """Found by review: it waited for a refill; the loss of the leader then left the group without one."""
+    with World(seed, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        scene.start(victim)
+        node = scene.group.nodes[victim]
+        world.run_until(lambda: node.snapshots.receiver.done, 5)
+        world.power_cut(leader)
+        world.run_until(lambda: scene.group.leader() is not None, 5)
+        assert node.elector.may_vote and not node.reasons
+
+
+class SlowHost(HeavyHost):
+    """It takes time to forget what lies before the log."""
+
+    async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        await asyncio.sleep(0.2)
+        await super().log_begins(parts, index, pos)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_snapshot_at_which_the_log_is_about_to_begin_is_not_thinned_out(seed: int) -> None:
+    """Found by review: one that was published meanwhile made it superfluous."""
+    with World(seed, settings=node_group.SETTINGS) as world:
+        scene = Scene(world, SlowHost, retention=RetentionSettings(interval_s=0.1, snapshots_kept=3))
+        leader = scene.group.await_leader()
+        last = scene.fill(6)
+        scene.group.await_applied(NAMES, last)
+        world.run_for(0.3)
+        node = scene.group.nodes[leader]
+        boundaries = [manifest.index for manifest in node.snapshots.catalog.manifests]
+        scene.delete_before(leader, boundaries[1] + 1)
+        world.run_for(0.02)
+        scene.fill(2)
+        world.run_until(lambda: node.log.begin_pos > 0, 5)
+        world.run_for(1.0)
+        assert node.snapshots.catalog.has(node.log.begin_pos)
+
+
+def test_a_snapshot_that_could_not_be_read_for_a_moment_is_sent() -> None:
+    """Found by review: it was of no use any more in that life of the leader, and nobody said so."""
+    with World(0, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        disk = world.nodes[leader].disk
+        disk.fail("read", 3, f"/store/dledger-{leader}/snapshots")
+        scene.start(victim)
+        world.run_until(lambda: refilled(scene, victim), 10)
+        assert not scene.group.nodes[leader].status()["statements"]
+
+
+def test_a_leader_says_whom_it_cannot_bring_up() -> None:
+    with World(0, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        world.nodes[leader].disk.fail("read", 1 << 20, f"/store/dledger-{leader}/snapshots")
+        scene.start(victim)
+        node = scene.group.nodes[leader]
+        world.run_until(lambda: node.status()["statements"], 20)
+        assert f"{victim} is behind entry {node.log.first_index}" in str(node.status()["statements"])
 
 
 def test_a_disk_that_is_full_when_an_install_begins_to_replace_the_log_only_delays_it() -> None:
