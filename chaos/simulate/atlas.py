@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dledger.node import Node
 
 
-ROT = ("rot", "rot-index", "misdirect", "misdirect-votes", "lose-segment", "eio-read")
+ROT = ("rot", "rot-index", "misdirect", "misdirect-votes", "lose-segment", "eio-read", "eio-snapshot")
 """Damage that is repaired while the node runs."""
 ALONE = ("rot-index", "rot-votes", "lose-votes", "misdirect", "misdirect-votes")
 """Damage that does not come to a store that is damaged already, nor other damage to it: two in one entry may

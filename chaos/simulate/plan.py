@@ -150,6 +150,8 @@ def _draw_operations(
             count = rng.randint(3, 12)
             if rng.random() < BATCHES:
                 size = rng.choice((40, 200, LARGEST_BATCH // count))
+                if profile.max_entry < LARGEST_BATCH:
+                    count, size = min(count, 7), min(size, 200)
                 operations.append(Operation(at, client, "batch", size=size, count=count))
             else:
                 operations.append(Operation(at, client, "burst", size=_size(rng), count=count))

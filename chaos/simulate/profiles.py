@@ -44,8 +44,12 @@ class Profile:
     """Bytes of a segment."""
     reserved_s: float | None = None
     """Age at which segments go; None: they stay. Shorter than an outage, it makes installs."""
+    snapshots: int = 8
+    """So many are kept, where segments go."""
     ballast: int = 0
     """Bytes of a snapshot besides the state."""
+    dawdling: bool = False
+    """The host takes time to go on from a snapshot, and to forget what lies before the log."""
     sync_flush: bool = True
     """False: ASYNC_FLUSH. A power cut then takes what was acknowledged, so the atlas counts it as damage."""
     lease_reads: bool = False
@@ -81,6 +85,7 @@ DISK_HANG = Draw("disk-hang", targets=ANY, lasting_ms=(20, 400))
 EIO_WRITE = Draw("eio-write", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1, 3))
 EIO_FSYNC = Draw("eio-fsync", targets=ANY, lasting_ms=(1_000, 4_000), amount=(1, 3))
 EIO_READ = Draw("eio-read", targets=ANY, lasting_ms=(1_000, 6_000), amount=(1, 24))
+EIO_SNAPSHOT = Draw("eio-snapshot", targets=ANY, lasting_ms=(1_000, 6_000), amount=(1, 8))
 WIPE = Draw("wipe", targets=ANY, lasting_ms=(50, 4_000))
 DISK_STALL = Draw("disk-hang", targets=LEADERS, lasting_ms=(500, 8_000))
 SHORT_MEMORY = Draw("short-memory", targets=ANY, lasting_ms=(1_000, 15_000), amount=(5, 50))
@@ -170,6 +175,7 @@ OWN_SNAPSHOT = "a broker goes on from its own snapshot"
 DERIVED = "a broker ended by its derived files"
 MADE_MEANWHILE = "a topic was made while the leader changed"
 FETCHED = "an index unit had to be fetched"
+NO_SNAPSHOT = "a snapshot could not be read"
 UNREADABLE = "a segment could not be read"
 READ_AT_START = "a segment could not be read at a start"
 LARGE, TOO_LARGE = "an entry of the largest size", "an append was refused as too large"
@@ -304,8 +310,23 @@ PROFILES: dict[str, Profile] = {
         segment=32 * 1024,
         reserved_s=15.0,
         ballast=40_000,
-        also=(SNAPSHOT_CRASH,),
-        marks=(RETIRED, INSTALLED, END_OF_INSTALL, ADMITTED, FETCHED, IN_SNAPSHOT),
+        also=(SNAPSHOT_CRASH, EIO_SNAPSHOT),
+        marks=(RETIRED, INSTALLED, END_OF_INSTALL, ADMITTED, FETCHED, IN_SNAPSHOT, NO_SNAPSHOT),
+    ),
+    "small-segments": Profile(
+        (
+            RETIRE, OUTAGE, INSTALL_CRASH, CRASH, POWER_CRASH, Draw("wipe", 2, ANY, (50, 4_000)), CUT,
+            ISOLATE, TRANSFER, TERMINATE, DISK_SLOW,
+        ),
+        nodes=EITHER,
+        segment=8 * 1024,
+        max_entry=4 * 1024,
+        reserved_s=15.0,
+        snapshots=4,
+        ballast=2_000,
+        dawdling=True,
+        also=(SNAPSHOT_CRASH, EIO_SNAPSHOT, CUT_CRASH, KILL_IN_WRITE),
+        marks=(RETIRED, INSTALLED, NO_SNAPSHOT),
     ),
     "rot": Profile(
         (ROT, LOSE_SEGMENT, SHORT_MEMORY, KILL, POWER_CRASH, CUT),

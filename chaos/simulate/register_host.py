@@ -7,7 +7,9 @@ every start; `State.encode` makes it ready for snapshots.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b, shake_128
@@ -77,11 +79,13 @@ class HostEvents:
 class RegisterHost:
     """The host of one life of one node."""
 
-    def __init__(self, events: HostEvents, ballast: int = 0) -> None:
-        """`ballast`: bytes that a snapshot has besides, so that it travels in pieces."""
+    def __init__(self, events: HostEvents, ballast: int = 0, dawdles: random.Random | None = None) -> None:
+        """`ballast`: bytes that a snapshot has besides, so that it travels in pieces. `dawdles`: it draws the
+        time that it takes for what is awaited."""
         self.state = State()
         self._events = events
         self._ballast = ballast
+        self._dawdles = dawdles
 
     @property
     def index(self) -> int:
@@ -104,11 +108,17 @@ class RegisterHost:
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Go on from a state that another replica, or this one, had."""
+        await self._dawdle()
         self.state = State.decode(parts["state"])
         self._events.restored(self.state.encode(), index)
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Nothing of the state depends on where the log begins."""
+        await self._dawdle()
+
+    async def _dawdle(self) -> None:
+        if self._dawdles is not None:
+            await asyncio.sleep(self._dawdles.choice((0.0, 0.05, 0.5)))
 
     def apply(self, chunk: Chunk) -> None:
         """Entries in order."""

@@ -24,6 +24,7 @@ from formats.store_files import (
     INDEX_DIR,
     MEMBERS_FILE,
     MIRROR_OFFSET,
+    SNAPSHOTS_DIR,
     parse_segment_name,
 )
 
@@ -56,6 +57,7 @@ class RotFaults(MemberFaults):
             "lose-members": self._lose_members,
             "lose-segment": self._lose_segment,
             "eio-read": self._read_error,
+            "eio-snapshot": self._read_error,
         }
 
     def _damages(self, fault: Fault) -> str | None:
@@ -204,26 +206,30 @@ class RotFaults(MemberFaults):
         return True
 
     def _read_error(self, fault: Fault) -> bool:
-        """The next reads of segments fail; most of the time the node is restarted, and its recovery reads."""
+        """The next reads of segments, or of snapshots, fail; most of the time the node is restarted, and its
+        recovery reads."""
         target = self._damages(fault)
         if target is None:
             return False
         machine = self._stage.machines[target]
         disk = self._world.nodes[target].disk
         machine.armed = True
+        place = SNAPSHOTS_DIR if fault.kind == "eio-snapshot" else DATA_DIR
 
         def disarm() -> None:
             machine.armed = False
             disk.mend()
 
         def failed(operation: str, path: str) -> None:
-            if operation == "read":
+            if operation == "read" and place == SNAPSHOTS_DIR:
+                self._stage.marks.reach("a snapshot could not be read")
+            elif operation == "read":
                 self._stage.marks.reach("a segment could not be read")
                 if machine.probe is None or not machine.probe.opened:
                     self._stage.marks.reach("a segment could not be read at a start")
 
         disk.on_failure = failed
-        disk.fail("read", fault.amount, f"{machine.node_dir}/{DATA_DIR}")
+        disk.fail("read", fault.amount, f"{machine.node_dir}/{place}")
         if fault.pick % 3:
             self._world.kill(target)
             self._later(min(fault.lasting_ms // 2, 500), partial(self._stage.start, target))

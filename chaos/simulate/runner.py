@@ -20,6 +20,9 @@ from chaos.simulate.machine import Machine
 from chaos.simulate.plan import CLIENTS, Plan
 from chaos.simulate.profiles import PROFILES
 from chaos.simulate.stage import Stage
+from dledger.messages import Health
+from dledger.node import Node
+from dledger.replication.leader import PushState
 from formats.entry import EntryHeader, Kind
 from formats.record import decode_record
 
@@ -149,11 +152,12 @@ class Run:
             raise InvariantViolated(f"after healing it does not happen that {what}: {error}") from error
 
     def _settled(self) -> bool:
-        """Whether everything is committed and applied everywhere, and every member may vote again."""
+        """Whether everything is committed, durable and applied everywhere, every member may vote again, and
+        none has anything to complain of."""
         if not self._agreed():
             return False
         nodes = [self.stage.machines[name].node for name in self.stage.members()]
-        return all(node is not None and node.elector.may_vote for node in nodes)
+        return all(node is not None and _is_well(node) for node in nodes)
 
     def _agreed(self) -> bool:
         members = self.stage.members()
@@ -298,6 +302,18 @@ class Run:
         latencies = self.outcome.latencies
         bucket = _bucket(latency_ms)
         latencies[bucket] = latencies.get(bucket, 0) + 1
+
+
+def _is_well(node: Node) -> bool:
+    """Of a member of an idle group. A leader: its peers, too. That a disk was slow is said for minutes."""
+    flags = int(node._fitness.flags) & ~Health.SLOW
+    if not node.elector.may_vote or node.reasons or flags or node._members.pending(node.commit_index):
+        return False
+    leader = node._replicator.leader
+    return leader is None or all(
+        peer.state is PushState.APPEND and peer.durable == node.log.last_index
+        for peer in leader.progress.values()
+    )
 
 
 def _bucket(latency_ms: float) -> str:

@@ -149,7 +149,8 @@ class Stage:
             retention=self._retention(),
         )
         probe = Probe(self, machine)
-        machine.host = host = RegisterHost(probe, self.profile.ballast)
+        dawdles = self.world.stream(f"host/{machine.name}/{machine.lives}") if self.profile.dawdling else None
+        machine.host = host = RegisterHost(probe, self.profile.ballast, dawdles)
         node = Node(env, config, host)
         probe.attach(node)
         machine.probe = probe
@@ -169,7 +170,9 @@ class Stage:
         reserved_s = self.profile.reserved_s
         if reserved_s is None:
             return RetentionSettings()
-        return RetentionSettings(reserved_s / 3600, ALL_DAY, interval_s=0.5, snapshots_kept=8)
+        return RetentionSettings(
+            reserved_s / 3600, ALL_DAY, interval_s=0.5, snapshots_kept=self.profile.snapshots
+        )
 
     def _ended(self, process: Process, how: Exit) -> None:
         machine = self.machines.get(process.name)

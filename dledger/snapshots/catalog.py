@@ -8,7 +8,8 @@ unfinished is removed when it is found.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Concatenate, ParamSpec, TypeVar
 
 from dledger.errors import DISK_IS_FULL, OUT_OF_MEANS
 from dledger.log.base import LogBase
@@ -36,6 +37,8 @@ from runtime.publish import publish, read_file, write_synced
 
 READ_TRIES = 10
 """So often a snapshot that cannot be read is tried, every `RETRY_S`, until it is of no use in this life."""
+P = ParamSpec("P")
+T = TypeVar("T")
 _UNFINISHED = ".tmp"
 """Ends the name of a snapshot that is being written or removed."""
 
@@ -90,11 +93,9 @@ class SnapshotCatalog:
             pos = parse_segment_name(name)
             path = f"{self.directory}/{name}"
             if pos is not None:
-                try:
-                    found = await run(Lane.DISK, _read_manifest, files, path)
-                except OSError as error:  # it may be readable another time
-                    self._env.log.error("snapshot not readable", path=path, error=error)
-                    continue
+                found = await self._tried(path, _read_manifest, path)
+                if found is None:
+                    continue  # it may be readable another time
                 if isinstance(found, Manifest) and found.pos == pos:
                     self._manifests[pos] = found
                     continue
@@ -136,26 +137,35 @@ class SnapshotCatalog:
 
         While too many files are open it waits.
         """
-        run, files = self._env.workers.run, self._env.files
         path = self._path(manifest.pos)
-        tries = 0
-        while True:
-            try:
-                parts = await run(Lane.DISK, _load, files, path, manifest)
-                break
-            except OSError as error:
-                if tries == 0:
-                    self._env.log.error("snapshot not readable", path=path, error=error)
-                tries += 1
-                if error.errno not in OUT_OF_MEANS and tries >= READ_TRIES:
-                    self._manifests.pop(manifest.pos, None)
-                    return None
-            await asyncio.sleep(RETRY_S)
+        parts = await self._tried(path, _load, path, manifest)
+        if parts is None:
+            self._manifests.pop(manifest.pos, None)
+            return None
         if isinstance(parts, dict):
             return parts
         self._env.log.error("snapshot is damaged", path=path, why=parts)
         await self.discard(manifest)
         return None
+
+    async def _tried(
+        self, path: str, job: Callable[Concatenate[Files, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T | None:
+        """What a job reads of the snapshot at `path`; None when it cannot in `READ_TRIES`.
+
+        While too many files are open it waits.
+        """
+        tries = 0
+        while True:
+            try:
+                return await self._env.workers.run(Lane.DISK, job, self._env.files, *args, **kwargs)
+            except OSError as error:
+                if tries == 0:
+                    self._env.log.error("snapshot not readable", path=path, error=error)
+                tries += 1
+                if error.errno not in OUT_OF_MEANS and tries >= READ_TRIES:
+                    return None
+            await asyncio.sleep(RETRY_S)
 
     async def discard(self, manifest: Manifest) -> None:
         """Remove one, which nobody may use any more. If that is not possible now, the next start does it."""
