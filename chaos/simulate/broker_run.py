@@ -95,6 +95,9 @@ class BrokerRun(Run):
         planned = [program for program in self._programs if isinstance(program, Planned)]
         self.within(CLIENTS_LIMIT_S, "the clients end", lambda: all(program.done for program in planned))
 
+    def change_leaders(self) -> None:
+        """Brokers went through enough: consumers have a limit of time for what comes after."""
+
     def await_progress(self) -> None:
         """Routes are right, each topic takes one more message, all consumers catch up."""
         world = self.stage.world

@@ -31,6 +31,9 @@ CLIENTS_LIMIT_S = 60.0
 SETTLE_LIMIT_S = 20.0
 """After everything was healed and the clients ended, an idle group must be as good as new in this virtual
 time: all entries committed and applied everywhere, every member ready to vote."""
+HAND_OVER_LIMIT_S = 3.0
+FAILOVER_LIMIT_S = 6.0
+"""In an idle group on a good network: a few election time-outs, should votes be split."""
 PROGRESS_LIMIT_S = 10.0
 """After that the group must take a new value and agree within this virtual time."""
 LATENCY_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -125,11 +128,47 @@ class Run:
         # Before anybody asks for anything: what only the next append would mend is found here.
         self.within(SETTLE_LIMIT_S, "an idle group settles", self._settled)
         self.stage.cluster.count("an idle group settles")
+        self.change_leaders()
         self.await_progress()
         self.within(PROGRESS_LIMIT_S, "all logs are equal", self._agreed)
         self.outcome.recovery_s = (world.now - began) / SECOND
         self.check_all()
         self._judge()
+
+    def change_leaders(self) -> None:
+        """In the idle group a voter is made leader by name, is lost, and comes back."""
+        stage, world = self.stage, self.stage.world
+        head = self._head()
+        voters = sorted(head._members.voters)
+        if len(voters) < 3:
+            return  # without one the others are no majority
+        target = world.stream("the last leader").choice(voters)
+        process = world.nodes[head.config.self_id].process
+        if target != head.config.self_id and process is not None:
+            moved: list[bool] = []
+
+            async def hand_over() -> None:
+                moved.append(await head.transfer_leadership(target))
+
+            process.loop.call_soon(lambda: process.loop.create_task(hand_over(), name="transfer"))
+            self.within(HAND_OVER_LIMIT_S, "a hand-over ends", lambda: bool(moved))
+            chosen = stage.machines[target].node
+            if not moved[0] and chosen is not None and not chosen._fitness.flags:
+                raise InvariantViolated(f"after healing leadership is not handed to {target}")
+            self.within(HAND_OVER_LIMIT_S, "somebody leads after it", lambda: stage.leader() is not None)
+        lost = self._head().config.self_id
+        world.kill(lost)
+        self.within(FAILOVER_LIMIT_S, f"{lost} is replaced", lambda: stage.leader() not in (None, lost))
+        stage.start(lost)
+        self.within(SETTLE_LIMIT_S, "an idle group settles after a failover", self._settled)
+        stage.cluster.count("an idle group survives its leader")
+
+    def _head(self) -> Node:
+        leader = self.stage.leader()
+        node = None if leader is None else self.stage.machines[leader].node
+        if node is None:
+            raise InvariantViolated("after healing nobody leads")
+        return node
 
     def end_clients(self) -> None:
         """All is whole: the clients do the rest of what the plan says."""
