@@ -247,16 +247,20 @@ class Injector(RotFaults):
     def _transfer(self, fault: Fault) -> bool:
         """An operator hands leadership over."""
         leader = self._stage.leader()
-        process = None if leader is None else self._world.nodes[leader].process
-        if leader is None or process is None:
-            return False
-        node = self._stage.machines[leader].node
-        assert node is not None
-        target = self._other(fault, leader)
-        process.loop.call_soon(
-            lambda: process.loop.create_task(node.transfer_leadership(target), name="transfer")
-        )
-        return True
+        return leader is not None and self.hand_over(leader, self._other(fault, leader)) is not None
+
+    def hand_over(self, leader: str, target: str | None) -> list[bool] | None:
+        """Have leadership handed over: a list that will hold whether it moved. None: the leader is gone."""
+        process, node = self._world.nodes[leader].process, self._stage.machines[leader].node
+        if process is None or node is None:
+            return None
+        moved: list[bool] = []
+
+        async def transfer() -> None:
+            moved.append(await node.transfer_leadership(target))
+
+        process.loop.call_soon(lambda: process.loop.create_task(transfer(), name="transfer"))
+        return moved
 
     def _delete_old(self, fault: Fault) -> bool:
         """An operator wants what is old gone, on one node or on all."""

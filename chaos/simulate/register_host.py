@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b, shake_128
 
@@ -79,9 +78,11 @@ class HostEvents:
 class RegisterHost:
     """The host of one life of one node."""
 
-    def __init__(self, events: HostEvents, ballast: int = 0, dawdles: random.Random | None = None) -> None:
-        """`ballast`: bytes that a snapshot has besides, so that it travels in pieces. `dawdles`: it draws the
-        time that it takes for what is awaited."""
+    def __init__(
+        self, events: HostEvents, ballast: int = 0, dawdles: Callable[[], float] | None = None
+    ) -> None:
+        """`ballast`: bytes that a snapshot has besides, so that it travels in pieces. `dawdles`: the time (s)
+        that it takes for what is awaited."""
         self.state = State()
         self._events = events
         self._ballast = ballast
@@ -118,7 +119,7 @@ class RegisterHost:
 
     async def _dawdle(self) -> None:
         if self._dawdles is not None:
-            await asyncio.sleep(self._dawdles.choice((0.0, 0.05, 0.5)))
+            await asyncio.sleep(self._dawdles())
 
     def apply(self, chunk: Chunk) -> None:
         """Entries in order."""

@@ -143,14 +143,9 @@ class Run:
         if len(voters) < 3:
             return  # without one the others are no majority
         target = world.stream("the last leader").choice(voters)
-        process = world.nodes[head.config.self_id].process
-        if target != head.config.self_id and process is not None:
-            moved: list[bool] = []
-
-            async def hand_over() -> None:
-                moved.append(await head.transfer_leadership(target))
-
-            process.loop.call_soon(lambda: process.loop.create_task(hand_over(), name="transfer"))
+        leader = head.config.self_id
+        moved = None if target == leader else self.injector.hand_over(leader, target)
+        if moved is not None:
             self.within(HAND_OVER_LIMIT_S, "a hand-over ends", lambda: bool(moved))
             chosen = stage.machines[target].node
             if not moved[0] and chosen is not None and not chosen._fitness.flags:

@@ -149,12 +149,18 @@ class Stage:
             retention=self._retention(),
         )
         probe = Probe(self, machine)
-        dawdles = self.world.stream(f"host/{machine.name}/{machine.lives}") if self.profile.dawdling else None
-        machine.host = host = RegisterHost(probe, self.profile.ballast, dawdles)
+        machine.host = host = RegisterHost(probe, self.profile.ballast, self._dawdles(machine))
         node = Node(env, config, host)
         probe.attach(node)
         machine.probe = probe
         await node.run()
+
+    def _dawdles(self, machine: Machine) -> Callable[[], float] | None:
+        """How long (s) the host of this life takes for what it may take time for."""
+        if not self.profile.dawdling:
+            return None
+        draws = self.world.stream(f"host/{machine.name}/{machine.lives}")
+        return lambda: draws.choice((0.0, 0.05, 0.5))
 
     def _protocol(self, machine: Machine) -> int:
         """The highest peer protocol of this life of a node."""

@@ -182,10 +182,11 @@ class SnapshotCatalog:
         async with self._lock:
             unneeded = [pos for pos in sorted(self._manifests) if pos < begin_pos]
             needed = [pos for pos in sorted(self._manifests) if pos >= begin_pos]
-            for pos in unneeded + superfluous(needed, self._keep):
+            thinned = [pos for pos in superfluous(needed, self._keep) if pos != self.begins]
+            for pos in unneeded + thinned:
                 manifest = self._manifests.get(pos)
-                if manifest is None or pos == self.begins:
-                    continue  # a load found it unreadable meanwhile; or a start would need it
+                if manifest is None:
+                    continue  # a load found it unreadable meanwhile
                 removed = await self._remove(pos)
                 if not removed and await self._env.workers.run(
                     Lane.DISK, self._env.files.exists, self._path(pos)
