@@ -30,7 +30,7 @@ class ProcessWorkers:
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
         self._pool = ProcessPoolExecutor(
-            jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
+            jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with_parent
         )
         self._children: list[multiprocessing.process.BaseProcess] = []
         self._abandoned = False
@@ -80,7 +80,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Have this worker process end when its parent does, however that ends: initializer of a pool."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_wait_for, args=(parent,), name="parent", daemon=True).start()

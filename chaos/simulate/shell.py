@@ -23,6 +23,7 @@ from chaos.simulate.profiles import PROFILES
 from chaos.simulate.runner import Outcome, run_plan
 from chaos.simulate.shrink import shrink
 from chaos.simulate.totals import MARKS_FROM_SEEDS, MET_IN_SEEDS, Totals
+from runtime.processes import end_with_parent
 
 PROGRESS_TTY_S, PROGRESS_S = 0.5, 15.0
 SEEDS_PER_PROCESS = 300
@@ -203,7 +204,9 @@ def _outcomes(seeds: list[int], profile: str | None, jobs: int, limit: float | N
             yield run_seed(seed, profile)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, max_tasks_per_child=SEEDS_PER_PROCESS) as pool:
+    with ProcessPoolExecutor(
+        jobs, context, initializer=end_with_parent, max_tasks_per_child=SEEDS_PER_PROCESS
+    ) as pool:
         waiting: dict[Future[Outcome], None] = {}
         for seed in seeds:
             if limit is not None and time.monotonic() > limit:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
@@ -414,3 +415,45 @@ def _marks_in_the_code(listed: set[str]) -> Iterator[str]:
 def test_a_fault_is_one_value() -> None:
     fault = Fault(1, "kill", "any", 5)
     assert decode_plan(Plan(1, "kills", 3, 0, 1000, (), (fault,)).encode()).faults == (fault,)
+
+
+def test_workers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    """Each holds some hundred MB, and would wait for ever."""
+    results = tmp_path / "results"
+    command = [
+        sys.executable,
+        "-m",
+        "chaos",
+        "sim",
+        "--seeds",
+        "1000",
+        "--jobs",
+        "2",
+        "--resume",
+        str(results),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not results.exists() or not results.read_text().count("\n"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert len(_session(run.pid)) >= 3
+    run.kill()
+    run.wait()
+    while _session(run.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _session(leader: int) -> list[int]:
+    """Processes that run in a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            state, *numbers = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # no process, or not any more
+        if state != "Z" and int(numbers[2]) == leader:
+            found.append(int(entry.name))
+    return found
