@@ -345,8 +345,10 @@ def _is_well(node: Node) -> bool:
         return False
     leader = node._replicator.leader
     return leader is None or all(
-        peer.state is PushState.APPEND and peer.durable == node.log.last_index
-        for peer in leader.progress.values()
+        peer.state is PushState.APPEND
+        and peer.durable == node.log.last_index
+        and (peer.counts or name not in node._members.voters)  # else its new store is not admitted yet
+        for name, peer in leader.progress.items()
     )
 
 
