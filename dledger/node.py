@@ -427,7 +427,8 @@ class Node(Conversation):
         """After a loss of power under ASYNC_FLUSH (S9): must this node leave standing to others?"""
         if self._lost_power:
             verdict = self._judge()
-            if verdict is Verdict.WAIT or self.elector.leader_id is not None:
+            replacing = self.snapshots.receiver.replacing  # a crash would take what it said with the log
+            if verdict is Verdict.WAIT or self.elector.leader_id is not None or replacing:
                 self._undecided = now
             elif now - self._undecided >= 2 * self.config.election_timeout_max_s:
                 self._say.error(TOO_MANY_LOST_POWER, then=verdict.value, end=self.log.last_index)

@@ -140,7 +140,8 @@ class SnapshotCatalog:
         path = self._path(manifest.pos)
         parts = await self._tried(path, _load, path, manifest)
         if parts is None:
-            self._manifests.pop(manifest.pos, None)
+            if self._manifests.get(manifest.pos) is manifest:
+                del self._manifests[manifest.pos]
             return None
         if isinstance(parts, dict):
             return parts
@@ -155,15 +156,16 @@ class SnapshotCatalog:
 
         While too many files are open it waits.
         """
-        tries = 0
+        tries, waited = 0, False
         while True:
             try:
                 return await self._env.workers.run(Lane.DISK, job, self._env.files, *args, **kwargs)
             except OSError as error:
-                if tries == 0:
+                passing = error.errno in OUT_OF_MEANS
+                if tries == 0 and not (passing and waited):
                     self._env.log.error("snapshot not readable", path=path, error=error)
-                tries += 1
-                if error.errno not in OUT_OF_MEANS and tries >= READ_TRIES:
+                waited, tries = True, tries + (not passing)
+                if tries >= READ_TRIES:
                     return None
             await asyncio.sleep(RETRY_S)
 

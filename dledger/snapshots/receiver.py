@@ -8,7 +8,7 @@ the transfer goes on after a crash or with another leader. Then, in this order:
 3. the log is emptied and begins behind the snapshot, the host is restored;
 4. `begins` is settled, the leader is told.
 
-Pushes that arrive during 2-4 wait. The node does not vote from 2 on until it was refilled.
+Pushes that arrive during 2-4 wait. The node does not vote meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dledger.applier import Applier
-from dledger.errors import DISK_IS_FULL, EXIT_STORE, NodeFailed
+from dledger.errors import DISK_IS_FULL, EXIT_STORE, PASSING, NodeFailed
 from dledger.host import Host
 from dledger.log.store import LogStore
 from dledger.messages import Code, InstallResponse, InstallSnapshot, Message
@@ -60,7 +60,7 @@ class InstallEvents(Protocol):
         """Of the node."""
 
     def install_begins(self) -> None:
-        """The log is about to be replaced: this node does not vote until it was refilled."""
+        """The log is about to be replaced: this node does not vote until `installed`."""
 
     def installed(self, leader: str, manifest: Manifest) -> None:
         """Log and host are those of the snapshot."""
@@ -233,14 +233,20 @@ class InstallReceiver:
         return True
 
     async def _say_begins(self, pos: int, *, replace: bool = False) -> None:
-        """However long there is no room: it may be on the disk already, so there is no way back."""
+        """However long there is no room: it may be on the disk already, so there is no way back. A prepared
+        segment is given up for it."""
+        said = False
         while True:
             try:
                 return await self._catalog.say_begins(pos, replace=replace)
             except OSError as error:
-                if error.errno not in DISK_IS_FULL:
+                if error.errno not in PASSING:
                     raise
-                self._env.log.error("no room to note where the log begins: waiting", error=error)
+                if not said:
+                    self._env.log.error("cannot note where the log begins: waiting", error=error)
+                    said = True
+                if error.errno in DISK_IS_FULL and await self._log.pool.give_up_one():
+                    continue
             await asyncio.sleep(NO_ROOM_PAUSE_S)
 
     async def _replace(self, leader: str, manifest: Manifest, parts: dict[str, bytes]) -> None:

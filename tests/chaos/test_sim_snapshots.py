@@ -14,8 +14,10 @@ from chaos.sim import World
 from dledger.host import Role
 from dledger.log.retention import RetentionSettings
 from dledger.node import Node
+from dledger.snapshots import catalog as catalog_module
 from formats.entry import Kind
 from formats.snapshot import Manifest
+from runtime.files import Files
 
 NAMES = node_group.NAMES
 SMALL = {
@@ -414,7 +416,8 @@ def test_a_leader_says_whom_it_cannot_bring_up() -> None:
         assert f"{victim} is behind entry {node.log.first_index}" in str(node.status()["statements"])
 
 
-def test_a_disk_that_is_full_when_an_install_begins_to_replace_the_log_only_delays_it() -> None:
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
+def test_a_disk_that_is_full_when_an_install_begins_to_replace_the_log_only_delays_it(code: int) -> None:
     """Found by review: the node ended, and its exit code said that the store needs repair."""
     with World(1, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
@@ -427,13 +430,56 @@ def test_a_disk_that_is_full_when_an_install_begins_to_replace_the_log_only_dela
         async def full_at_first(pos: int, *, replace: bool = False) -> None:
             tries.append(replace)
             if len(tries) in (1, 2, 4):
-                raise OSError(errno.ENOSPC, "planted")
+                raise OSError(code, "planted")
             await say(pos, replace=replace)
 
         catalog.say_begins = full_at_first  # type: ignore[method-assign]
         world.run_until(lambda: refilled(scene, victim), 10)
         assert tries == [True, True, True, False, False]
         scene.settle()
+
+
+def test_an_install_makes_the_room_that_it_needs() -> None:
+    """Found by review: it waited for room for ever, beside a prepared segment."""
+    with World(1, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        _, victim = scene.behind()
+        scene.start(victim)
+        disk = world.nodes[victim].disk
+        catalog = scene.group.nodes[victim].snapshots.catalog
+        say = catalog.say_begins
+        tries = []
+
+        async def full_from_now_on(pos: int, *, replace: bool = False) -> None:
+            tries.append(pos)
+            if len(tries) == 1:
+                disk.room(disk.used())
+            await say(pos, replace=replace)
+
+        catalog.say_begins = full_from_now_on  # type: ignore[method-assign]
+        world.run_until(lambda: scene.group.nodes[victim].snapshots.receiver.done, 10)
+
+
+def test_a_snapshot_is_not_given_up_for_one_error_behind_too_many_open_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = [errno.EMFILE] * 12 + [errno.EIO]
+    load = catalog_module._load
+
+    def failing(files: Files, path: str, manifest: Manifest) -> dict[str, bytes] | str:
+        if errors:
+            raise OSError(errors.pop(0), "planted")
+        return load(files, path, manifest)
+
+    with World(0, settings=node_group.SETTINGS) as world:
+        scene = Scene(world)
+        leader, victim = scene.behind()
+        catalog = scene.group.nodes[leader].snapshots.catalog
+        before = catalog.manifests
+        monkeypatch.setattr(catalog_module, "_load", failing)
+        scene.start(victim)
+        world.run_until(lambda: refilled(scene, victim), 10)
+        assert not errors and catalog.manifests == before
 
 
 def test_appends_wait_for_one_segment_at_most_while_many_are_freed() -> None:
