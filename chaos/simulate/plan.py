@@ -150,7 +150,7 @@ def _draw_operations(
             count = rng.randint(3, 12)
             if rng.random() < BATCHES:
                 size = rng.choice((40, 200, LARGEST_BATCH // count))
-                if profile.max_entry < LARGEST_BATCH:
+                if profile.max_entry < LARGEST_BATCH:  # a batch is no larger than an entry may be
                     count, size = min(count, 7), min(size, 200)
                 operations.append(Operation(at, client, "batch", size=size, count=count))
             else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeVar
 
 from dledger.errors import DISK_IS_FULL, OUT_OF_MEANS
 from dledger.log.base import LogBase
@@ -37,7 +37,6 @@ from runtime.publish import publish, read_file, write_synced
 
 READ_TRIES = 10
 """So often a snapshot that cannot be read is tried, every `RETRY_S`, until it is of no use in this life."""
-P = ParamSpec("P")
 T = TypeVar("T")
 _UNFINISHED = ".tmp"
 """Ends the name of a snapshot that is being written or removed."""
@@ -93,7 +92,7 @@ class SnapshotCatalog:
             pos = parse_segment_name(name)
             path = f"{self.directory}/{name}"
             if pos is not None:
-                found = await self._tried(path, _read_manifest, path)
+                found = await self._tried(path, _read_manifest)
                 if found is None:
                     continue  # it may be readable another time
                 if isinstance(found, Manifest) and found.pos == pos:
@@ -138,7 +137,7 @@ class SnapshotCatalog:
         While too many files are open it waits.
         """
         path = self._path(manifest.pos)
-        parts = await self._tried(path, _load, path, manifest)
+        parts = await self._tried(path, lambda files, path: _load(files, path, manifest))
         if parts is None:
             if self._manifests.get(manifest.pos) is manifest:
                 del self._manifests[manifest.pos]
@@ -149,9 +148,7 @@ class SnapshotCatalog:
         await self.discard(manifest)
         return None
 
-    async def _tried(
-        self, path: str, job: Callable[Concatenate[Files, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T | None:
+    async def _tried(self, path: str, job: Callable[[Files, str], T]) -> T | None:
         """What a job reads of the snapshot at `path`; None when it cannot in `READ_TRIES`.
 
         While too many files are open it waits.
@@ -159,7 +156,7 @@ class SnapshotCatalog:
         tries, waited = 0, False
         while True:
             try:
-                return await self._env.workers.run(Lane.DISK, job, self._env.files, *args, **kwargs)
+                return await self._env.workers.run(Lane.DISK, job, self._env.files, path)
             except OSError as error:
                 passing = error.errno in OUT_OF_MEANS
                 if tries == 0 and not (passing and waited):

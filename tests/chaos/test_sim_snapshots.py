@@ -374,9 +374,11 @@ class SlowHost(HeavyHost):
         await super().log_begins(parts, index, pos)
 
 
+@pytest.mark.parametrize("slow_load", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_snapshot_at_which_the_log_is_about_to_begin_is_not_thinned_out(seed: int) -> None:
-    """Found by review: one that was published meanwhile made it superfluous."""
+def test_a_snapshot_at_which_the_log_is_about_to_begin_is_not_thinned_out(seed: int, slow_load: bool) -> None:
+    """Found by review: one that was published meanwhile, before or after the store said where its log begins,
+    made it superfluous."""
     with World(seed, settings=node_group.SETTINGS) as world:
         scene = Scene(world, SlowHost, retention=RetentionSettings(interval_s=0.1, snapshots_kept=3))
         leader = scene.group.await_leader()
@@ -384,13 +386,23 @@ def test_a_snapshot_at_which_the_log_is_about_to_begin_is_not_thinned_out(seed: 
         scene.group.await_applied(NAMES, last)
         world.run_for(0.3)
         node = scene.group.nodes[leader]
-        boundaries = [manifest.index for manifest in node.snapshots.catalog.manifests]
+        catalog = node.snapshots.catalog
+        boundaries = [manifest.index for manifest in catalog.manifests]
+        load = catalog.load
+
+        async def loaded_slowly(manifest: Manifest) -> dict[str, bytes] | None:
+            parts = await load(manifest)
+            await asyncio.sleep(0.2)
+            return parts
+
+        if slow_load:
+            catalog.load = loaded_slowly  # type: ignore[method-assign]
         scene.delete_before(leader, boundaries[1] + 1)
         world.run_for(0.02)
         scene.fill(2)
         world.run_until(lambda: node.log.begin_pos > 0, 5)
         world.run_for(1.0)
-        assert node.snapshots.catalog.has(node.log.begin_pos)
+        assert catalog.has(node.log.begin_pos)
 
 
 def test_a_snapshot_that_could_not_be_read_for_a_moment_is_sent() -> None:
