@@ -186,12 +186,15 @@ class Run:
             raise InvariantViolated(f"after healing it does not happen that {what}: {error}") from error
 
     def _settled(self) -> bool:
-        """Whether everything is committed, durable and applied everywhere, every member may vote again, and
-        none has anything to complain of."""
+        """Whether everything is committed, durable and applied everywhere, every member has heard of the
+        leader in this life and may vote again, and none has anything to complain of."""
         if not self._agreed():
             return False
+        # A machine that was started a moment ago may have all entries, while the leader's connection still
+        # goes to what lost its power there: what is sent over it is lost, and a hand-over fails, as it must.
+        leader = self.stage.leader()
         nodes = [self.stage.machines[name].node for name in self.stage.members()]
-        return all(node is not None and _is_well(node) for node in nodes)
+        return all(node is not None and node.elector.leader_id == leader and _is_well(node) for node in nodes)
 
     def _agreed(self) -> bool:
         members = self.stage.members()

@@ -65,6 +65,11 @@ def test_damage_of_a_member_that_was_removed_is_over() -> None:
     assert outcome.faults["shrink"] == outcome.faults["lose-members"] == outcome.faults["rot"] == 1
 
 
+def test_a_group_is_settled_only_when_a_machine_just_started_has_heard_of_the_leader() -> None:
+    """Started 6 ms earlier, with a whole log: the leader's connection went to what had lost its power."""
+    assert not run_plan(draw_plan(284003599, "disk-errors")).violation
+
+
 def test_what_a_node_does_after_its_power_went_is_not_judged() -> None:
     """A false alarm of the long run: the leader's power was cut by the first effect of a commit, and the rest
     of its turn was judged by what its disk had left of what it had written under ASYNC_FLUSH."""
