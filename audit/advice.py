@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from audit.findings import CODES, Finding, Severity
+from dledger.audit.findings import CODES, Finding, Severity
 
 _DELETES = "delete its store"
 

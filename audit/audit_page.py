@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from audit import html
-from audit.advice import caution
-from audit.findings import CODES, Finding, Severity
-from audit.html import Markup
-from audit.strips import KINDS, Picture, Strip, merge, pictures
+from dledger.audit import html
+from dledger.audit.advice import caution
+from dledger.audit.findings import CODES, Finding, Severity
+from dledger.audit.html import Markup
+from dledger.audit.strips import KINDS, Picture, Strip, merge, pictures
 
 if TYPE_CHECKING:
-    from audit.report import Report
+    from dledger.audit.report import Report
 
 MAX_FINDINGS_OF_A_CODE = 200
 """Rows of one code on the page; JSON and Parquet have all."""

@@ -1,4 +1,4 @@
-"""`python -m audit`: arguments, what is printed, the exit code."""
+"""`dledger audit`: arguments, what is printed, the exit code."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import asyncio
 import json
 import sys
 
-from audit.arguments import Parser
-from audit.crash import COULD_NOT_RUN
-from audit.local import audit_stores
-from audit.report import Report, failed
-from audit.report_files import write_report
-from audit.shell import (
+from dledger.audit.arguments import Parser
+from dledger.audit.crash import COULD_NOT_RUN
+from dledger.audit.local import audit_stores
+from dledger.audit.report import Report, failed
+from dledger.audit.report_files import write_report
+from dledger.audit.shell import (
     KeepError,
     add_audit_arguments,
     add_fail_on,
@@ -21,10 +21,10 @@ from audit.shell import (
     keep_of,
     process_code,
 )
-from runtime import Env, Lane
-from runtime.env import production_env
-from runtime.processes import ProcessWorkers, cores
-from runtime.remote_files import absolute
+from dledger.runtime import Env, Lane
+from dledger.runtime.env import production_env
+from dledger.runtime.processes import ProcessWorkers, cores
+from dledger.runtime.remote_files import absolute
 
 EPILOG = """exit codes: 0 clean (information only), 1 warnings, 2 errors, 3 critical, 4 could not run.
 STORE is the storePathRootDir of a node; a running node may be audited."""
@@ -33,7 +33,7 @@ STORE is the storePathRootDir of a node; a running node may be audited."""
 def parser() -> argparse.ArgumentParser:
     """Arguments of both commands."""
     formatter = argparse.RawDescriptionHelpFormatter
-    top = Parser(prog="python -m audit", description="Check log stores on this machine.")
+    top = Parser(prog="dledger audit", description="Check log stores on this machine.")
     commands = top.add_subparsers(dest="command", required=True, parser_class=Parser)
     for name, text, count in (
         ("verify", "check one store: structure, CRCs, chain, index files, ConsumeQueues", 1),
@@ -101,7 +101,7 @@ def run(argv: list[str] | None = None) -> int:
     except SystemExit as wrong:
         return COULD_NOT_RUN if wrong.code else 0
     if arguments.command == "compare" and len(arguments.stores) < 2:
-        print("python -m audit compare: at least two stores are needed", file=sys.stderr)
+        print("dledger audit compare: at least two stores are needed", file=sys.stderr)
         return COULD_NOT_RUN
     env = production_env("audit")
     processes = ProcessWorkers(arguments.jobs) if arguments.jobs > 1 else None
@@ -113,10 +113,10 @@ def run(argv: list[str] | None = None) -> int:
             print("\n".join(report.lines()), flush=True)
         asyncio.run(_write_files(env, arguments, report))
     except OSError as error:
-        print(f"python -m audit: {error}", file=sys.stderr)
+        print(f"dledger audit: {error}", file=sys.stderr)
         return COULD_NOT_RUN
     except KeyboardInterrupt:
-        print("python -m audit: interrupted, nothing was found out", file=sys.stderr)
+        print("dledger audit: interrupted, nothing was found out", file=sys.stderr)
         return COULD_NOT_RUN
     finally:
         if processes is not None:

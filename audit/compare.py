@@ -22,14 +22,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
-from audit.coverage import Holding, check_replica, gather, place_heads
-from audit.derived import judge_derived
-from audit.digests import BLOCK_ENTRIES
-from audit.findings import BlockRow, Finding, Row, Severity, SnapshotRow, finding
-from audit.report import Kept, Report
-from audit.scan import EntryRow
-from audit.walk import BODY_DAMAGED, CHAIN_BROKEN, CHAIN_UNKNOWN, UNREADABLE
-from formats.entry import COVERED
+from dledger.audit.coverage import Holding, check_replica, gather, place_heads
+from dledger.audit.derived import judge_derived
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.findings import BlockRow, Finding, Row, Severity, SnapshotRow, finding
+from dledger.audit.report import Kept, Report
+from dledger.audit.scan import EntryRow
+from dledger.audit.walk import BODY_DAMAGED, CHAIN_BROKEN, CHAIN_UNKNOWN, UNREADABLE
+from dledger.formats.entry import COVERED
 
 LAG_WARNING_ENTRIES = 100_000
 """A replica that is further behind than this is a warning, not just information."""

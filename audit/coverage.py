@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from audit.findings import (
+from dledger.audit.findings import (
     Finding,
     KeyFileRow,
     QueueFilesRow,
@@ -18,8 +18,8 @@ from audit.findings import (
     Severity,
     finding,
 )
-from formats.entry import chain_crc
-from formats.store_files import segment_name
+from dledger.formats.entry import chain_crc
+from dledger.formats.store_files import segment_name
 
 _NO_END = 1 << 62
 _NOT_SEEN = ("unreadable", "retired")

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from audit.coverage import Holding, QueueEnd, queue_ends
-from audit.findings import Finding, QueueFilesRow, finding
+from dledger.audit.coverage import Holding, QueueEnd, queue_ends
+from dledger.audit.findings import Finding, QueueFilesRow, finding
 
 
 def judge_derived(holdings: list[Holding], findings: list[Finding], lag_warning: int) -> list[Finding]:

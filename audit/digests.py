@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from audit.entries import Array, Columns
-from audit.findings import BlockRow
+from dledger.audit.entries import Array, Columns
+from dledger.audit.findings import BlockRow
 
 DIGEST_VERSION = 2
 """Raised whenever equal entries would get another digest."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from audit.digests import BLOCK_ENTRIES
-from audit.findings import Finding, Severity, finding
-from audit.layout import StoreError
-from audit.replicas import Look, ReplicaSource, drill, look_at
-from audit.report import Report
-from audit.scan import EntryRow
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.findings import Finding, Severity, finding
+from dledger.audit.layout import StoreError
+from dledger.audit.replicas import Look, ReplicaSource, drill, look_at
+from dledger.audit.report import Report
+from dledger.audit.scan import EntryRow
 
 Ranges = list[tuple[int, int]]
 

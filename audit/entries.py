@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from formats.checksum import crc32
-from formats.entry import APACHE_MAGICS, COVERED, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import APACHE_MAGICS, COVERED, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE
 
 BODY_DAMAGED = 1
 """The body's CRC is not the stored one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from audit.findings import VERDICTS, Severity
+from dledger.audit.findings import VERDICTS, Severity
 
 
 class Markup(str):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from audit.entries import CHAIN_BROKEN, Array, Columns
-from audit.unit_files import UnitFiles
-from audit.walk import Fault
-from formats.entry import APACHE_MAGICS, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
-from formats.store_files import INDEX_DIR
-from runtime import Files
+from dledger.audit.entries import CHAIN_BROKEN, Array, Columns
+from dledger.audit.unit_files import UnitFiles
+from dledger.audit.walk import Fault
+from dledger.formats.entry import APACHE_MAGICS, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
+from dledger.formats.store_files import INDEX_DIR
+from dledger.runtime import Files
 
 _UNITS = np.dtype([("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")])
 _BLOCK = 32 * 1024

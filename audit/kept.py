@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from audit.digests import BLOCK_ENTRIES
-from audit.findings import KeptRow, ReplicaRow, Row, flatten
-from audit.layout import SegmentTask
-from audit.parquet import (
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.findings import KeptRow, ReplicaRow, Row, flatten
+from dledger.audit.layout import SegmentTask
+from dledger.audit.parquet import (
     SIDE,
     Place,
     Scan,
@@ -33,11 +33,11 @@ from audit.parquet import (
     segment_bound,
     write_scan,
 )
-from audit.replicas import Look, ReplicaSource, ReplicaView, StampingReader
-from audit.scan import EntryRow
-from audit.segment_stamp import SegmentStamp, still_holds
-from formats.checksum import crc32
-from runtime import Files
+from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, StampingReader
+from dledger.audit.scan import EntryRow
+from dledger.audit.segment_stamp import SegmentStamp, still_holds
+from dledger.formats.checksum import crc32
+from dledger.runtime import Files
 
 SETTLED_MS = 2000
 """A file that changed later than this before the audit may change again without another time of change: some

@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.entries import BODY_DAMAGED, Array, Columns, to_pick
-from audit.findings import Finding, finding
-from audit.records import PropertyTexts, Records, has_record, java_hashes
-from audit.walk import Fault
-from formats.checksum import crc32
-from formats.entry import HEADER_SIZE as ENTRY_HEADER
-from formats.index_file import (
+from dledger.audit.entries import BODY_DAMAGED, Array, Columns, to_pick
+from dledger.audit.findings import Finding, finding
+from dledger.audit.records import PropertyTexts, Records, has_record, java_hashes
+from dledger.audit.walk import Fault
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import HEADER_SIZE as ENTRY_HEADER
+from dledger.formats.index_file import (
     HEADER_SIZE,
     MAX_SECONDS,
     NAME_DIGITS,
@@ -41,10 +41,10 @@ from formats.index_file import (
     unit_offset,
     unpack_index_header,
 )
-from formats.message_ids import java_hash
-from formats.properties import KEYS, TAGS, UNIQ_KEY, find_property
-from formats.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, CorruptRecord, decode_record
-from runtime import File, Files
+from dledger.formats.message_ids import java_hash
+from dledger.formats.properties import KEYS, TAGS, UNIQ_KEY, find_property
+from dledger.formats.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, CorruptRecord, decode_record
+from dledger.runtime import File, Files
 
 _UNITS = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
 _SLOTS = np.dtype(">i4")

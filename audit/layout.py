@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from audit.findings import Finding, ReplicaRow, finding
-from audit.membership import FOUNDERS_UNKNOWN, Members, read_members
-from audit.unit_files import UnitFiles
-from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, known_magic, unpack_header
-from formats.index_file import NAME_DIGITS
-from formats.snapshot import BEGINS_FILE, MANIFEST_FILE, Manifest, decode_manifest
-from formats.state_file import SNAPSHOT_FILE, STATE_DIR, CorruptSnapshot, unpack_snapshot
-from formats.store_files import (
+from dledger.audit.findings import Finding, ReplicaRow, finding
+from dledger.audit.membership import FOUNDERS_UNKNOWN, Members, read_members
+from dledger.audit.unit_files import UnitFiles
+from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, known_magic, unpack_header
+from dledger.formats.index_file import NAME_DIGITS
+from dledger.formats.snapshot import BEGINS_FILE, MANIFEST_FILE, Manifest, decode_manifest
+from dledger.formats.state_file import SNAPSHOT_FILE, STATE_DIR, CorruptSnapshot, unpack_snapshot
+from dledger.formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
     IDENTITY_FILE,
@@ -33,8 +33,8 @@ from formats.store_files import (
     parse_segment_name,
     segment_name,
 )
-from runtime import Files
-from runtime.publish import read_file
+from dledger.runtime import Files
+from dledger.runtime.publish import read_file
 
 NODE_PREFIX = "dledger-"
 QUEUES_DIR = "consumequeue"

@@ -7,18 +7,26 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from audit.compare import LAG_WARNING_ENTRIES, analyse, split_blocks
-from audit.digests import differing, merge
-from audit.drilling import Drilling
-from audit.findings import Row
-from audit.layout import SegmentTask, StoreError
-from audit.replicas import ReplicaSource, ReplicaView, SegmentReader, StoreSource, claims_of, drill, look_at
-from audit.report import Report, failed
-from runtime import Env, Lane
-from runtime.processes import ProcessWorkers
+from dledger.audit.compare import LAG_WARNING_ENTRIES, analyse, split_blocks
+from dledger.audit.digests import differing, merge
+from dledger.audit.drilling import Drilling
+from dledger.audit.findings import Row
+from dledger.audit.layout import SegmentTask, StoreError
+from dledger.audit.replicas import (
+    ReplicaSource,
+    ReplicaView,
+    SegmentReader,
+    StoreSource,
+    claims_of,
+    drill,
+    look_at,
+)
+from dledger.audit.report import Report, failed
+from dledger.runtime import Env, Lane
+from dledger.runtime.processes import ProcessWorkers
 
 if TYPE_CHECKING:
-    from audit.kept import Keep  # needs pyarrow
+    from dledger.audit.kept import Keep  # needs pyarrow
 
 Progress = Callable[[int, int], None]
 """Called with (segments done, segments in all)."""

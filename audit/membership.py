@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgpack
 
-from formats.store_files import MEMBERS_FILE, CorruptFile, Identity, decode_json
-from runtime import Files
-from runtime.publish import read_file
+from dledger.formats.store_files import MEMBERS_FILE, CorruptFile, Identity, decode_json
+from dledger.runtime import Files
+from dledger.runtime.publish import read_file
 
 
 class Members(NamedTuple):

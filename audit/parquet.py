@@ -33,8 +33,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from audit.digests import BLOCK_ENTRIES
-from audit.findings import (
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.findings import (
     BoundRow,
     Finding,
     FlatRow,
@@ -46,10 +46,10 @@ from audit.findings import (
     unflatten,
     unread_segment,
 )
-from audit.layout import SegmentTask
-from formats.store_files import parse_segment_name, segment_name
-from runtime import Files
-from runtime.publish import read_file, replace_file
+from dledger.audit.layout import SegmentTask
+from dledger.formats.store_files import parse_segment_name, segment_name
+from dledger.runtime import Files
+from dledger.runtime.publish import read_file, replace_file
 
 SIDE = -1
 """Stands for the side scan where a segment's start is asked for."""

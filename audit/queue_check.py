@@ -12,13 +12,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from audit.entries import Array
-from audit.findings import QueueRow
-from audit.records import SCHEDULE_TOPIC, QueueKey, Records, differing_units
-from audit.unit_files import UnitFiles
-from audit.walk import Fault
-from formats.consume_queue import UNIT_SIZE, unpack_unit
-from runtime import Files
+from dledger.audit.entries import Array
+from dledger.audit.findings import QueueRow
+from dledger.audit.records import SCHEDULE_TOPIC, QueueKey, Records, differing_units
+from dledger.audit.unit_files import UnitFiles
+from dledger.audit.walk import Fault
+from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
+from dledger.runtime import Files
 
 _QUEUE_FLUSH_UNITS = 64 * 1024
 """Messages that wait to be compared: some 4 MB."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from audit.entries import BODY_DAMAGED, Array, Columns, Entry
-from audit.queue_check import QueueCheck
-from audit.records import (
+from dledger.audit.entries import BODY_DAMAGED, Array, Columns, Entry
+from dledger.audit.queue_check import QueueCheck
+from dledger.audit.records import (
     SCHEDULE_TOPIC,
     PropertyTexts,
     QueueNames,
@@ -20,13 +20,13 @@ from audit.records import (
     read_records,
     tag_codes,
 )
-from audit.walk import Fault
-from formats.checksum import crc32
-from formats.consume_queue import UNIT
-from formats.entry import HEADER_SIZE, KIND_MASK, Kind
-from formats.message_ids import tags_code
-from formats.properties import TAGS, find_property
-from formats.record import (
+from dledger.audit.walk import Fault
+from dledger.formats.checksum import crc32
+from dledger.formats.consume_queue import UNIT
+from dledger.formats.entry import HEADER_SIZE, KIND_MASK, Kind
+from dledger.formats.message_ids import tags_code
+from dledger.formats.properties import TAGS, find_property
+from dledger.formats.record import (
     BORN_HOST_V6,
     CRC_MASK,
     FIXED,

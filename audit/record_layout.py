@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.entries import Array, Bytes, structs
-from formats.properties import MAX_PROPERTIES_SIZE
-from formats.record import (
+from dledger.audit.entries import Array, Bytes, structs
+from dledger.formats.properties import MAX_PROPERTIES_SIZE
+from dledger.formats.record import (
     BORN_HOST_V6,
     FIXED_SIZE,
     MAGIC_V1,

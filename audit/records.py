@@ -16,13 +16,22 @@ try:
 except ImportError:  # it comes with the extras; a broker needs none of them to answer auditors
     pa = None
 
-from audit.entries import BODY_DAMAGED, CHAIN_UNKNOWN, Array, Bytes, Columns, slice_crcs, structs, to_pick
-from audit.record_layout import lay_out
-from formats.consume_queue import UNIT_SIZE
-from formats.entry import HEADER_SIZE, KIND_MASK, Kind
-from formats.message_ids import java_hash
-from formats.properties import TAGS
-from formats.record import (
+from dledger.audit.entries import (
+    BODY_DAMAGED,
+    CHAIN_UNKNOWN,
+    Array,
+    Bytes,
+    Columns,
+    slice_crcs,
+    structs,
+    to_pick,
+)
+from dledger.audit.record_layout import lay_out
+from dledger.formats.consume_queue import UNIT_SIZE
+from dledger.formats.entry import HEADER_SIZE, KIND_MASK, Kind
+from dledger.formats.message_ids import java_hash
+from dledger.formats.properties import TAGS
+from dledger.formats.record import (
     BORN_HOST_V6,
     CRC_MASK,
     MIN_SIZE,

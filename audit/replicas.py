@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from audit.digests import BLOCK_ENTRIES
-from audit.findings import Finding, ReplicaRow, Row, finding
-from audit.layout import (
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.findings import Finding, ReplicaRow, Row, finding
+from dledger.audit.layout import (
     Replica,
     SegmentTask,
     StoreError,
@@ -25,10 +25,10 @@ from audit.layout import (
     renamed,
     segment_tasks,
 )
-from audit.scan import EntryRow, drill_segment, scan_segment, scan_side
-from audit.segment_stamp import SegmentStamp, stamp
-from runtime import Files
-from runtime.remote_files import files_for
+from dledger.audit.scan import EntryRow, drill_segment, scan_segment, scan_side
+from dledger.audit.segment_stamp import SegmentStamp, stamp
+from dledger.runtime import Files
+from dledger.runtime.remote_files import files_for
 
 
 class SegmentReader(Protocol):

@@ -9,12 +9,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from audit.advice import caution
-from audit.audit_page import audit_page
-from audit.findings import CODES, EXIT_CODES, VERDICTS, Finding, KeptRow, Row, Severity, finding, worst
-from audit.report_files import Records
-from audit.strips import pictures, terminal_lines
-from audit.text_table import text_table
+from dledger.audit.advice import caution
+from dledger.audit.audit_page import audit_page
+from dledger.audit.findings import (
+    CODES,
+    EXIT_CODES,
+    VERDICTS,
+    Finding,
+    KeptRow,
+    Row,
+    Severity,
+    finding,
+    worst,
+)
+from dledger.audit.report_files import Records
+from dledger.audit.strips import pictures, terminal_lines
+from dledger.audit.text_table import text_table
 
 MAX_TEXT_FINDINGS = 100
 """Findings printed one by one; `--json` has all."""

@@ -14,8 +14,8 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from runtime import Env, Lane
-from runtime.publish import publish
+from dledger.runtime import Env, Lane
+from dledger.runtime.publish import publish
 
 FORMATS = {
     ".html": "a page",
@@ -82,7 +82,7 @@ def render(result: Reportable, path: str, now_ms: int) -> bytes:
         case ".json":
             return json.dumps(result.as_json()).encode() + b"\n"
         case ".parquet":
-            from audit.report_table import parquet_bytes
+            from dledger.audit.report_table import parquet_bytes
 
             return parquet_bytes(result.records(), now_ms)
         case ".txt":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from audit.report_files import Records
+from dledger.audit.report_files import Records
 
 _TYPES = {
     "string": pa.string(),

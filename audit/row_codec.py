@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
-from audit.entries import Columns, Entry
-from audit.findings import ROW_KINDS, Row
-from audit.layout import SegmentTask
-from audit.scan import EntryRow
-from audit.segment_stamp import SegmentStamp
+from dledger.audit.entries import Columns, Entry
+from dledger.audit.findings import ROW_KINDS, Row
+from dledger.audit.layout import SegmentTask
+from dledger.audit.scan import EntryRow
+from dledger.audit.segment_stamp import SegmentStamp
 
 PAGE_BYTES = 1024 * 1024
 """A page ends with the row that reaches this size."""

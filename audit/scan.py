@@ -14,22 +14,29 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from audit.digests import BLOCK_ENTRIES, BlockDigests
-from audit.entries import BODY_DAMAGED, UNREADABLE, Columns, Entry
-from audit.findings import Finding, KeyFileRow, QueueFilesRow, Row, SegmentRow, SnapshotRow, finding
-from audit.index_units import IndexCheck, IndexUnits
-from audit.key_index import KeyCheck, check_file, open_key_files
-from audit.layout import Replica, SegmentTask, log_start, peek_first_index
-from audit.queue_check import QueueCheck
-from audit.record_check import RecordCheck, is_sound
-from audit.records import has_record
-from audit.state_check import StateCheck
-from audit.unit_files import UnitFiles
-from audit.walk import Fault, SegmentWalker, Stop, collapse
-from formats.consume_queue import UNIT_SIZE, unpack_unit
-from formats.entry import APACHE_MAGICS, HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, unpack_header
-from formats.snapshot import Manifest, check_parts
-from formats.store_files import (
+from dledger.audit.digests import BLOCK_ENTRIES, BlockDigests
+from dledger.audit.entries import BODY_DAMAGED, UNREADABLE, Columns, Entry
+from dledger.audit.findings import Finding, KeyFileRow, QueueFilesRow, Row, SegmentRow, SnapshotRow, finding
+from dledger.audit.index_units import IndexCheck, IndexUnits
+from dledger.audit.key_index import KeyCheck, check_file, open_key_files
+from dledger.audit.layout import Replica, SegmentTask, log_start, peek_first_index
+from dledger.audit.queue_check import QueueCheck
+from dledger.audit.record_check import RecordCheck, is_sound
+from dledger.audit.records import has_record
+from dledger.audit.state_check import StateCheck
+from dledger.audit.unit_files import UnitFiles
+from dledger.audit.walk import Fault, SegmentWalker, Stop, collapse
+from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
+from dledger.formats.entry import (
+    APACHE_MAGICS,
+    HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+    MAGIC,
+    unpack_header,
+)
+from dledger.formats.snapshot import Manifest, check_parts
+from dledger.formats.store_files import (
     HARD_STATE_FILE,
     INDEX_DIR,
     POISONED_FILE,
@@ -38,8 +45,8 @@ from formats.store_files import (
     decode_hard_state,
     segment_name,
 )
-from runtime import File, Files
-from runtime.publish import read_file
+from dledger.runtime import File, Files
+from dledger.runtime.publish import read_file
 
 WINDOW = 4 * 1024 * 1024
 """Bytes read at a time; doubled while one entry does not fit."""

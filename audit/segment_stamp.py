@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from audit.findings import QueueRow, Row
-from audit.key_index import units_crc
-from audit.layout import SegmentTask
-from audit.state_check import load_boundary
-from audit.unit_files import UnitFiles
-from formats.checksum import crc32
-from formats.consume_queue import UNIT_SIZE, unpack_unit
-from formats.entry import INDEX_UNIT_SIZE
-from formats.store_files import INDEX_DIR
-from runtime import Files
-from runtime.publish import read_file
+from dledger.audit.findings import QueueRow, Row
+from dledger.audit.key_index import units_crc
+from dledger.audit.layout import SegmentTask
+from dledger.audit.state_check import load_boundary
+from dledger.audit.unit_files import UnitFiles
+from dledger.formats.checksum import crc32
+from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
+from dledger.formats.entry import INDEX_UNIT_SIZE
+from dledger.formats.store_files import INDEX_DIR
+from dledger.runtime import Files
+from dledger.runtime.publish import read_file
 
 _CHUNK_UNITS = 1 << 16
 

@@ -6,13 +6,13 @@ import argparse
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from audit.compare import LAG_WARNING_ENTRIES
-from audit.report_files import report_path
-from runtime.remote_files import absolute, files_for, is_url
+from dledger.audit.compare import LAG_WARNING_ENTRIES
+from dledger.audit.report_files import report_path
+from dledger.runtime.remote_files import absolute, files_for, is_url
 
 if TYPE_CHECKING:
-    from audit.kept import Keep
-    from runtime import Files
+    from dledger.audit.kept import Keep
+    from dledger.runtime import Files
 
 RESCAN_HOURS = 168
 """As of brokers that ship digests (`digestRescanHours`)."""
@@ -109,7 +109,7 @@ def keep_of(arguments: argparse.Namespace, plain: Files, now_ms: int) -> Keep | 
         if arguments.rescan_hours is not None:
             raise KeepError("--rescan-hours goes with --keep: give it too")
         return None
-    from audit.kept import Keep  # needs pyarrow
+    from dledger.audit.kept import Keep  # needs pyarrow
 
     try:
         files = files_for(arguments.keep, plain, writable=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from audit.digests import BLOCK_ENTRIES
-from audit.entries import UNREADABLE
-from audit.findings import BoundRow, QueueRow, ReplicaRow, Row, finding, unread_segment
-from audit.layout import SegmentTask, StoreError
-from audit.parquet import SIDE, Place, find_replicas, usable_scan
-from audit.replicas import Look
-from audit.scan import EntryRow
-from runtime import Files
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.entries import UNREADABLE
+from dledger.audit.findings import BoundRow, QueueRow, ReplicaRow, Row, finding, unread_segment
+from dledger.audit.layout import SegmentTask, StoreError
+from dledger.audit.parquet import SIDE, Place, find_replicas, usable_scan
+from dledger.audit.replicas import Look
+from dledger.audit.scan import EntryRow
+from dledger.runtime import Files
 
 
 @dataclass(frozen=True)

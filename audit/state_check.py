@@ -15,17 +15,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.entries import Array, Columns
-from audit.records import QueueNames, Records
-from audit.walk import Fault
-from formats.entry import Kind
-from formats.snapshot import MANIFEST_FILE, Manifest, check_parts, decode_manifest
-from formats.state import QueueBounds, ReplicatedState
-from formats.state_codec import pack_parts, unpack_parts
-from formats.state_file import CorruptSnapshot, unpack_snapshot
-from formats.store_files import SNAPSHOTS_DIR, CorruptFile, segment_name
-from runtime import Files
-from runtime.publish import read_file
+from dledger.audit.entries import Array, Columns
+from dledger.audit.records import QueueNames, Records
+from dledger.audit.walk import Fault
+from dledger.formats.entry import Kind
+from dledger.formats.snapshot import MANIFEST_FILE, Manifest, check_parts, decode_manifest
+from dledger.formats.state import QueueBounds, ReplicatedState
+from dledger.formats.state_codec import pack_parts, unpack_parts
+from dledger.formats.state_file import CorruptSnapshot, unpack_snapshot
+from dledger.formats.store_files import SNAPSHOTS_DIR, CorruptFile, segment_name
+from dledger.runtime import Files
+from dledger.runtime.publish import read_file
 
 
 class Boundary(NamedTuple):

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from audit.findings import Finding
+from dledger.audit.findings import Finding
 
 if TYPE_CHECKING:
-    from audit.report import Report
+    from dledger.audit.report import Report
 
 Span = tuple[int, int]
 """Indexes of entries, inclusive."""

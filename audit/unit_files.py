@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from formats.store_files import parse_segment_name, segment_name
-from runtime import File, Files
+from dledger.formats.store_files import parse_segment_name, segment_name
+from dledger.runtime import File, Files
 
 _CHUNK = 64 * 1024
 _PROBE = 256

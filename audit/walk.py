@@ -20,7 +20,7 @@ from collections.abc import Callable
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from audit.entries import (
+from dledger.audit.entries import (
     BODY_DAMAGED,
     CHAIN_BROKEN,
     CHAIN_UNKNOWN,
@@ -33,8 +33,8 @@ from audit.entries import (
     join,
     plain_run,
 )
-from formats.checksum import crc32
-from formats.entry import (
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import (
     APACHE_MAGICS,
     BLANK,
     BLANK_MAGIC,

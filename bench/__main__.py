@@ -1,4 +1,4 @@
-"""`python -m bench MODE`: arguments, gc, CPU time, output. Exit code 1: errors, or a limit not kept."""
+"""`dledger bench MODE`: arguments, gc, CPU time, output. Exit code 1: errors, or a limit not kept."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import logging
 import os
 import sys
 
-from bench.audit import audit
-from bench.consume import consume
-from bench.core import measure
-from bench.idle import idle
-from bench.loaded import LoadFailed, loaded
-from bench.produce import produce
-from bench.report import Load, Tally
-from bench.spark_audit import spark_audit
-from bench.spark_read import spark_read
-from bench.spark_write import spark_write
-from bench.topics import topics
-from client.errors import ClientError
-from runtime.env import production_env
+from dledger.bench.audit import audit
+from dledger.bench.consume import consume
+from dledger.bench.core import measure
+from dledger.bench.idle import idle
+from dledger.bench.loaded import LoadFailed, loaded
+from dledger.bench.produce import produce
+from dledger.bench.report import Load, Tally
+from dledger.bench.spark_audit import spark_audit
+from dledger.bench.spark_read import spark_read
+from dledger.bench.spark_write import spark_write
+from dledger.bench.topics import topics
+from dledger.client.errors import ClientError
+from dledger.runtime.env import production_env
 
 GC_THRESHOLDS = (100_000, 50, 50)
 """Generations of the garbage collector during the run; objects made before it are frozen."""
@@ -160,7 +160,7 @@ def _positive(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Load a running broker group; measure its parts."
+        prog="dledger bench", description="Load a running broker group; measure its parts."
     )
     parser.add_argument(
         "mode",

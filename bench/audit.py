@@ -1,4 +1,4 @@
-"""`python -m bench audit --directory DIR`: what the audit of large stores takes. Linux.
+"""`dledger bench audit --directory DIR`: what the audit of large stores takes. Linux.
 
 Three replicas are made in DIR, the last of them with an IndexFile, unless they are there already. Then: the
 scan of one replica in this process, alone and with its IndexFile; the audit of all three as a user runs it,
@@ -11,13 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-from audit.findings import Finding, SegmentRow
-from audit.layout import open_stores, segment_tasks
-from audit.scan import scan_segment
-from bench.big_store import MIB, add_key_file, made_once, write_big_group
-from bench.memory import MIB_KIB, measure
-from runtime.env import production_env
-from runtime.processes import cores
+from dledger.audit.findings import Finding, SegmentRow
+from dledger.audit.layout import open_stores, segment_tasks
+from dledger.audit.scan import scan_segment
+from dledger.bench.big_store import MIB, add_key_file, made_once, write_big_group
+from dledger.bench.memory import MIB_KIB, measure
+from dledger.runtime.env import production_env
+from dledger.runtime.processes import cores
 
 ROUNDS = 5
 """Of each scan; the best counts."""
@@ -34,7 +34,7 @@ def audit(directory: str, megabytes: int) -> dict[str, float]:
         result[f"{name}, ns of CPU an entry"] = round(cpu / entries * 1e9)
         result[f"{name}, MB/s"] = round(size / wall / 1e6)
     for jobs in sorted({1, cores()}):
-        command = [sys.executable, "-m", "audit", "compare", "--jobs", str(jobs), *map(str, stores)]
+        command = [sys.executable, "-m", "dledger.audit", "compare", "--jobs", str(jobs), *map(str, stores)]
         seconds, largest, together = min(_run(command) for _ in range(3))
         result[f"audit with --jobs {jobs}, s"] = round(seconds, 2)
         result[f"audit with --jobs {jobs}, MB/s"] = round(len(stores) * result["replica, MB"] / seconds)

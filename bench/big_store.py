@@ -16,10 +16,10 @@ from typing import IO
 
 import numpy as np
 
-from audit.records import java_hashes
-from formats.checksum import crc32
-from formats.consume_queue import UNIT
-from formats.entry import (
+from dledger.audit.records import java_hashes
+from dledger.formats.checksum import crc32
+from dledger.formats.consume_queue import UNIT
+from dledger.formats.entry import (
     BLANK,
     BLANK_MAGIC,
     CHAIN,
@@ -32,14 +32,14 @@ from formats.entry import (
     EntryHeader,
     Kind,
 )
-from formats.index_file import MAX_SECONDS, IndexFileWriter, file_size
-from formats.message_ids import tags_code
-from formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1, system_record
-from formats.snapshot import MANIFEST_FILE, encode_manifest, make_manifest
-from formats.state import GroupConfig, ReplicatedState, TopicConfig, offsets_op, pack_op
-from formats.state_codec import pack_parts
-from formats.state_file import SNAPSHOT_FILE, pack_snapshot
-from formats.store_files import (
+from dledger.formats.index_file import MAX_SECONDS, IndexFileWriter, file_size
+from dledger.formats.message_ids import tags_code
+from dledger.formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1, system_record
+from dledger.formats.snapshot import MANIFEST_FILE, encode_manifest, make_manifest
+from dledger.formats.state import GroupConfig, ReplicatedState, TopicConfig, offsets_op, pack_op
+from dledger.formats.state_codec import pack_parts
+from dledger.formats.state_file import SNAPSHOT_FILE, pack_snapshot
+from dledger.formats.store_files import (
     Checkpoint,
     HardState,
     Identity,

@@ -7,17 +7,17 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from bench.report import Load, Tally
-from client.core import ClientCore
-from client.errors import BrokerRefused, ClientError
-from client.message import MessageQueue
-from client.offsets import QueueOffsets
-from client.options import ClientOptions
-from client.routes import subscribe_queues
-from formats.record import MAGIC_V1, MAGIC_V2
-from remoting.codes import RequestCode, ResponseCode
-from remoting.headers import PULL_SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
-from runtime import Env
+from dledger.bench.report import Load, Tally
+from dledger.client.core import ClientCore
+from dledger.client.errors import BrokerRefused, ClientError
+from dledger.client.message import MessageQueue
+from dledger.client.offsets import QueueOffsets
+from dledger.client.options import ClientOptions
+from dledger.client.routes import subscribe_queues
+from dledger.formats.record import MAGIC_V1, MAGIC_V2
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import PULL_SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
+from dledger.runtime import Env
 
 _HEAD = struct.Struct(">iiIiiq")
 """size, magic, body CRC, queue id, flag, queue offset."""

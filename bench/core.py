@@ -1,4 +1,4 @@
-"""`python -m bench core`: what one step of the pure election and replication cores costs, in microseconds.
+"""`dledger bench core`: what one step of the pure election and replication cores costs, in microseconds.
 
 No disk, no network, no event loop: the state machines themselves and the encoding of their messages. Each
 figure is the best of several runs of many steps, on one core.
@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 
 from dledger.election.elector import ElectionSettings, Elector
+from dledger.formats.entry import Kind, encode_entry, unpack_header
+from dledger.formats.store_files import HardState
 from dledger.log.incoming import check_run
 from dledger.messages import (
     Append,
@@ -26,8 +28,6 @@ from dledger.messages import (
 from dledger.replication.follower import FollowerReplication
 from dledger.replication.leader import LeaderReplication
 from dledger.wire import decode_frame, decode_message, encode_message
-from formats.entry import Kind, encode_entry, unpack_header
-from formats.store_files import HardState
 
 NODES = ("n0", "n1", "n2")
 RUNS = 5

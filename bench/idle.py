@@ -1,4 +1,4 @@
-"""`python -m bench idle`: what an idle group costs, in percent of a core per process.
+"""`dledger bench idle`: what an idle group costs, in percent of a core per process.
 
 Starts a group of real processes on loopback in a temporary directory, lets it settle, and reads the CPU time
 of every process before and after. A broker with nothing to do should cost next to nothing: LIMIT_PERCENT.
@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 SETTLE_S = 3.0
 LIMIT_PERCENT = 2.0

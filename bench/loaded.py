@@ -1,4 +1,4 @@
-"""`python -m bench loaded`: what minutes of load do to the event loops of a group.
+"""`dledger bench loaded`: what minutes of load do to the event loops of a group.
 
 Starts a group of real processes on loopback in a temporary directory, and another process that sends as fast
 as acknowledgements allow. A leader whose loop is late by more than the shortest election time-out would be
@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
-from chaos.lateness import LAG_LIMIT_MS
+from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.chaos.lateness import LAG_LIMIT_MS
 
 
 class LoadFailed(Exception):
@@ -70,7 +70,7 @@ def loaded(nodes: int, seconds: float, *, size: int, window: int, batch: int) ->
 def _produce(namesrv: str, seconds: float, *, size: int, window: int, batch: int) -> dict[str, Any]:
     """Figures of `bench produce`, in a process of its own."""
     arguments = {"namesrv": namesrv, "seconds": seconds, "size": size, "window": window, "batch": batch}
-    command = [sys.executable, "-m", "bench", "produce", "--json"]
+    command = [sys.executable, "-m", "dledger.bench", "produce", "--json"]
     for name, value in arguments.items():
         command += [f"--{name}", str(value)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from bench.report import Load, Tally
-from client import (
+from dledger.bench.report import Load, Tally
+from dledger.client import (
     AsyncProducer,
     ClientError,
     Message,
@@ -15,7 +15,7 @@ from client import (
     SendResult,
     TopicNotFound,
 )
-from runtime import Env
+from dledger.runtime import Env
 
 ERROR_PAUSE_S = 0.1
 """What a slot waits after an error: failures must not become a busy loop."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench.histogram import Histogram
+from dledger.bench.histogram import Histogram
 
 Clock = Callable[[], float]
 

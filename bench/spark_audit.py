@@ -1,6 +1,6 @@
-"""`python -m bench spark-audit --directory DIR`: seconds of the audit on Spark, and bytes that it shuffles.
+"""`dledger bench spark-audit --directory DIR`: seconds of the audit on Spark, and bytes that it shuffles.
 
-Audits the three replicas that `python -m bench audit` makes in DIR, or has made there, several times in one
+Audits the three replicas that `dledger bench audit` makes in DIR, or has made there, several times in one
 local session: clean, and with more and more damaged entries, spread over the log. Damage is done to a copy of
 one replica, which is removed afterwards. Shuffled bytes are those that Spark's own status store counts.
 """
@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audit.report import Report
-from bench.audit import large_stores
-from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE
-from formats.store_files import parse_segment_name
-from runtime.files import OsFiles
+from dledger.audit.report import Report
+from dledger.bench.audit import large_stores
+from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE
+from dledger.formats.store_files import parse_segment_name
+from dledger.runtime.files import OsFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ _INTO_BODY = 8
 def spark_audit(directory: str, megabytes: int, runs: int) -> dict[str, object]:
     """Figures of `runs` audits of each series; `megabytes`: of the stores when they have to be made.
     ImportError without pyspark."""
-    from spark.session import session  # pyspark is an extra
+    from dledger.spark.session import session  # pyspark is an extra
 
     stores = large_stores(Path(directory), megabytes)
     began = time.perf_counter()
@@ -53,7 +53,7 @@ def spark_audit(directory: str, megabytes: int, runs: int) -> dict[str, object]:
 
 def audits(spark: SparkSession, stores: list[Path], runs: int) -> tuple[list[float], int, Report]:
     """Seconds of each run, bytes that the last one shuffled, and what it found."""
-    from spark.audit_job import audit_stores
+    from dledger.spark.audit_job import audit_stores
 
     seconds = []
     for _ in range(runs):

@@ -1,4 +1,4 @@
-"""`python -m bench spark`: messages a second that Spark reads from a store, with all default columns.
+"""`dledger bench spark`: messages a second that Spark reads from a store, with all default columns.
 
 Writes a store of one replica (segments of 256 MiB, with index files, as a stopped node leaves it), reads the
 view `messages` with a local session several times into Spark's `noop` sink, which takes every row and drops
@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from bench.big_store import made_once
-from bench.memory import PROC, kind, tree
-from formats.entry import (
+from dledger.bench.big_store import made_once
+from dledger.bench.memory import PROC, kind, tree
+from dledger.formats.entry import (
     BLANK,
     BLANK_MAGIC,
     HEADER_SIZE,
@@ -29,9 +29,9 @@ from formats.entry import (
     encode_entry,
     unpack_header,
 )
-from formats.properties import KEYS, TAGS, UNIQ_KEY, encode_properties
-from formats.record import encode_record
-from formats.store_files import (
+from dledger.formats.properties import KEYS, TAGS, UNIQ_KEY, encode_properties
+from dledger.formats.record import encode_record
+from dledger.formats.store_files import (
     Checkpoint,
     HardState,
     Identity,
@@ -60,7 +60,7 @@ def spark_read(directory: str | None, messages: int, size: int, runs: int) -> di
 
 
 def _measure(store: Path, runs: int) -> dict[str, object]:
-    from spark.session import session  # pyspark is an extra
+    from dledger.spark.session import session  # pyspark is an extra
 
     spark = session("bench", "local[2]")
     try:

@@ -1,4 +1,4 @@
-"""`python -m bench spark-sink`: rows a second that Spark's sink writes to a group of three real brokers.
+"""`dledger bench spark-sink`: rows a second that Spark's sink writes to a group of three real brokers.
 
 Starts the group on loopback in a temporary directory, and writes from one task and from two, with one and
 with four requests of a task under way (`maxInFlight`) by turns. Brokers and Spark share the machine.
@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 QUEUES = 8
 TASKS = (1, 2)
@@ -20,7 +20,7 @@ IN_FLIGHT = (1, 4)
 def spark_write(rows: int, size: int, runs: int) -> dict[str, object]:
     """Rows a second of each run, by tasks and `maxInFlight`; a first run of each is left out. ImportError
     without pyspark."""
-    from spark.session import session  # pyspark is an extra
+    from dledger.spark.session import session  # pyspark is an extra
 
     spark = session("bench", f"local[{max(TASKS)}]")
     ways = [(tasks, most) for tasks in TASKS for most in IN_FLIGHT]

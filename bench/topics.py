@@ -1,4 +1,4 @@
-"""`python -m bench topics`: what a change of one topic costs where there are very many, in milliseconds.
+"""`dledger bench topics`: what a change of one topic costs where there are very many, in milliseconds.
 
 A registrar tells two NameServers, which are processes of their own, while a task that does nothing takes
 turns with it: the longest time between two of its turns is how long the event loop was kept from others. By
@@ -20,17 +20,17 @@ from pathlib import Path
 from statistics import median
 from typing import cast
 
-from broker.config import BrokerConfig
-from broker.ports import Node
-from broker.registration import Registrar
-from broker.topic_table import TopicTable
-from broker.topics import system_topics
-from formats.state import ReplicatedState, TopicConfig
-from namesrv.routes import BrokerIdentity, Routes
-from remoting.client import RemotingClient
-from remoting.limits import ClientLimits
-from remoting.registration import DataVersion, KnownTopics, decode_registration, registration_body
-from runtime.env import production_env
+from dledger.broker.config import BrokerConfig
+from dledger.broker.ports import Node
+from dledger.broker.registration import Registrar
+from dledger.broker.topic_table import TopicTable
+from dledger.broker.topics import system_topics
+from dledger.formats.state import ReplicatedState, TopicConfig
+from dledger.namesrv.routes import BrokerIdentity, Routes
+from dledger.remoting.client import RemotingClient
+from dledger.remoting.limits import ClientLimits
+from dledger.remoting.registration import DataVersion, KnownTopics, decode_registration, registration_body
+from dledger.runtime.env import production_env
 
 CHANGES = 20
 POLL_S = 0.005
@@ -72,7 +72,7 @@ def _namesrv(directory: Path, number: int, stack: ExitStack) -> str:
         port: int = free.getsockname()[1]
     config = directory / f"{number}.conf"
     config.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\nkvConfigPath={directory}/{number}.json\n")
-    command = [sys.executable, "-m", "namesrv", "-c", str(config)]
+    command = [sys.executable, "-m", "dledger.namesrv", "-c", str(config)]
     process = stack.enter_context(
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     )

@@ -1,4 +1,4 @@
-"""`python -m broker -c FILE [-p]`: the outer shell.
+"""`dledger broker -c FILE [-p]`: the outer shell.
 
 Exit codes: 0 stopped in good order; 1 could not start or was cut short; 2 wrong arguments or configuration;
 70 the store needs repair or replacement; 71 a bug was caught; 78 the group's configuration does not fit
@@ -15,15 +15,15 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from broker.app import main
-from broker.broker import Broker
-from broker.config import IGNORED, PROPERTIES, BrokerConfig, effective_properties, load_config
-from broker.config import ConfigError as BadProperty
-from broker.shipping import check_installed
+from dledger.broker.app import main
+from dledger.broker.broker import Broker
+from dledger.broker.config import IGNORED, PROPERTIES, BrokerConfig, effective_properties, load_config
+from dledger.broker.config import ConfigError as BadProperty
+from dledger.broker.shipping import check_installed
 from dledger.errors import NodeFailed
 from dledger.node import Node
-from remoting.properties_file import ConfigError, Property
-from remoting.shell import (
+from dledger.remoting.properties_file import ConfigError, Property
+from dledger.remoting.shell import (
     EXIT_BAD_CONFIG,
     announce,
     complain,
@@ -32,9 +32,9 @@ from remoting.shell import (
     run_program,
     set_up_logging,
 )
-from runtime.env import Env, production_env
-from runtime.program import settle
-from runtime.tls import PeerTls
+from dledger.runtime.env import Env, production_env
+from dledger.runtime.program import settle
+from dledger.runtime.tls import PeerTls
 
 
 def configure(properties: list[Property]) -> tuple[BrokerConfig, list[str]]:
@@ -73,7 +73,7 @@ def run(env: Env, config: BrokerConfig) -> int:
         except BadProperty as error:
             return complain(str(error), EXIT_BAD_CONFIG)
     if config.http_port:
-        importlib.import_module("broker.http")  # aiohttp takes long to load: not on the loop
+        importlib.import_module("dledger.broker.http")  # aiohttp takes long to load: not on the loop
 
     def ready(broker: Broker) -> None:
         settle()

@@ -9,15 +9,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from broker.broker import Broker, NodeFactory
-from broker.config import BrokerConfig
-from broker.store.message_store import StoreLimits
+from dledger.broker.broker import Broker, NodeFactory
+from dledger.broker.config import BrokerConfig
+from dledger.broker.store.message_store import StoreLimits
 from dledger.errors import PASSING, NodeFailed
 from dledger.leadership import FAREWELL_S
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 if TYPE_CHECKING:
-    from broker.http import HttpServer
+    from dledger.broker.http import HttpServer
 
 
 async def main(
@@ -89,7 +89,7 @@ class _Tasks:
 async def _start_http(broker: Broker) -> HttpServer | None:
     if not broker.config.http_port:
         return None
-    from broker.http import HttpServer  # aiohttp is not loaded where it is not wanted
+    from dledger.broker.http import HttpServer  # aiohttp is not loaded where it is not wanted
 
     http = HttpServer(broker)
     await http.start(broker.config.http_address, broker.config.http_port)

@@ -11,15 +11,15 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING
 
-from remoting.codes import ResponseCode
-from remoting.errors import RemotingError
-from runtime.env import Env
-from runtime.files import Files
-from runtime.paced import Pace, PacedFiles
-from runtime.workers import Lane
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.runtime.env import Env
+from dledger.runtime.files import Files
+from dledger.runtime.paced import Pace, PacedFiles
+from dledger.runtime.workers import Lane
 
 if TYPE_CHECKING:
-    from audit.row_codec import AnyRow
+    from dledger.audit.row_codec import AnyRow
 
 HOLD_S = 5.0
 """A request for rows that are not there yet is answered after this: ask again."""
@@ -158,7 +158,7 @@ class AuditJobs:
 
 def _collect(work: Work, files: Files) -> list[bytes]:
     # Here, so that numpy is loaded where it is wanted, and in this thread.
-    from audit.row_codec import encode_pages
+    from dledger.audit.row_codec import encode_pages
 
     pages: list[bytes] = []
     size = 0

@@ -8,10 +8,10 @@ from typing import Any
 
 from dledger.errors import EXIT_STORE, OUT_OF_MEANS, NodeFailed
 from dledger.log.reading import Rotten
-from remoting.codes import ResponseCode
-from remoting.commands import Request
-from remoting.errors import RemotingError
-from remoting.server import Connection
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.server import Connection
 
 MAX_TASKS = 256
 """Cold requests worked on at once; one more is answered SYSTEM_BUSY."""

@@ -5,35 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from broker.auditing import AuditJobs
-from broker.background import Background
-from broker.catalog import Catalog
-from broker.clients import Clients
-from broker.completions import Completions
-from broker.config import BrokerConfig
-from broker.gate import LeaderGate
-from broker.offsets import PendingOffsets
-from broker.ports import Node
-from broker.processors.audit import AuditProcessor
-from broker.processors.client_manager import ClientProcessor
-from broker.processors.offsets import OffsetProcessor
-from broker.processors.pull import PullProcessor
-from broker.processors.send import SendProcessor
-from broker.processors.topic_admin import AdminProcessor
-from broker.registration import Registrar
-from broker.sealing import Sealer
-from broker.shipping import Shipper, ShipSettings
-from broker.store.message_store import MessageStore, StoreLimits
-from broker.store.reader import Reader
-from broker.topic_table import TopicTable
-from broker.topics import system_topics
+from dledger.broker.auditing import AuditJobs
+from dledger.broker.background import Background
+from dledger.broker.catalog import Catalog
+from dledger.broker.clients import Clients
+from dledger.broker.completions import Completions
+from dledger.broker.config import BrokerConfig
+from dledger.broker.gate import LeaderGate
+from dledger.broker.offsets import PendingOffsets
+from dledger.broker.ports import Node
+from dledger.broker.processors.audit import AuditProcessor
+from dledger.broker.processors.client_manager import ClientProcessor
+from dledger.broker.processors.offsets import OffsetProcessor
+from dledger.broker.processors.pull import PullProcessor
+from dledger.broker.processors.send import SendProcessor
+from dledger.broker.processors.topic_admin import AdminProcessor
+from dledger.broker.registration import Registrar
+from dledger.broker.sealing import Sealer
+from dledger.broker.shipping import Shipper, ShipSettings
+from dledger.broker.store.message_store import MessageStore, StoreLimits
+from dledger.broker.store.reader import Reader
+from dledger.broker.topic_table import TopicTable
+from dledger.broker.topics import system_topics
 from dledger.config import NodeConfig
 from dledger.host import Chunk, Host, LogReader, Role
-from remoting.client import RemotingClient
-from remoting.codes import VERSION
-from remoting.limits import ClientLimits, ServerLimits
-from remoting.server import Handler, RemotingServer
-from runtime.env import Env
+from dledger.remoting.client import RemotingClient
+from dledger.remoting.codes import VERSION
+from dledger.remoting.limits import ClientLimits, ServerLimits
+from dledger.remoting.server import Handler, RemotingServer
+from dledger.runtime.env import Env
 
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 

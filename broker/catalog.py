@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.config import BrokerConfig
-from broker.sealing import Sealer, TopicSlot
-from broker.topic_table import encode_topic
-from broker.topics import (
+from dledger.broker.config import BrokerConfig
+from dledger.broker.sealing import Sealer, TopicSlot
+from dledger.broker.topic_table import encode_topic
+from dledger.broker.topics import (
     DLQ_PREFIX,
     READ_WRITE,
     RETRY_PREFIX,
@@ -13,9 +13,9 @@ from broker.topics import (
     is_system_topic,
     topic_problem,
 )
-from formats.state import GroupConfig, Perm, ReplicatedState, TopicConfig
-from remoting.codes import ResponseCode
-from remoting.errors import RemotingError
+from dledger.formats.state import GroupConfig, Perm, ReplicatedState, TopicConfig
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import RemotingError
 
 DLQ_QUEUES = 1
 MAX_TOPIC_BYTES = 64 * 1024

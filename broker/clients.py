@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from remoting.bodies import ConsumerData, Subscription
-from remoting.codes import RequestCode, ResponseCode
-from remoting.errors import RemotingError
-from remoting.server import Connection
+from dledger.remoting.bodies import ConsumerData, Subscription
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.server import Connection
 
 MAX_MEMBERSHIPS = 200_000
 """(client, group) pairs; a heartbeat that would make more is refused."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from remoting.codes import ResponseCode
-from remoting.commands import Request
-from remoting.server import Connection
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
 
 
 class Completions:

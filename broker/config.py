@@ -11,6 +11,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dledger.config import NodeConfig, parse_peers
+from dledger.formats.addresses import check_host, split_address
+from dledger.formats.message_ids import pack_ipv4_host
+from dledger.formats.record import MAX_TOPIC_V1
 from dledger.log.retention import RetentionSettings
 from dledger.properties import (
     RETENTION,
@@ -23,12 +26,9 @@ from dledger.properties import (
     segment_size,
     sync_flush,
 )
+from dledger.runtime.remote_files import absolute, is_url
+from dledger.runtime.tls import TlsFiles
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
-from formats.addresses import check_host, split_address
-from formats.message_ids import pack_ipv4_host
-from formats.record import MAX_TOPIC_V1
-from runtime.remote_files import absolute, is_url
-from runtime.tls import TlsFiles
 
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 MAX_GROUP_NAME = 120

@@ -11,15 +11,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from broker.config import BrokerConfig
-from broker.ports import Node
-from broker.sealing import Sealer
+from dledger.broker.config import BrokerConfig
+from dledger.broker.ports import Node
+from dledger.broker.sealing import Sealer
 from dledger.host import Role
-from remoting.codes import ResponseCode
-from remoting.commands import Request
-from remoting.errors import RemotingError
-from remoting.limits import REQUEST_OVERHEAD
-from remoting.server import Connection, Handler
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.limits import REQUEST_OVERHEAD
+from dledger.remoting.server import Connection, Handler
 
 LEADER_ADDR = "leaderAddr"
 """Header field of a refusal: where the leader listens for clients. Our client follows it at once."""

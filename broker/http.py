@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from broker.broker import Broker
-from broker.registration import Registrar
+from dledger.broker.broker import Broker
+from dledger.broker.registration import Registrar
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 Number = int | float

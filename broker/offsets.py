@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from broker.completions import Completions
-from broker.sealing import Sealer
-from broker.store.message_store import MessageStore
-from formats.state import offsets_op
-from remoting.commands import Request
-from remoting.server import Connection
+from dledger.broker.completions import Completions
+from dledger.broker.sealing import Sealer
+from dledger.broker.store.message_store import MessageStore
+from dledger.formats.state import offsets_op
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
 
 MAX_ROWS = 1000
 """Queues in one entry; a group with more takes several."""

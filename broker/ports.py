@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from dledger.formats.entry import Kind
 from dledger.host import LogReader, Role
 from dledger.messages import Code
-from formats.entry import Kind
 
 
 class Appender(Protocol):

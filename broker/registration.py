@@ -12,15 +12,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from broker.config import BrokerConfig
-from broker.ports import Node
-from broker.topic_table import TopicTable
-from remoting import registration as wire
-from remoting.client import RemotingClient
-from remoting.codes import RequestCode
-from remoting.errors import RemotingError
-from remoting.headers import BrokerIdentityHeader, RegisterBrokerHeader
-from runtime.env import Env
+from dledger.broker.config import BrokerConfig
+from dledger.broker.ports import Node
+from dledger.broker.topic_table import TopicTable
+from dledger.remoting import registration as wire
+from dledger.remoting.client import RemotingClient
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import BrokerIdentityHeader, RegisterBrokerHeader
+from dledger.runtime.env import Env
 
 COALESCE_S = 0.005
 """Changes within this time are told together."""

@@ -11,16 +11,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from broker.ports import Appender
-from broker.topic_table import encode_topic
-from broker.topics import RETRY_PREFIX
+from dledger.broker.ports import Appender
+from dledger.broker.topic_table import encode_topic
+from dledger.broker.topics import RETRY_PREFIX
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import HEADER_SIZE
+from dledger.formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1
+from dledger.formats.state import GroupConfig, ReplicatedState, TopicConfig, pack_op
 from dledger.messages import Code
-from formats.checksum import crc32
-from formats.entry import HEADER_SIZE
-from formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1
-from formats.state import GroupConfig, ReplicatedState, TopicConfig, pack_op
-from remoting.codes import ResponseCode
-from remoting.errors import RemotingError
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import RemotingError
 
 _SHORT = struct.Struct(">h")
 _TEXT_LENGTH = tuple(bytes([length]) for length in range(256))

@@ -13,9 +13,9 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 
-from formats.state import ReplicatedState, TopicConfig
-from remoting import registration as wire
-from runtime.pieces import PAUSE_S
+from dledger.formats.state import ReplicatedState, TopicConfig
+from dledger.remoting import registration as wire
+from dledger.runtime.pieces import PAUSE_S
 
 SLICE = 500
 """Topics encoded in one go, about 3 ms."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from broker.config import MAX_GROUP_NAME, BrokerConfig
-from formats.record import MAX_TOPIC_V1, SYSTEM_TOPIC
-from formats.state import Perm, TopicConfig
+from dledger.broker.config import MAX_GROUP_NAME, BrokerConfig
+from dledger.formats.record import MAX_TOPIC_V1, SYSTEM_TOPIC
+from dledger.formats.state import Perm, TopicConfig
 
 DEFAULT_TOPIC = "TBW102"
 """AUTO_CREATE_TOPIC_KEY_TOPIC: its route lets producers send to topics that do not exist yet."""

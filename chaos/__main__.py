@@ -1,4 +1,4 @@
-"""`python -m chaos <command>`: `sim` (simulated groups), `mutants` (who catches them?), and with real
+"""`dledger chaos <command>`: `sim` (simulated groups), `mutants` (who catches them?), and with real
 processes `failover` and `replace`."""
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import importlib.util
 import sys
 
 COMMANDS = {
-    "sim": "chaos.simulate.shell",
-    "mutants": "chaos.mutants.command",
-    "failover": "chaos.failover",
-    "replace": "chaos.replacement",
+    "sim": "dledger.chaos.simulate.shell",
+    "mutants": "dledger.chaos.mutants.command",
+    "failover": "dledger.chaos.failover",
+    "replace": "dledger.chaos.replacement",
 }
 """Each module offers `add_parser(subparsers)` and `run(args) -> exit code`."""
 
 
 def main(argv: list[str]) -> int:
     """Dispatch; only the modules that are there are offered, and only those asked for are imported."""
-    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="dledger chaos", description=__doc__)
     subparsers = parser.add_subparsers(dest="command", required=True)
     wanted = [name for name in COMMANDS if name in argv[:1]] or list(COMMANDS)
     modules = {}

@@ -30,9 +30,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from chaos import wire
-from chaos.ports import CLAIM, HOST, claim, port_taken
-from chaos.processes import ManagedProcess, ProcessError
+import dledger
+from dledger.chaos import wire
+from dledger.chaos.ports import CLAIM, HOST, claim, port_taken
+from dledger.chaos.processes import ManagedProcess, ProcessError
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ MAX_NODES = 9
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 10.0
 POLL_S = 0.02
-PACKAGES = Path(__file__).resolve().parent.parent
+PACKAGES = Path(str(dledger.__file__)).parent.parent
 
 
 class ClusterError(Exception):
@@ -132,9 +133,11 @@ class LocalCluster:
     def __init__(self, directory: Path, spec: ClusterSpec) -> None:
         self.directory = directory
         self.spec = spec
-        self._namesrv = self._process("namesrv", "namesrv", directory / "conf" / "namesrv.conf")
+        self._namesrv = self._process("namesrv", "dledger.namesrv", directory / "conf" / "namesrv.conf")
         self._brokers = {
-            node: self._process(f"broker-{node}", "broker", directory / "conf" / f"broker-{node}.conf")
+            node: self._process(
+                f"broker-{node}", "dledger.broker", directory / "conf" / f"broker-{node}.conf"
+            )
             for node in spec.node_ids
         }
 

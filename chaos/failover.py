@@ -1,4 +1,4 @@
-"""`python -m chaos failover`: how long a group of real processes is without a leader, many times over.
+"""`dledger chaos failover`: how long a group of real processes is without a leader, many times over.
 
 Three brokers and a NameServer on loopback. One round: kill the leader (SIGKILL), wait until a probe in
 another process (`chaos.probe`) has an acknowledgement for a message that it first sent after the kill, start
@@ -35,8 +35,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from chaos.cluster import MIB, PACKAGES, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
-from chaos.lateness import Lateness
+from dledger.chaos.cluster import (
+    MIB,
+    PACKAGES,
+    ClusterError,
+    ClusterSpec,
+    LocalCluster,
+    find_base_port,
+    wait_for,
+)
+from dledger.chaos.lateness import Lateness
 
 TOPIC = "Probe"
 LOAD_TOPIC = "Load"
@@ -203,12 +211,12 @@ class Measurement:
         while len(self.rounds) < self._args.kills:
             with self._group() as group, ExitStack() as stack:
                 addresses = [group.addr(node) for node in group.spec.node_ids]
-                probe = stack.enter_context(Helper("chaos.probe", TOPIC, *addresses))
+                probe = stack.enter_context(Helper("dledger.chaos.probe", TOPIC, *addresses))
                 load: Helper | None = None
                 if self._args.load:
                     window = ["--window", str(self._args.window)]
                     load = stack.enter_context(
-                        Helper("chaos.pressure", group.namesrv_addr, LOAD_TOPIC, *window)
+                        Helper("dledger.chaos.pressure", group.namesrv_addr, LOAD_TOPIC, *window)
                     )
                 probe.say(f"since {time.monotonic()}")
                 probe.answer()

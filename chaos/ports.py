@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from chaos.processes import boot_mark, start_mark
+from dledger.chaos.processes import boot_mark, start_mark
 
 HOST = "127.0.0.1"
 CLAIM = 100

@@ -14,11 +14,11 @@ import asyncio
 import json
 import sys
 
-from client.errors import ClientError
-from client.message import Message, MessageQueue, SendResult
-from client.options import ProducerOptions
-from client.producer import AsyncProducer
-from client.pull_consumer import AsyncPullConsumer
+from dledger.client.errors import ClientError
+from dledger.client.message import Message, MessageQueue, SendResult
+from dledger.client.options import ProducerOptions
+from dledger.client.producer import AsyncProducer
+from dledger.client.pull_consumer import AsyncPullConsumer
 
 ERROR_PAUSE_S = 0.05
 PLACES = 64 * 1024

@@ -1,4 +1,4 @@
-"""`python -m chaos replace`: members of a group of real processes are replaced while it is written to.
+"""`dledger chaos replace`: members of a group of real processes are replaced while it is written to.
 
 Three ways, each with the longest time in which no message was acknowledged to a probe in another process:
 
@@ -26,11 +26,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from chaos.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
-from chaos.failover import LOAD_TOPIC, TOPIC, Helper
-from chaos.ports import HOST
-from dledger.client import DLedgerClient, RequestFailed
-from runtime.env import production_env
+from dledger.chaos.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
+from dledger.chaos.failover import LOAD_TOPIC, TOPIC, Helper
+from dledger.chaos.ports import HOST
+from dledger.log_client import DLedgerClient, RequestFailed
+from dledger.runtime.env import production_env
 
 LIMIT_S = 120.0
 """Until a new member has caught up and votes."""
@@ -101,8 +101,8 @@ class Replacements:
             group.create_topic(TOPIC, 1)
             group.create_topic(LOAD_TOPIC, 4)
             addresses = [wider.addr(node) for node in wider.spec.node_ids]
-            probe = stack.enter_context(Helper("chaos.probe", TOPIC, *addresses))
-            load = stack.enter_context(Helper("chaos.pressure", group.namesrv_addr, LOAD_TOPIC))
+            probe = stack.enter_context(Helper("dledger.chaos.probe", TOPIC, *addresses))
+            load = stack.enter_context(Helper("dledger.chaos.pressure", group.namesrv_addr, LOAD_TOPIC))
             self._fill(load)
             if self._args.load:
                 load.ask("on")

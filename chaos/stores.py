@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from formats.entry import HEADER_SIZE, MAGIC, is_blank, unpack_header
-from formats.store_files import DATA_DIR, parse_segment_name
+from dledger.formats.entry import HEADER_SIZE, MAGIC, is_blank, unpack_header
+from dledger.formats.store_files import DATA_DIR, parse_segment_name
 
 
 class RawEntry(NamedTuple):

@@ -11,7 +11,7 @@ How it is built: `core` (connections, routes, leaders, heartbeats), `sending` wi
 `listening` (push consumer), `offsets`, `sync` (the face without an event loop).
 """
 
-from client.errors import (
+from dledger.client.errors import (
     BrokerRefused,
     ClientClosed,
     ClientError,
@@ -23,15 +23,15 @@ from client.errors import (
     SendFailed,
     TopicNotFound,
 )
-from client.listening import ConsumeStatus
-from client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
-from client.offsets import FromWhere
-from client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
-from client.process_queue import FlowLimits
-from client.producer import AsyncProducer
-from client.pull_consumer import AsyncPullConsumer
-from client.push_consumer import AsyncPushConsumer, MessageModel
-from client.sync import Producer, PullConsumer, PushConsumer
+from dledger.client.listening import ConsumeStatus
+from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from dledger.client.offsets import FromWhere
+from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
+from dledger.client.process_queue import FlowLimits
+from dledger.client.producer import AsyncProducer
+from dledger.client.pull_consumer import AsyncPullConsumer
+from dledger.client.push_consumer import AsyncPushConsumer, MessageModel
+from dledger.client.sync import Producer, PullConsumer, PushConsumer
 
 __all__ = [
     "AsyncProducer",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from client.message import MessageQueue
+from dledger.client.message import MessageQueue
 
 
 def allocate_averagely(

@@ -7,11 +7,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
-from client.errors import BrokerRefused, ClientClosed, NoBroker, NoNameServer, TopicNotFound, refused_text
-from client.groups import LEADER_HINT, BrokerGroup
-from client.options import ClientOptions, namesrv_addresses
-from client.routes import parse_route
-from remoting.bodies import (
+from dledger.client.errors import (
+    BrokerRefused,
+    ClientClosed,
+    NoBroker,
+    NoNameServer,
+    TopicNotFound,
+    refused_text,
+)
+from dledger.client.groups import LEADER_HINT, BrokerGroup
+from dledger.client.options import ClientOptions, namesrv_addresses
+from dledger.client.routes import parse_route
+from dledger.remoting.bodies import (
     BrokerData,
     ClusterInfo,
     ConsumerData,
@@ -20,14 +27,14 @@ from remoting.bodies import (
     TopicRoute,
     decode_body,
 )
-from remoting.client import ClientHandler, RemotingClient
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Response
-from remoting.errors import BadBody, ConnectionLost, RemotingError, RequestTimeout
-from remoting.frames import Fields
-from remoting.headers import GetRouteHeader, UnregisterClientHeader
-from runtime import Env
-from runtime.env import production_env
+from dledger.remoting.client import ClientHandler, RemotingClient
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadBody, ConnectionLost, RemotingError, RequestTimeout
+from dledger.remoting.frames import Fields
+from dledger.remoting.headers import GetRouteHeader, UnregisterClientHeader
+from dledger.runtime import Env
+from dledger.runtime.env import production_env
 
 OnRoute = Callable[[str, TopicRoute], None]
 """Told the topic and its new route; must not raise."""

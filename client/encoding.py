@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import lz4.frame
 import msgspec
 
-from client.errors import InvalidMessage
-from client.message import Message, MessageQueue, ReceivedMessage
-from formats import record as records
-from formats.message_ids import encode_message_id
-from formats.properties import (
+from dledger.client.errors import InvalidMessage
+from dledger.client.message import Message, MessageQueue, ReceivedMessage
+from dledger.formats import record as records
+from dledger.formats.message_ids import encode_message_id
+from dledger.formats.properties import (
     KEYS,
     MAX_PROPERTIES_SIZE,
     RETRY_TOPIC,

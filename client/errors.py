@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remoting.codes import ResponseCode
+from dledger.remoting.codes import ResponseCode
 
 
 class ClientError(Exception):

@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from client.core import ClientCore
-from client.errors import BrokerRefused, ClientError, NoBroker, refused_text
-from client.options import ClientOptions
-from client.ranges import CONCURRENT_ASKS
-from remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupTable, decode_body
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Response
-from remoting.errors import BadBody, BadHeader, RemotingError
-from remoting.frames import Fields
-from remoting.headers import (
+from dledger.client.core import ClientCore
+from dledger.client.errors import BrokerRefused, ClientError, NoBroker, refused_text
+from dledger.client.options import ClientOptions
+from dledger.client.ranges import CONCURRENT_ASKS
+from dledger.remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupTable, decode_body
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadBody, BadHeader, RemotingError
+from dledger.remoting.frames import Fields
+from dledger.remoting.headers import (
     GetAllSubscriptionGroupHeader,
     GetAllTopicConfigHeader,
     GetMaxOffsetHeader,
     OffsetResponseHeader,
     QueryConsumerOffsetHeader,
 )
-from remoting.registration import TopicConfig, decode_topic_table
-from runtime.loops import LoopThread
+from dledger.remoting.registration import TopicConfig, decode_topic_table
+from dledger.runtime.loops import LoopThread
 
 T = TypeVar("T")
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 from enum import Enum
 from typing import Protocol, cast
 
-from client.core import ClientCore
-from client.errors import ClientError
-from client.message import ReceivedMessage
-from client.options import ConsumerOptions
-from client.process_queue import ProcessQueue
-from remoting.codes import RequestCode, ResponseCode
-from remoting.headers import ConsumerSendMsgBackHeader
-from runtime import Lane
+from dledger.client.core import ClientCore
+from dledger.client.errors import ClientError
+from dledger.client.message import ReceivedMessage
+from dledger.client.options import ConsumerOptions
+from dledger.client.process_queue import ProcessQueue
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import ConsumerSendMsgBackHeader
+from dledger.runtime import Lane
 
 MAX_CHUNK = 32
 """Messages that one worker takes at once when many wait."""

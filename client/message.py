@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from client.errors import InvalidMessage
-from formats.properties import KEYS, TAGS, UNIQ_KEY
+from dledger.client.errors import InvalidMessage
+from dledger.formats.properties import KEYS, TAGS, UNIQ_KEY
 
 MAX_TOPIC_LENGTH = 127
 """Characters of a topic name; `%RETRY%` and `%DLQ%` topics of groups may have 255."""

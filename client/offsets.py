@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
-from client.core import ClientCore
-from client.encoding import RETRY_PREFIX
-from client.errors import BrokerRefused, ClientError, refused_text
-from client.message import MessageQueue
-from remoting.bodies import MessageQueue as WireQueue
-from remoting.bodies import decode_queue_table, queue_table
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Response
-from remoting.errors import BadBody, BadHeader
-from remoting.frames import Fields
-from remoting.headers import (
+from dledger.client.core import ClientCore
+from dledger.client.encoding import RETRY_PREFIX
+from dledger.client.errors import BrokerRefused, ClientError, refused_text
+from dledger.client.message import MessageQueue
+from dledger.remoting.bodies import MessageQueue as WireQueue
+from dledger.remoting.bodies import decode_queue_table, queue_table
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadBody, BadHeader
+from dledger.remoting.frames import Fields
+from dledger.remoting.headers import (
     GetMaxOffsetHeader,
     OffsetResponseHeader,
     QueryConsumerOffsetHeader,
@@ -26,8 +26,8 @@ from remoting.headers import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from runtime import Env, Lane
-from runtime.publish import publish, read_file
+from dledger.runtime import Env, Lane
+from dledger.runtime.publish import publish, read_file
 
 
 class FromWhere(Enum):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from client.errors import ClientError
-from client.message import MAX_MESSAGE_SIZE
-from client.process_queue import FlowLimits
-from formats.addresses import split_address
-from remoting.limits import ClientLimits
+from dledger.client.errors import ClientError
+from dledger.client.message import MAX_MESSAGE_SIZE
+from dledger.client.process_queue import FlowLimits
+from dledger.formats.addresses import split_address
+from dledger.remoting.limits import ClientLimits
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from client.encoding import RESEND_TEXT, SendHeader
-from client.errors import ClientError
-from client.groups import BrokerGroup
-from client.message import MessageQueue, SendResult
-from remoting.codes import RequestCode
-from remoting.commands import Response
-from remoting.errors import RemotingError
-from remoting.frames import Fields
+from dledger.client.encoding import RESEND_TEXT, SendHeader
+from dledger.client.errors import ClientError
+from dledger.client.groups import BrokerGroup
+from dledger.client.message import MessageQueue, SendResult
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.frames import Fields
 
 OnSent = Callable[[SendResult | ClientError], None]
 """Told how a message ended; called once, on the loop; it must not raise."""

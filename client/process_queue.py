@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from client.message import MessageQueue, ReceivedMessage
+from dledger.client.message import MessageQueue, ReceivedMessage
 
 
 @dataclass(frozen=True)

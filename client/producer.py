@@ -6,22 +6,22 @@ import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 
-from client.core import ClientCore
-from client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, compress, properties_text
-from client.errors import ClientClosed, ClientError, InvalidMessage, Overflow, TopicNotFound
-from client.message import Message, MessageQueue, SendResult, check_body, check_group, check_topic
-from client.options import ClientOptions, ProducerOptions
-from client.pending import SEND_BATCH, OnSent, PendingSend, Target
-from client.routes import inherited_route, publish_queues
-from client.sending import SendKernel
-from client.topics import create_topic
-from client.unique_ids import UniqueIds
-from formats.checksum import crc32
-from formats.message_ids import pack_ipv4_host
-from remoting.bodies import TopicRoute
-from remoting.errors import RemotingError
-from remoting.messages import BatchMessage, encode_batch
-from runtime import Env, Lane
+from dledger.client.core import ClientCore
+from dledger.client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, compress, properties_text
+from dledger.client.errors import ClientClosed, ClientError, InvalidMessage, Overflow, TopicNotFound
+from dledger.client.message import Message, MessageQueue, SendResult, check_body, check_group, check_topic
+from dledger.client.options import ClientOptions, ProducerOptions
+from dledger.client.pending import SEND_BATCH, OnSent, PendingSend, Target
+from dledger.client.routes import inherited_route, publish_queues
+from dledger.client.sending import SendKernel
+from dledger.client.topics import create_topic
+from dledger.client.unique_ids import UniqueIds
+from dledger.formats.checksum import crc32
+from dledger.formats.message_ids import pack_ipv4_host
+from dledger.remoting.bodies import TopicRoute
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.messages import BatchMessage, encode_batch
+from dledger.runtime import Env, Lane
 
 MAX_BATCH_OVERHEAD = 64 * 1024
 """Bytes that lengths and properties may add to a batch beyond `max_message_size`."""

@@ -7,16 +7,16 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
-from client.core import ClientCore
-from client.errors import ClientError
-from client.groups import BrokerGroup
-from client.message import MessageQueue, ReceivedMessage, check_group
-from client.offsets import BrokerProgress, FromWhere, QueueOffsets, first_offset
-from client.options import ClientOptions, PullOptions
-from client.reading import QueueReader
-from client.routes import subscribe_queues
-from client.subscription import ALL, Subscription, subscribe
-from runtime import Env
+from dledger.client.core import ClientCore
+from dledger.client.errors import ClientError
+from dledger.client.groups import BrokerGroup
+from dledger.client.message import MessageQueue, ReceivedMessage, check_group
+from dledger.client.offsets import BrokerProgress, FromWhere, QueueOffsets, first_offset
+from dledger.client.options import ClientOptions, PullOptions
+from dledger.client.reading import QueueReader
+from dledger.client.routes import subscribe_queues
+from dledger.client.subscription import ALL, Subscription, subscribe
+from dledger.runtime import Env
 
 
 class _Fetched:

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from enum import Enum
 from types import TracebackType
 
-from client.core import ClientCore
-from client.encoding import RETRY_PREFIX
-from client.errors import ClientError
-from client.groups import BrokerGroup
-from client.listening import BatchListener, Dispatcher, Listener, ListenerCalls
-from client.message import MessageQueue, check_group, check_topic
-from client.offsets import BrokerProgress, FileProgress, FromWhere, Progress, QueueOffsets
-from client.options import ClientOptions, ConsumerOptions
-from client.rebalancing import QueueShare, Rebalancer
-from client.subscription import ALL, Subscription, subscribe
-from remoting.bodies import ConsumerData, TopicRoute
-from remoting.bodies import Subscription as WireSubscription
-from remoting.codes import RequestCode
-from remoting.commands import Request
-from runtime import Env
+from dledger.client.core import ClientCore
+from dledger.client.encoding import RETRY_PREFIX
+from dledger.client.errors import ClientError
+from dledger.client.groups import BrokerGroup
+from dledger.client.listening import BatchListener, Dispatcher, Listener, ListenerCalls
+from dledger.client.message import MessageQueue, check_group, check_topic
+from dledger.client.offsets import BrokerProgress, FileProgress, FromWhere, Progress, QueueOffsets
+from dledger.client.options import ClientOptions, ConsumerOptions
+from dledger.client.rebalancing import QueueShare, Rebalancer
+from dledger.client.subscription import ALL, Subscription, subscribe
+from dledger.remoting.bodies import ConsumerData, TopicRoute
+from dledger.remoting.bodies import Subscription as WireSubscription
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.commands import Request
+from dledger.runtime import Env
 
 
 class MessageModel(Enum):

@@ -11,20 +11,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass
 from types import TracebackType
 
-from client.core import ClientCore
-from client.errors import BrokerRefused, ClientError, NoBroker, refused_text
-from client.groups import BrokerGroup
-from client.message import MessageQueue
-from client.offsets import QueueOffsets
-from client.options import ClientOptions
-from client.routes import subscribe_queues
-from client.subscription import ALL
-from remoting.bodies import KvTable, TopicList, decode_body
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Response
-from remoting.errors import BadBody, BadHeader
-from remoting.headers import PULL_SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
-from runtime import Env
+from dledger.client.core import ClientCore
+from dledger.client.errors import BrokerRefused, ClientError, NoBroker, refused_text
+from dledger.client.groups import BrokerGroup
+from dledger.client.message import MessageQueue
+from dledger.client.offsets import QueueOffsets
+from dledger.client.options import ClientOptions
+from dledger.client.routes import subscribe_queues
+from dledger.client.subscription import ALL
+from dledger.remoting.bodies import KvTable, TopicList, decode_body
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadBody, BadHeader
+from dledger.remoting.headers import PULL_SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
+from dledger.runtime import Env
 
 CONCURRENT_ASKS = 64
 """Offset requests under way at once."""

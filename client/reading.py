@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from client.core import ClientCore
-from client.encoding import received
-from client.errors import refused_text
-from client.groups import LEADER_HINT, LEADER_ID, BrokerGroup
-from client.message import MessageQueue, ReceivedMessage
-from client.options import PullOptions
-from client.subscription import Subscription
-from formats.record import CorruptRecord, decode_records
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Response
-from remoting.errors import BadHeader, RemotingError, RequestTimeout
-from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessageHeader, PullMessageResponseHeader
+from dledger.client.core import ClientCore
+from dledger.client.encoding import received
+from dledger.client.errors import refused_text
+from dledger.client.groups import LEADER_HINT, LEADER_ID, BrokerGroup
+from dledger.client.message import MessageQueue, ReceivedMessage
+from dledger.client.options import PullOptions
+from dledger.client.subscription import Subscription
+from dledger.formats.record import CorruptRecord, decode_records
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadHeader, RemotingError, RequestTimeout
+from dledger.remoting.headers import (
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullMessageHeader,
+    PullMessageResponseHeader,
+)
 
 
 class Sink(Protocol):

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from client.allocation import allocate_averagely
-from client.core import ClientCore
-from client.encoding import RETRY_PREFIX
-from client.errors import BrokerRefused, ClientError, TopicNotFound, refused_text
-from client.groups import BrokerGroup
-from client.listening import Dispatcher
-from client.message import MessageQueue, ReceivedMessage
-from client.offsets import FromWhere, Progress, QueueOffsets, first_offset
-from client.options import ConsumerOptions
-from client.process_queue import ProcessQueue
-from client.reading import QueueReader
-from client.routes import subscribe_queues
-from client.subscription import Subscription
-from remoting.bodies import ConsumerIdList, decode_body
-from remoting.codes import RequestCode, ResponseCode
-from remoting.errors import BadBody
-from remoting.headers import ConsumerGroupHeader
+from dledger.client.allocation import allocate_averagely
+from dledger.client.core import ClientCore
+from dledger.client.encoding import RETRY_PREFIX
+from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound, refused_text
+from dledger.client.groups import BrokerGroup
+from dledger.client.listening import Dispatcher
+from dledger.client.message import MessageQueue, ReceivedMessage
+from dledger.client.offsets import FromWhere, Progress, QueueOffsets, first_offset
+from dledger.client.options import ConsumerOptions
+from dledger.client.process_queue import ProcessQueue
+from dledger.client.reading import QueueReader
+from dledger.client.routes import subscribe_queues
+from dledger.client.subscription import Subscription
+from dledger.remoting.bodies import ConsumerIdList, decode_body
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import BadBody
+from dledger.remoting.headers import ConsumerGroupHeader
 
 
 class AssignedQueue:

@@ -16,10 +16,10 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from client.core import ClientCore
-from client.errors import BrokerRefused, ClientError, NoBroker, refused_text
-from client.options import ClientOptions
-from remoting.audit_headers import (
+from dledger.client.core import ClientCore
+from dledger.client.errors import BrokerRefused, ClientError, NoBroker, refused_text
+from dledger.client.options import ClientOptions
+from dledger.remoting.audit_headers import (
     AuditAnswerHeader,
     AuditDescribeHeader,
     AuditDrillHeader,
@@ -29,15 +29,15 @@ from remoting.audit_headers import (
     AuditStampHeader,
     AuditUnitsHeader,
 )
-from remoting.bodies import BrokerData
-from remoting.client import RemotingClient
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Response
-from remoting.errors import BadHeader, RemotingError
-from remoting.frames import Fields
-from runtime import Env
-from runtime.env import production_env
-from runtime.loops import LoopThread
+from dledger.remoting.bodies import BrokerData
+from dledger.remoting.client import RemotingClient
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadHeader, RemotingError
+from dledger.remoting.frames import Fields
+from dledger.runtime import Env
+from dledger.runtime.env import production_env
+from dledger.runtime.loops import LoopThread
 
 
 class GroupAddresses(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from client.message import MessageQueue
-from remoting.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicRoute, decode_body
+from dledger.client.message import MessageQueue
+from dledger.remoting.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicRoute, decode_body
 
 
 def parse_route(body: bytes) -> TopicRoute:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from client.core import ClientCore
-from client.groups import LEADER_HINT
-from client.pending import Lane, Outcome, PendingSend, by_serial
-from remoting.codes import ResponseCode
-from remoting.commands import Response
-from remoting.errors import ConnectFailed, Overloaded, RemotingError, RequestTimeout, TooLarge
+from dledger.client.core import ClientCore
+from dledger.client.groups import LEADER_HINT
+from dledger.client.pending import Lane, Outcome, PendingSend, by_serial
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import ConnectFailed, Overloaded, RemotingError, RequestTimeout, TooLarge
 
 
 class LeaderSearch:

@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from client.core import ClientCore
-from client.errors import (
+from dledger.client.core import ClientCore
+from dledger.client.errors import (
     ClientClosed,
     ClientError,
     InvalidMessage,
@@ -32,14 +32,14 @@ from client.errors import (
     SendFailed,
     refused_text,
 )
-from client.groups import LEADER_HINT, BrokerGroup
-from client.message import MessageQueue, SendResult, SendStatus
-from client.options import ProducerOptions
-from client.pending import Lane, Outcome, PendingSend, Target, by_serial
-from client.search import LeaderSearch
-from remoting.codes import ResponseCode
-from remoting.commands import Response
-from remoting.errors import (
+from dledger.client.groups import LEADER_HINT, BrokerGroup
+from dledger.client.message import MessageQueue, SendResult, SendStatus
+from dledger.client.options import ProducerOptions
+from dledger.client.pending import Lane, Outcome, PendingSend, Target, by_serial
+from dledger.client.search import LeaderSearch
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import (
     BadHeader,
     ConnectFailed,
     ConnectionLost,
@@ -48,7 +48,7 @@ from remoting.errors import (
     RequestTimeout,
     TooLarge,
 )
-from remoting.headers import Header
+from dledger.remoting.headers import Header
 
 MAX_HINTS = 3
 """Hints that a message follows straight on; then its lane looks for the leader, with pauses."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client.errors import ClientError
-from formats.message_ids import tags_code
+from dledger.client.errors import ClientError
+from dledger.formats.message_ids import tags_code
 
 ALL = "*"
 

@@ -12,18 +12,18 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from client.errors import ClientClosed, ClientError
-from client.listening import BatchListener, Listener
-from client.message import Message, MessageQueue, ReceivedMessage, SendResult, check_body, check_topic
-from client.offsets import FromWhere
-from client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
-from client.pending import OnSent
-from client.producer import AsyncProducer
-from client.pull_consumer import AsyncPullConsumer
-from client.push_consumer import AsyncPushConsumer, MessageModel
-from client.ranges import RangeOptions, RangeReader
-from client.subscription import ALL
-from runtime.loops import LoopThread, Waiter
+from dledger.client.errors import ClientClosed, ClientError
+from dledger.client.listening import BatchListener, Listener
+from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, check_body, check_topic
+from dledger.client.offsets import FromWhere
+from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
+from dledger.client.pending import OnSent
+from dledger.client.producer import AsyncProducer
+from dledger.client.pull_consumer import AsyncPullConsumer
+from dledger.client.push_consumer import AsyncPushConsumer, MessageModel
+from dledger.client.ranges import RangeOptions, RangeReader
+from dledger.client.subscription import ALL
+from dledger.runtime.loops import LoopThread, Waiter
 
 PULLED_AHEAD = 8
 """Queues that a `RangePuller` pulls from at once, and answers that wait for the application at most."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from client.core import ClientCore
-from client.encoding import DEFAULT_TOPIC
-from client.errors import BrokerRefused, NoBroker, TopicNotFound, refused_text
-from client.message import check_topic
-from client.routes import publish_queues
-from remoting.bodies import PERM_READ, PERM_WRITE
-from remoting.codes import RequestCode, ResponseCode
-from remoting.headers import CreateTopicHeader
+from dledger.client.core import ClientCore
+from dledger.client.encoding import DEFAULT_TOPIC
+from dledger.client.errors import BrokerRefused, NoBroker, TopicNotFound, refused_text
+from dledger.client.message import check_topic
+from dledger.client.routes import publish_queues
+from dledger.remoting.bodies import PERM_READ, PERM_WRITE
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import CreateTopicHeader
 
 
 async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: str | None = None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from formats.message_ids import encode_unique_id
-from runtime import Env
+from dledger.formats.message_ids import encode_unique_id
+from dledger.runtime import Env
 
 _TAIL_DIGITS = 12
 _TAIL_SIZE = 1 << 48

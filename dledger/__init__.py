@@ -1,14 +1,105 @@
-"""The replicated commit log: Raft election, replication and storage. Knows nothing of topics.
+"""A Raft-replicated message log service that speaks Apache RocketMQ's remoting protocol.
 
-* `election/`     who leads: terms, votes, heartbeats, members (pure)
-* `replication/`  what is replicated and committed (pure)
-* `log/`          segments, index files, group commit, recovery
-* `node`          the shell: runs the pure parts on asyncio, over `links`
-* `host`          what the state machine above the log must offer
-* `messages`      catalogue of every peer message; `wire` their encoding
-* `client`        the DLedger client protocol (append, get, metadata)
+    from dledger import Message, Producer
+
+    with Producer("orders-service", "127.0.0.1:9876") as producer:
+        producer.send(Message("orders", b"order 17"))
+
+The names below are the public ones: clients for every RocketMQ-compatible broker (`dledger.client`). They are
+imported when they are first used, so that `import dledger` costs nothing and a client never loads what only a
+broker, an audit or Spark needs. A group is started with the command `dledger up`.
+
+The parts, each a package (in the repository beside this one: docs/decisions/0018-one-import-name.md):
+
+* `client`, `remoting`, `namesrv`, `broker`   the message service, from the outside in
+* `election`, `replication`, `log`, ...       the replicated commit log, which knows nothing of topics
+* `formats`, `runtime`                        byte layouts; the doors to clock, files, network and threads
+* `audit`, `spark`                            readers of stores, alone and distributed
+* `chaos`, `bench`                            what breaks it, and what measures it
 
 Follow a message: `Node.appender` seals entries -> `Node._pump` hands the batch to `log.store` (write and
 fsync by a worker) and to `replication.leader` (push to followers) -> acknowledgements move the commit
 index -> `Host.on_commit`, then `Host.apply`.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dledger.client import (
+        AsyncProducer,
+        AsyncPullConsumer,
+        AsyncPushConsumer,
+        BrokerRefused,
+        ClientClosed,
+        ClientError,
+        ClientOptions,
+        ConsumerOptions,
+        ConsumeStatus,
+        FlowLimits,
+        FromWhere,
+        InvalidMessage,
+        Message,
+        MessageModel,
+        MessageQueue,
+        NoBroker,
+        NoNameServer,
+        OutcomeUnknown,
+        Overflow,
+        Producer,
+        ProducerOptions,
+        PullConsumer,
+        PullOptions,
+        PushConsumer,
+        ReceivedMessage,
+        SendFailed,
+        SendResult,
+        SendStatus,
+        TopicNotFound,
+    )
+
+__all__ = [
+    "AsyncProducer",
+    "AsyncPullConsumer",
+    "AsyncPushConsumer",
+    "BrokerRefused",
+    "ClientClosed",
+    "ClientError",
+    "ClientOptions",
+    "ConsumeStatus",
+    "ConsumerOptions",
+    "FlowLimits",
+    "FromWhere",
+    "InvalidMessage",
+    "Message",
+    "MessageModel",
+    "MessageQueue",
+    "NoBroker",
+    "NoNameServer",
+    "OutcomeUnknown",
+    "Overflow",
+    "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PullOptions",
+    "PushConsumer",
+    "ReceivedMessage",
+    "SendFailed",
+    "SendResult",
+    "SendStatus",
+    "TopicNotFound",
+]
+
+
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
+
+    def __getattr__(name: str) -> object:
+        """A public name, from `dledger.client`, when it is first asked for (PEP 562)."""
+        if name not in __all__:
+            raise AttributeError(f"module 'dledger' has no attribute {name!r}")
+        value: object = getattr(import_module("dledger.client"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

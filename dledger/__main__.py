@@ -1,4 +1,4 @@
-"""`python -m dledger`: commands for a running group, for a stand-alone node, and for a store directory.
+"""`dledger`: commands for a running group, for a stand-alone node, and for a store directory.
 
 Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage; of serve see `dledger.access`.
 """
@@ -16,18 +16,18 @@ from typing import Any
 
 from dledger import backup, member_commands, recover
 from dledger.access import add_access, add_serve, open_client, serve
-from dledger.client import RequestFailed
 from dledger.config import ConfigError, parse_peers
 from dledger.delete_command import NAME as DELETE
 from dledger.delete_command import add_delete_command, delete_before
 from dledger.dump import dump, node_directories
+from dledger.log_client import RequestFailed
 from dledger.offline import groups_below
-from runtime import Env
-from runtime.env import production_env
+from dledger.runtime import Env
+from dledger.runtime.env import production_env
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dledger", description=__doc__)
+    parser = argparse.ArgumentParser(prog="dledger", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
     def add(name: str, text: str) -> argparse.ArgumentParser:

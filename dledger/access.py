@@ -12,15 +12,15 @@ import re
 import sys
 from dataclasses import replace
 
-from dledger.client import DLedgerClient
 from dledger.config import ConfigError, parse_peers
 from dledger.errors import NodeFailed
+from dledger.log_client import DLedgerClient
 from dledger.node import Node
+from dledger.runtime import Env
+from dledger.runtime.program import run_until_signal, settle
+from dledger.runtime.publish import read_file
+from dledger.runtime.tls import PeerTls, TlsFiles
 from dledger.standalone import PROPERTIES, StandaloneConfig, load, main
-from runtime import Env
-from runtime.program import run_until_signal, settle
-from runtime.publish import read_file
-from runtime.tls import PeerTls, TlsFiles
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 TLS_OPTIONS = (

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from dledger.formats.entry import unpack_header
 from dledger.host import Chunk, Host
 from dledger.log.reading import Rotten, size_of
 from dledger.log.store import LogStore
 from dledger.log.units import RETRY_S
-from formats.entry import unpack_header
 
 
 class Applier:

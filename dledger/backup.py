@@ -1,4 +1,4 @@
-"""`python -m dledger backup`: a consistent copy of a store while its node runs (decision 0010).
+"""`dledger backup`: a consistent copy of a store while its node runs (decision 0010).
 
 Run on the node's own machine, against its directory; the node is not asked, and slowed only by the reading.
 What is copied is what was *checked*: entry after entry is read, believed by recovery's rules, and written
@@ -17,22 +17,9 @@ import argparse
 import json
 from dataclasses import asdict, dataclass, replace
 
-from dledger.offline import (
-    Found,
-    InstallUnfinished,
-    StoreUnreadable,
-    Walk,
-    durable_mark,
-    index_file_size,
-    node_directory,
-    read_checkpoint,
-    read_hard_state,
-    read_identity,
-    walk,
-)
-from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
-from formats.snapshot import BEGINS_FILE, MANIFEST_FILE, check_parts, decode_manifest
-from formats.store_files import (
+from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
+from dledger.formats.snapshot import BEGINS_FILE, MANIFEST_FILE, check_parts, decode_manifest
+from dledger.formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
     HARD_STATE_FILE,
@@ -49,8 +36,21 @@ from formats.store_files import (
     encode_slot,
     segment_name,
 )
-from runtime import Env, File, Files, Lane
-from runtime.publish import read_file
+from dledger.offline import (
+    Found,
+    InstallUnfinished,
+    StoreUnreadable,
+    Walk,
+    durable_mark,
+    index_file_size,
+    node_directory,
+    read_checkpoint,
+    read_hard_state,
+    read_identity,
+    walk,
+)
+from dledger.runtime import Env, File, Files, Lane
+from dledger.runtime.publish import read_file
 
 INDEX_FILE_SIZE = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
 """Of a store that has no index file yet."""

@@ -26,8 +26,8 @@ from dledger.messages import Code, Health
 from dledger.peers import Peers
 from dledger.replication.leader import PushState
 from dledger.replicator import Replicator
+from dledger.runtime import Env
 from dledger.versions import Versions
-from runtime import Env
 
 MAX_JOBS = 16
 """Commands that may wait for their turn."""

@@ -15,12 +15,12 @@ from typing import Protocol
 
 from dledger.election.configuration import Configuration
 from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
 from dledger.log.faulty import FaultyEntries
 from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
 from dledger.log.units import RETRY_S
 from dledger.members import Members, decode_config, unreadable_config
-from formats.entry import HEADER_SIZE, Kind, unpack_header
 
 ENTRIES = 65536
 """Looked at by one job."""

@@ -38,8 +38,8 @@ from dledger.messages import (
 )
 from dledger.powerloss import KEPT_KEY, META_KEY, encode_end
 from dledger.requests import ClientRequests
+from dledger.runtime import Log
 from dledger.wire import Frame
-from runtime import Log
 
 _PUSHES = (Compare, Truncate, Append, Commit)
 _READS = (ReadIndexRequest, ReadIndexResponse)

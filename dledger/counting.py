@@ -1,6 +1,6 @@
 """The smallest durable state machine: how many RAW entries were applied, and a digest over them in order.
 
-It is the host of `python -m dledger serve`: equal counts with equal digests mean equal histories.
+It is the host of `dledger serve`: equal counts with equal digests mean equal histories.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dledger.errors import EXIT_STORE, PASSING, NodeFailed
+from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
+from dledger.formats.store_files import CorruptFile, decode_json, encode_json
 from dledger.host import Chunk, LogReader, Role, misfit
-from formats.entry import HEADER_SIZE, Kind, unpack_header
-from formats.store_files import CorruptFile, decode_json, encode_json
-from runtime import Env, Lane
-from runtime.publish import publish, read_file
+from dledger.runtime import Env, Lane
+from dledger.runtime.publish import publish, read_file
 
 STATE_FILE = "count"
 SAVE_INTERVAL_S = 1.0

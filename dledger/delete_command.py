@@ -1,4 +1,4 @@
-"""`python -m dledger delete-before`: retention by hand."""
+"""`dledger delete-before`: retention by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from dledger.access import add_access, open_client
 from dledger.config import ConfigError, parse_peers
-from runtime import Env
+from dledger.runtime import Env
 
 NAME = "delete-before"
 

@@ -6,9 +6,9 @@ import asyncio
 import ipaddress
 from collections.abc import Callable
 
+from dledger.formats.addresses import split_address
 from dledger.links import PeerConnection
-from formats.addresses import split_address
-from runtime.tls import PeerTls
+from dledger.runtime.tls import PeerTls
 
 
 class Dialler:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from formats.entry import HEADER_SIZE, CorruptEntry, Kind, check_entry, is_blank, unpack_header
-from formats.record import CorruptRecord, decode_record
-from formats.store_files import DATA_DIR, parse_segment_name, segment_name
-from runtime import Files
+from dledger.formats.entry import HEADER_SIZE, CorruptEntry, Kind, check_entry, is_blank, unpack_header
+from dledger.formats.record import CorruptRecord, decode_record
+from dledger.formats.store_files import DATA_DIR, parse_segment_name, segment_name
+from dledger.runtime import Files
 
 
 @dataclass(frozen=True)

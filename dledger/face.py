@@ -12,6 +12,7 @@ from dledger.config import NodeConfig
 from dledger.election.elector import Elector
 from dledger.election.membership import Hello
 from dledger.fitness import Fitness
+from dledger.formats.store_files import Identity
 from dledger.host import Role
 from dledger.leaderless import STUCK_S, lost_majority
 from dledger.leadership import Leadership
@@ -28,7 +29,6 @@ from dledger.replication.leader import PushState
 from dledger.replicator import Replicator
 from dledger.snapshots.service import Snapshots
 from dledger.versions import Versions
-from formats.store_files import Identity
 
 
 class NodeFace(ABC):
@@ -187,7 +187,7 @@ class NodeFace(ABC):
             yield needed
 
     def status(self) -> dict[str, object]:
-        """For /health, /metrics and `python -m dledger status`."""
+        """For /health, /metrics and `dledger status`."""
         leader = self._replicator.leader
         peers: dict[str, object] = {}
         for peer in self.membership.others:

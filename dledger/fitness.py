@@ -28,8 +28,8 @@ from dledger.leadership import Leadership
 from dledger.log.store import LogStore
 from dledger.messages import Health
 from dledger.replicator import Replicator
+from dledger.runtime import Env
 from dledger.watch import WatchedWorkers
-from runtime import Env
 
 HYSTERESIS = 0.02
 """A disk is no longer full when it is this far (a ratio) below the limit."""

@@ -10,15 +10,7 @@ from dledger.config import NodeConfig
 from dledger.config_search import read_config, search
 from dledger.election.configuration import Configuration, decode_configuration, encode_configuration
 from dledger.errors import DISK_IS_FULL, EXIT_CONFIG, EXIT_START, EXIT_STORE, PASSING, NodeFailed
-from dledger.log.hard_state import HardStateFile
-from dledger.log.mending import NoRoom
-from dledger.log.reading import Rotten
-from dledger.log.recovery import REFILL_ADVICE, StoreDamaged
-from dledger.log.segments import SegmentError
-from dledger.log.store import CLOSE_LIMIT_S, LogStore
-from dledger.run_lock import LastRun, RunLock
-from dledger.snapshots.service import Snapshots
-from formats.store_files import (
+from dledger.formats.store_files import (
     CHECKPOINT_FILE,
     IDENTITY_FILE,
     MEMBERS_FILE,
@@ -34,8 +26,16 @@ from formats.store_files import (
     encode_checkpoint,
     encode_json,
 )
-from runtime import Env, File, Lane
-from runtime.publish import publish, read_file
+from dledger.log.hard_state import HardStateFile
+from dledger.log.mending import NoRoom
+from dledger.log.reading import Rotten
+from dledger.log.recovery import REFILL_ADVICE, StoreDamaged
+from dledger.log.segments import SegmentError
+from dledger.log.store import CLOSE_LIMIT_S, LogStore
+from dledger.run_lock import LastRun, RunLock
+from dledger.runtime import Env, File, Lane
+from dledger.runtime.publish import publish, read_file
+from dledger.snapshots.service import Snapshots
 
 _NO_COPY = (-1, b"")
 LOST_POWER = "power was lost"

@@ -15,6 +15,7 @@ from dledger.election.configuration import Configuration, encode_configuration, 
 from dledger.election.effects import Effect
 from dledger.election.elector import Elector
 from dledger.errors import InvariantBroken
+from dledger.formats.entry import Kind
 from dledger.host import Host
 from dledger.log.appender import Appender
 from dledger.log.store import LogStore
@@ -26,9 +27,8 @@ from dledger.peers import Peers
 from dledger.replication.leader import LeaderReplication
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
+from dledger.runtime import Env
 from dledger.versions import OLDEST_KINDS
-from formats.entry import Kind
-from runtime import Env
 
 FAREWELL_S = 0.2
 """How long a node that has handed over at its stop still tells clients who leads. A request that is under way

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from dledger.election.membership import Hello
 from dledger.outbox import PIECE_BYTES, Inbox, Outbox, Parts
+from dledger.runtime.tls import certificate_names
 from dledger.wire import (
     ERROR,
     PROTOCOL_WITH_PIECES,
@@ -23,7 +24,6 @@ from dledger.wire import (
     encode_frame,
     frame_size,
 )
-from runtime.tls import certificate_names
 
 DEAD_LINK_MS = 3000
 """Unacknowledged or silent for this long, a connection is dead."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dledger.access import add_access, open_client
-from dledger.client import DLedgerClient
+from dledger.log_client import DLedgerClient
 from dledger.messages import Health
-from runtime import Env
+from dledger.runtime import Env
 
 POLL_S = 0.1
 

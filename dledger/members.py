@@ -39,9 +39,9 @@ from dledger.election.configuration import (
     founding,
 )
 from dledger.election.membership import Hello
+from dledger.formats.record import CorruptRecord, decode_record
+from dledger.formats.store_files import Identity
 from dledger.log.faulty import FaultyEntries
-from formats.record import CorruptRecord, decode_record
-from formats.store_files import Identity
 
 
 class Members:

@@ -21,11 +21,11 @@ from dledger.election.configuration import Configuration
 from dledger.election.effects import Effect
 from dledger.election.elector import Elector
 from dledger.election.membership import Hello
+from dledger.formats.store_files import Identity
 from dledger.members import Members
 from dledger.peers import Peers
 from dledger.replicator import Replicator
-from formats.store_files import Identity
-from runtime import Env
+from dledger.runtime import Env
 
 LEAVING_S = 10.0
 """How long a leader tries to tell a removed member of its removal."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from runtime import Log
-from runtime.pauses import Pauses
+from dledger.runtime import Log
+from dledger.runtime.pauses import Pauses
 
 LATE_LOOP_S = 0.1
 """A delay of the event loop that is worth a line in the log: a quarter of the shortest election time-out."""

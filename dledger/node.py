@@ -24,6 +24,8 @@ from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.membership import form_or_join
 from dledger.errors import EXIT_BUG, EXIT_START, EXIT_STORE, PASSING, InvariantBroken, NodeFailed
 from dledger.fitness import Fitness
+from dledger.formats.snapshot import Manifest
+from dledger.formats.store_files import Checkpoint, HardState, Identity
 from dledger.host import Host, Role
 from dledger.identity import Opened, StoreFiles
 from dledger.leadership import Leadership
@@ -45,13 +47,11 @@ from dledger.reads import ReadPoints
 from dledger.repair import Repairer
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
+from dledger.runtime import Env, Lane
+from dledger.runtime.tls import PeerTls
 from dledger.snapshots.service import Snapshots
 from dledger.versions import Versions
 from dledger.watch import WatchedWorkers
-from formats.snapshot import Manifest
-from formats.store_files import Checkpoint, HardState, Identity
-from runtime import Env, Lane
-from runtime.tls import PeerTls
 
 QUESTION_BITS = 62
 """Questions for read points are numbered from a random number of so many bits: see `ReadPoints`."""
@@ -221,7 +221,7 @@ class Node(Conversation):
             raise NodeFailed(
                 f"derived state is at index {applied}, the log ends at {self.log.last_index}: "
                 "remove it to rebuild it (a broker's directories state/ and consumequeue/, "
-                "the file count of `python -m dledger serve`)",
+                "the file count of `dledger serve`)",
                 EXIT_STORE,
             )
         self.applier = self._new_applier(applied)

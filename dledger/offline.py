@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dledger.log.base import LogBase
-from dledger.log.reading import store_time_of
-from formats.entry import (
+from dledger.formats.entry import (
     COVERED,
     HEADER_SIZE,
     INDEX_UNIT,
@@ -28,8 +26,8 @@ from formats.entry import (
     check_entry,
     is_blank,
 )
-from formats.snapshot import BEGINS_FILE, MANIFEST_FILE, decode_manifest
-from formats.store_files import (
+from dledger.formats.snapshot import BEGINS_FILE, MANIFEST_FILE, decode_manifest
+from dledger.formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
     HARD_STATE_FILE,
@@ -48,8 +46,10 @@ from formats.store_files import (
     parse_segment_name,
     segment_name,
 )
-from runtime import File, Files
-from runtime.publish import read_file
+from dledger.log.base import LogBase
+from dledger.log.reading import store_time_of
+from dledger.runtime import File, Files
+from dledger.runtime.publish import read_file
 
 WINDOW = 2 * MAX_ENTRY_SIZE
 """Bytes read at once: the largest entry fits from wherever it begins."""

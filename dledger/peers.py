@@ -16,10 +16,13 @@ from dledger.election.membership import (
     decode_hello,
     encode_hello,
 )
+from dledger.formats.addresses import split_address
 from dledger.links import MAX_ERROR_TEXT, PeerConnection
 from dledger.messages import BULK, REPLIES, SINCE_2, Message
 from dledger.ports import MAX_STRANGER_FRAME, MAX_STRANGERS, PeerPort
 from dledger.refusals import Refusals
+from dledger.runtime import Env
+from dledger.runtime.tls import PeerTls, TlsError
 from dledger.wire import (
     CLIENT_REQUEST,
     ERROR,
@@ -32,9 +35,6 @@ from dledger.wire import (
     decode_message,
     encode_message,
 )
-from formats.addresses import split_address
-from runtime import Env
-from runtime.tls import PeerTls, TlsError
 
 MAX_NONCE = 64
 SHORT_S = 1.0

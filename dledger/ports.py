@@ -14,9 +14,9 @@ from typing import Protocol
 from dledger.errors import EXIT_CONFIG, EXIT_START, NodeFailed
 from dledger.links import MAX_ERROR_TEXT, PeerConnection
 from dledger.refusals import Refusals
+from dledger.runtime import Env
+from dledger.runtime.tls import PeerTls
 from dledger.wire import ERROR, HELLO, Frame, WireError
-from runtime import Env
-from runtime.tls import PeerTls
 
 MAX_STRANGERS = 64
 """Connections without a hello, and of each node those without its nonce; one more closes the oldest."""

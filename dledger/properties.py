@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from formats.entry import MAX_ENTRY_SIZE
+from dledger.formats.entry import MAX_ENTRY_SIZE
 
 _COMMENT = " (a comment has a line of its own, which begins with #)"
 

@@ -1,4 +1,4 @@
-"""`python -m dledger recover --force-single`: go on with one store after the loss of a majority.
+"""`dledger recover --force-single`: go on with one store after the loss of a majority.
 
 For the day when a majority of a group's stores is gone for good, or all nodes stopped with failed disks
 (decision 0009). It works on one store of a node that does not run, and makes it the only member of a **new
@@ -28,24 +28,7 @@ import msgpack
 
 from dledger.counting import STATE_FILE, Counted, decode_count
 from dledger.election.membership import cluster_id
-from dledger.log.hard_state import HardStateFile
-from dledger.offline import (
-    Found,
-    InstallUnfinished,
-    StoreUnreadable,
-    Walk,
-    begins_at,
-    durable_mark,
-    index_file_size,
-    node_directory,
-    read_checkpoint,
-    read_hard_state,
-    read_identity,
-    segment_starts,
-    walk,
-)
-from dledger.run_lock import RunLock
-from formats.entry import (
+from dledger.formats.entry import (
     BLANK,
     BLANK_MAGIC,
     HEADER_SIZE,
@@ -56,10 +39,10 @@ from formats.entry import (
     encode_entry,
     unpack_header,
 )
-from formats.record import system_record, system_record_size
-from formats.snapshot import MANIFEST_FILE, decode_manifest
-from formats.state_file import SNAPSHOT_FILE, STATE_DIR, CorruptSnapshot, Snapshot, unpack_snapshot
-from formats.store_files import (
+from dledger.formats.record import system_record, system_record_size
+from dledger.formats.snapshot import MANIFEST_FILE, decode_manifest
+from dledger.formats.state_file import SNAPSHOT_FILE, STATE_DIR, CorruptSnapshot, Snapshot, unpack_snapshot
+from dledger.formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
     IDENTITY_FILE,
@@ -78,8 +61,25 @@ from formats.store_files import (
     parse_segment_name,
     segment_name,
 )
-from runtime import Env, Files, Lane
-from runtime.publish import publish, read_file
+from dledger.log.hard_state import HardStateFile
+from dledger.offline import (
+    Found,
+    InstallUnfinished,
+    StoreUnreadable,
+    Walk,
+    begins_at,
+    durable_mark,
+    index_file_size,
+    node_directory,
+    read_checkpoint,
+    read_hard_state,
+    read_identity,
+    segment_starts,
+    walk,
+)
+from dledger.run_lock import RunLock
+from dledger.runtime import Env, Files, Lane
+from dledger.runtime.publish import publish, read_file
 
 TERM_JUMP = 1000
 """How far the new term lies above every term known here, so that whoever compares terms (NameServers, S23)

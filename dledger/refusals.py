@@ -3,7 +3,7 @@ well again. Bounded."""
 
 from __future__ import annotations
 
-from runtime import Log
+from dledger.runtime import Log
 
 MAX_SAID = 256
 """Pairs of cause and sender that are remembered; beyond them refusals are counted without a log line."""

@@ -17,13 +17,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dledger.formats.entry import unpack_header
 from dledger.log.mending import Unfitting
 from dledger.log.reading import Rotten, size_of
 from dledger.log.store import LogStore
 from dledger.messages import Holding, RepairRequest, RepairResponse
 from dledger.peers import Peers
-from formats.entry import unpack_header
-from runtime import Env
+from dledger.runtime import Env
 
 ANSWER_LIMIT_S = 1.0
 """How long to wait for one peer's answer before the next one is asked. It counts when it comes later, too."""

@@ -15,6 +15,7 @@ from typing import Protocol
 from dledger.cold_pushes import ColdPushes, Throttle
 from dledger.config import NodeConfig
 from dledger.errors import InvariantBroken
+from dledger.formats.entry import CorruptEntry, unpack_header
 from dledger.log.incoming import Run, check_run
 from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
@@ -25,8 +26,7 @@ from dledger.replication import leader as leader_core
 from dledger.replication.follower import FollowerReplication, Push
 from dledger.replication.install import Offer
 from dledger.replication.leader import LeaderReplication
-from formats.entry import CorruptEntry, unpack_header
-from runtime import Env
+from dledger.runtime import Env
 
 NEAR_ENTRIES = 64
 """A peer that lacks no more is not asked whether it is throttled."""

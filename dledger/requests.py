@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from dledger.config import NodeConfig
 from dledger.errors import OUT_OF_MEANS
+from dledger.formats.entry import HEADER_SIZE, CorruptEntry, Kind, unpack_header
+from dledger.formats.record import CorruptRecord, decode_record, system_record_size
 from dledger.links import PeerConnection
 from dledger.log.reading import check_stored
 from dledger.log.units import ColdUnit
@@ -21,8 +23,6 @@ from dledger.member_requests import MemberRequests
 from dledger.messages import Code
 from dledger.reads import ReadPoints, ReadRefused
 from dledger.wire import CLIENT_RESPONSE, MAX_BODY, Frame, WireError, encode_frame
-from formats.entry import HEADER_SIZE, CorruptEntry, Kind, unpack_header
-from formats.record import CorruptRecord, decode_record, system_record_size
 
 if TYPE_CHECKING:
     from dledger.node import Node

@@ -14,9 +14,9 @@ import struct
 from dataclasses import dataclass
 from typing import Self
 
-from formats.checksum import crc32
-from formats.store_files import LOCK_FILE
-from runtime import File, Files
+from dledger.formats.checksum import crc32
+from dledger.formats.store_files import LOCK_FILE
+from dledger.runtime import File, Files
 
 _BOOT_SIZE = 64
 _MODE_SIZE = 16

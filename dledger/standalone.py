@@ -15,14 +15,14 @@ from typing import Any
 from dledger.config import ConfigError, NodeConfig, parse_peers
 from dledger.counting import CountingHost
 from dledger.errors import NodeFailed
+from dledger.formats.addresses import split_address
 from dledger.leadership import FAREWELL_S
 from dledger.log.retention import RetentionSettings
 from dledger.node import Node
 from dledger.ports import PeerPort
 from dledger.properties import RETENTION, directory, name, names, pool_segments, segment_size, sync_flush
-from formats.addresses import split_address
-from runtime import Env
-from runtime.tls import PeerTls, TlsFiles
+from dledger.runtime import Env
+from dledger.runtime.tls import PeerTls, TlsFiles
 
 TRANSFER_TIMEOUT_S = 2.0
 """How long a stop waits for another node to take over."""

@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from dledger.config import NodeConfig
 from dledger.election.membership import Hello
+from dledger.formats.entry import Kind
 from dledger.wire import PROTOCOL_MIN
-from formats.entry import Kind
 
 KIND_SINCE: Mapping[int, int] = MappingProxyType(
     {Kind.MESSAGE: 1, Kind.TERM_OPENING: 1, Kind.CONFIG: 1, Kind.SYSTEM: 1, Kind.RAW: 1}

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from runtime import Lane, Workers
+from dledger.runtime import Lane, Workers
 
 P = ParamSpec("P")
 T = TypeVar("T")

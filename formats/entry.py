@@ -17,7 +17,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-from formats.checksum import crc32
+from dledger.formats.checksum import crc32
 
 HEADER = struct.Struct(">iiqqqIIIi")
 HEADER_SIZE = 48
@@ -60,7 +60,7 @@ class Kind(IntEnum):
     SYSTEM = 3
     """Replicated state of the host: topics, groups, offsets."""
     RAW = 4
-    """Appended through the DLedger client protocol (`python -m dledger append`)."""
+    """Appended through the DLedger client protocol (`dledger append`)."""
 
 
 class EntryHeader(NamedTuple):

@@ -17,9 +17,9 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from formats.message_ids import java_hash
-from formats.properties import KEYS, UNIQ_KEY, find_property
-from formats.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from dledger.formats.message_ids import java_hash
+from dledger.formats.properties import KEYS, UNIQ_KEY, find_property
+from dledger.formats.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 
 HEADER = struct.Struct(">qqqqii")
 HEADER_SIZE = 40

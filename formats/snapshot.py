@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from formats.checksum import crc32
-from formats.store_files import CorruptFile, decode_json, encode_json
+from dledger.formats.checksum import crc32
+from dledger.formats.store_files import CorruptFile, decode_json, encode_json
 
 MANIFEST_FILE = "manifest"
 BEGINS_FILE = "begins"

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgpack
 
-from formats.state import GroupConfig, Malformed, QueueBounds, ReplicatedState, TopicConfig
+from dledger.formats.state import GroupConfig, Malformed, QueueBounds, ReplicatedState, TopicConfig
 
 PIECE = 16 * 1024
 """Bytes after which a piece ends: about half a millisecond of work."""

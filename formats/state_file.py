@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import msgpack
 
-from formats.checksum import crc32
-from formats.state import Malformed, ReplicatedState
-from formats.state_codec import StateCopy, copy_state, decode_state, state_pieces
+from dledger.formats.checksum import crc32
+from dledger.formats.state import Malformed, ReplicatedState
+from dledger.formats.state_codec import StateCopy, copy_state, decode_state, state_pieces
 
 VERSION = 1
 STATE_DIR = "state"

@@ -24,7 +24,7 @@ import json
 import struct
 from dataclasses import asdict, dataclass, field
 
-from formats.checksum import crc32
+from dledger.formats.checksum import crc32
 
 FORMAT_VERSION = 1
 DATA_DIR = "data"

@@ -1,4 +1,4 @@
-"""`python -m namesrv [-c FILE] [-p]`: the outer shell of a NameServer."""
+"""`dledger namesrv [-c FILE] [-p]`: the outer shell of a NameServer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import dataclasses
 import os
 import sys
 
-from namesrv.config import NamesrvConfig, load
-from namesrv.service import NameServer, main
-from remoting.properties_file import ConfigError, format_config
-from remoting.shell import (
+from dledger.namesrv.config import NamesrvConfig, load
+from dledger.namesrv.service import NameServer, main
+from dledger.remoting.properties_file import ConfigError, format_config
+from dledger.remoting.shell import (
     EXIT_BAD_CONFIG,
     announce,
     complain,
@@ -19,8 +19,8 @@ from remoting.shell import (
     run_program,
     set_up_logging,
 )
-from runtime.env import Env, production_env
-from runtime.program import settle
+from dledger.runtime.env import Env, production_env
+from dledger.runtime.program import settle
 
 
 def configure(env: Env, config_file: str | None) -> NamesrvConfig:

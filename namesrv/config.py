@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from formats.addresses import check_host
-from remoting.properties_file import Property, load_config
+from dledger.formats.addresses import check_host
+from dledger.remoting.properties_file import Property, load_config
 
 IGNORED = (
     "rocketmqHome",

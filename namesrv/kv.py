@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from remoting.codes import ResponseCode
-from remoting.errors import BadBody, RemotingError
-from remoting.fastjson import dumps, loads
-from remoting.properties_file import ConfigError
-from runtime.env import Env
-from runtime.publish import publish, read_file
-from runtime.workers import Lane
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import BadBody, RemotingError
+from dledger.remoting.fastjson import dumps, loads
+from dledger.remoting.properties_file import ConfigError
+from dledger.runtime.env import Env
+from dledger.runtime.publish import publish, read_file
+from dledger.runtime.workers import Lane
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 """Namespace: topic -> "brokerName:queues;..."."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from remoting.bodies import (
+from dledger.remoting.bodies import (
     MASTER_ID,
     PERM_READ,
     PERM_WRITE,
@@ -27,9 +27,9 @@ from remoting.bodies import (
     QueueData,
     TopicRoute,
 )
-from remoting.codes import ResponseCode
-from remoting.errors import RemotingError
-from remoting.registration import DataVersion, Registration, TopicConfig
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.registration import DataVersion, Registration, TopicConfig
 
 DEFAULT_TIMEOUT_S = 120.0
 """Seconds without a sign of life until a registration expires (DEFAULT_BROKER_CHANNEL_EXPIRED_TIME)."""

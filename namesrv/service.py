@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from namesrv.config import NamesrvConfig
-from namesrv.kv import ORDER_TOPICS, KvTable
-from namesrv.routes import DEFAULT_TIMEOUT_S, BrokerIdentity, Routes
-from remoting.bodies import BrokerMemberGroupBody, TopicList, TopicRoute, decode_body
-from remoting.bodies import KvTable as KvBody
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request
-from remoting.errors import RemotingError
-from remoting.headers import (
+from dledger.namesrv.config import NamesrvConfig
+from dledger.namesrv.kv import ORDER_TOPICS, KvTable
+from dledger.namesrv.routes import DEFAULT_TIMEOUT_S, BrokerIdentity, Routes
+from dledger.remoting.bodies import BrokerMemberGroupBody, TopicList, TopicRoute, decode_body
+from dledger.remoting.bodies import KvTable as KvBody
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import (
     BrokerHeartbeatHeader,
     BrokerIdentityHeader,
     BrokerMemberGroupHeader,
@@ -27,11 +27,11 @@ from remoting.headers import (
     RegisterBrokerHeader,
     TopicHeader,
 )
-from remoting.limits import ServerLimits
-from remoting.properties_file import format_config
-from remoting.registration import KnownTopics, decode_data_version, decode_registration
-from remoting.server import Connection, Handler, RemotingServer
-from runtime.env import Env
+from dledger.remoting.limits import ServerLimits
+from dledger.remoting.properties_file import format_config
+from dledger.remoting.registration import KnownTopics, decode_data_version, decode_registration
+from dledger.remoting.server import Connection, Handler, RemotingServer
+from dledger.runtime.env import Env
 
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 

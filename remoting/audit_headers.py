@@ -7,7 +7,7 @@ an answer says how far it is. Its rows come in pages (`audit.row_codec`) in the 
 
 from __future__ import annotations
 
-from remoting.response_headers import I32, I64, Header
+from dledger.remoting.response_headers import I32, I64, Header
 
 
 class AuditDescribeHeader(Header):

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from formats.message_ids import java_hash
-from remoting.errors import BadBody
-from remoting.fastjson import dumps, dumps_object_map, loads, without_nulls
+from dledger.formats.message_ids import java_hash
+from dledger.remoting.errors import BadBody
+from dledger.remoting.fastjson import dumps, dumps_object_map, loads, without_nulls
 
 T = TypeVar("T")
 

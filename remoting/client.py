@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from remoting.codes import ResponseCode
-from remoting.commands import FLAG_ONEWAY, Request, Response, SerializeType
-from remoting.errors import ConnectFailed, FrameError, RemotingError
-from remoting.frames import Fields, encode_request
-from remoting.limits import ClientLimits
-from remoting.link import Link, OnDone
-from runtime.env import Env
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import FLAG_ONEWAY, Request, Response, SerializeType
+from dledger.remoting.errors import ConnectFailed, FrameError, RemotingError
+from dledger.remoting.frames import Fields, encode_request
+from dledger.remoting.limits import ClientLimits
+from dledger.remoting.link import Link, OnDone
+from dledger.runtime.env import Env
 
 __all__ = ["ClientHandler", "ClientLimits", "OnDone", "RemotingClient"]
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from remoting.codes import RequestCode, ResponseCode
-from remoting.errors import BadHeader, RemotingError
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import BadHeader, RemotingError
 
 T = TypeVar("T", bound=msgspec.Struct)
 

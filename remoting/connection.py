@@ -13,16 +13,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from formats.message_ids import pack_ipv4_host
-from remoting.codes import ResponseCode
-from remoting.commands import Request
-from remoting.frames import SERVER_LANGUAGE, FrameReader, encode_request, encode_response
-from remoting.limits import REQUEST_OVERHEAD
-from remoting.sockets import peer_of, set_no_delay
-from runtime.files import Buffer
+from dledger.formats.message_ids import pack_ipv4_host
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.frames import SERVER_LANGUAGE, FrameReader, encode_request, encode_response
+from dledger.remoting.limits import REQUEST_OVERHEAD
+from dledger.remoting.sockets import peer_of, set_no_delay
+from dledger.runtime.files import Buffer
 
 if TYPE_CHECKING:
-    from remoting.server import RemotingServer
+    from dledger.remoting.server import RemotingServer
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from remoting.commands import DECODE_ERRORS
-from remoting.errors import BadBody
+from dledger.remoting.commands import DECODE_ERRORS
+from dledger.remoting.errors import BadBody
 
 MAX_DEPTH = 64
 """Nested values in a body; deeper is refused."""

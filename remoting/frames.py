@@ -22,10 +22,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from remoting.codes import VERSION, LanguageCode, RequestCode
-from remoting.commands import DECODE_ERRORS, FLAG_RESPONSE, NO_FIELDS, Request, SerializeType
-from remoting.errors import FrameError
-from remoting.limits import MAX_FRAME_SIZE
+from dledger.remoting.codes import VERSION, LanguageCode, RequestCode
+from dledger.remoting.commands import DECODE_ERRORS, FLAG_RESPONSE, NO_FIELDS, Request, SerializeType
+from dledger.remoting.errors import FrameError
+from dledger.remoting.limits import MAX_FRAME_SIZE
 
 HEAD = struct.Struct(">II")
 HEAD_SIZE = 8

@@ -10,42 +10,42 @@ from __future__ import annotations
 
 import msgspec
 
-from remoting.codes import RequestCode
-from remoting.response_headers import (
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.response_headers import (
     I32,
     I64,
 )
-from remoting.response_headers import (
+from dledger.remoting.response_headers import (
     AddWritePermResponseHeader as AddWritePermResponseHeader,
 )
-from remoting.response_headers import (
+from dledger.remoting.response_headers import (
     Header as Header,
 )
-from remoting.response_headers import (
+from dledger.remoting.response_headers import (
     KvConfigResponseHeader as KvConfigResponseHeader,
 )
-from remoting.response_headers import (
+from dledger.remoting.response_headers import (
     OffsetResponseHeader as OffsetResponseHeader,
 )
-from remoting.response_headers import (
+from dledger.remoting.response_headers import (
     PullMessageResponseHeader as PullMessageResponseHeader,
 )
-from remoting.response_headers import (
+from dledger.remoting.response_headers import (
     QueryDataVersionResponseHeader as QueryDataVersionResponseHeader,
 )
-from remoting.response_headers import (
+from dledger.remoting.response_headers import (
     QueryMessageResponseHeader as QueryMessageResponseHeader,
 )
-from remoting.response_headers import (
+from dledger.remoting.response_headers import (
     RegisterBrokerResponseHeader as RegisterBrokerResponseHeader,
 )
-from remoting.response_headers import (
+from dledger.remoting.response_headers import (
     SendMessageResponseHeader as SendMessageResponseHeader,
 )
-from remoting.response_headers import (
+from dledger.remoting.response_headers import (
     TimestampResponseHeader as TimestampResponseHeader,
 )
-from remoting.response_headers import (
+from dledger.remoting.response_headers import (
     WipeWritePermResponseHeader as WipeWritePermResponseHeader,
 )
 

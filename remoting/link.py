@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from formats.addresses import split_address
-from remoting.commands import Request, Response, request_name
-from remoting.errors import (
+from dledger.formats.addresses import split_address
+from dledger.remoting.commands import Request, Response, request_name
+from dledger.remoting.errors import (
     ConnectFailed,
     ConnectionLost,
     Overloaded,
@@ -21,11 +21,11 @@ from remoting.errors import (
     RequestTimeout,
     TooLarge,
 )
-from remoting.frames import FrameReader, encode_response
-from remoting.sockets import discard, set_no_delay
+from dledger.remoting.frames import FrameReader, encode_response
+from dledger.remoting.sockets import discard, set_no_delay
 
 if TYPE_CHECKING:
-    from remoting.client import RemotingClient
+    from dledger.remoting.client import RemotingClient
 
 OnDone = Callable[[Response | RemotingError], None]
 """Told the answer, or why there is none. Called once, from the loop; it must not raise."""

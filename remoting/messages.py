@@ -10,9 +10,9 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from formats.properties import MAX_PROPERTIES_SIZE, encode_properties
-from remoting.codes import ResponseCode
-from remoting.errors import BadBody
+from dledger.formats.properties import MAX_PROPERTIES_SIZE, encode_properties
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import BadBody
 
 _HEAD = struct.Struct(">iiiii")
 _HEAD_SIZE = 20

@@ -21,12 +21,12 @@ from typing import Any
 
 import msgspec
 
-from formats.checksum import crc32
-from remoting.bodies import PERM_READ, PERM_WRITE, Body, convert_body
-from remoting.commands import DECODE_ERRORS
-from remoting.errors import BadBody
-from remoting.fastjson import dumps, dumps_plain, loads, without_nulls
-from remoting.limits import MAX_FRAME_SIZE
+from dledger.formats.checksum import crc32
+from dledger.remoting.bodies import PERM_READ, PERM_WRITE, Body, convert_body
+from dledger.remoting.commands import DECODE_ERRORS
+from dledger.remoting.errors import BadBody
+from dledger.remoting.fastjson import dumps, dumps_plain, loads, without_nulls
+from dledger.remoting.limits import MAX_FRAME_SIZE
 
 CRC_MASK = 0x7FFFFFFF
 MAX_DECOMPRESSED = 4 * MAX_FRAME_SIZE

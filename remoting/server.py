@@ -11,12 +11,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from remoting.codes import ResponseCode
-from remoting.commands import Request, request_name
-from remoting.connection import Connection, Handler
-from remoting.errors import RemotingError
-from remoting.limits import ServerLimits
-from runtime.env import Env
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Request, request_name
+from dledger.remoting.connection import Connection, Handler
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.limits import ServerLimits
+from dledger.runtime.env import Env
 
 __all__ = ["Connection", "Handler", "RemotingServer", "ServerLimits", "ServerStats"]
 

@@ -1,4 +1,4 @@
-"""The outer shell of `python -m namesrv`, `python -m broker`: arguments, logging, signals, uvloop.
+"""The outer shell of `dledger namesrv`, `dledger broker`: arguments, logging, signals, uvloop.
 
 Everything here touches the process and is therefore outside of what the simulator runs.
 """
@@ -15,10 +15,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from remoting.properties_file import ConfigError, Property, parse_properties
-from runtime.env import Env
-from runtime.program import run_until_signal
-from runtime.publish import read_file
+from dledger.remoting.properties_file import ConfigError, Property, parse_properties
+from dledger.runtime.env import Env
+from dledger.runtime.program import run_until_signal
+from dledger.runtime.publish import read_file
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 LOG_FILE_SIZE = 32 * 1024 * 1024

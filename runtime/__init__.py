@@ -6,10 +6,10 @@ runs in production and in deterministic simulation. Monotonic time comes from th
 calls `time.*`, `random`, `uuid`, `threading`, `open` or `socket` (a test enforces it).
 """
 
-from runtime.env import Env, WallClock
-from runtime.files import DiskUsage, File, Files
-from runtime.ids import Ids
-from runtime.log import Log
-from runtime.workers import Lane, Workers
+from dledger.runtime.env import Env, WallClock
+from dledger.runtime.files import DiskUsage, File, Files
+from dledger.runtime.ids import Ids
+from dledger.runtime.log import Log
+from dledger.runtime.workers import Lane, Workers
 
 __all__ = ["DiskUsage", "Env", "File", "Files", "Ids", "Lane", "Log", "WallClock", "Workers"]

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from runtime.files import Files, OsFiles
-from runtime.ids import Ids
-from runtime.log import Log, StandardLog
-from runtime.pauses import Pauses
-from runtime.workers import ThreadWorkers, Workers
+from dledger.runtime.files import Files, OsFiles
+from dledger.runtime.ids import Ids
+from dledger.runtime.log import Log, StandardLog
+from dledger.runtime.pauses import Pauses
+from dledger.runtime.workers import ThreadWorkers, Workers
 
 
 class WallClock(Protocol):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from runtime.files import Buffer, DiskUsage, File, Files, FileStamp
+from dledger.runtime.files import Buffer, DiskUsage, File, Files, FileStamp
 
 
 class Pace:

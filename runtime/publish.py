@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 
-from runtime.files import Files
-from runtime.remote_files import FsspecFiles
-from runtime.workers import Lane, Workers
+from dledger.runtime.files import Files
+from dledger.runtime.remote_files import FsspecFiles
+from dledger.runtime.workers import Lane, Workers
 
 
 def read_file(files: Files, path: str) -> bytes | None:

@@ -23,7 +23,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
-from runtime.files import Buffer, DiskUsage, Files, FileStamp, OsFiles
+from dledger.runtime.files import Buffer, DiskUsage, Files, FileStamp, OsFiles
 
 BLOCK = 1024 * 1024
 """Bytes of the smallest read, aligned: small reads near each other, also backwards, cost one request."""

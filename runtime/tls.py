@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.log import Log
+from dledger.runtime.log import Log
 
 TlsError = ssl.SSLError
 """A handshake or a certificate that failed; an OSError."""

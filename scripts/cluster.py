@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chaos.cluster import (
+from dledger.chaos.cluster import (
     DEFAULT_BASE_PORT,
     MIB,
     START_LIMIT_S,

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from orders import OrderEvent, order_events
 
-from chaos.cluster import ClusterError, ClusterSpec, LocalCluster, ProcessError, find_base_port
-from client import (
+from dledger.chaos.cluster import ClusterError, ClusterSpec, LocalCluster, ProcessError, find_base_port
+from dledger.client import (
     ClientError,
     FromWhere,
     Message,
@@ -292,7 +292,7 @@ def audit(cluster: LocalCluster) -> str:
     report = cluster.directory / "audit.json"
     with report.open("wb") as output:
         done = subprocess.run(
-            [sys.executable, "-m", "spark", "audit", *stores, "--json"],
+            [sys.executable, "-m", "dledger.spark", "audit", *stores, "--json"],
             stdout=output,
             cwd=ROOT,
             timeout=AUDIT_LIMIT_S,

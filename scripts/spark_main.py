@@ -2,4 +2,4 @@
 
 import runpy
 
-runpy.run_module("spark", run_name="__main__")
+runpy.run_module("dledger.spark", run_name="__main__")

@@ -1,7 +1,7 @@
 # Sourced by the other scripts: finds a Python >= 3.11, makes or reuses .venv, installs what is asked for.
 # shellcheck shell=bash
 #
-#   prepare_venv EXTRAS      e.g. prepare_venv dev,spark; afterwards "$VENV_PYTHON" runs, and finds our packages
+#   prepare_venv EXTRAS      e.g. prepare_venv dev,spark; afterwards "$VENV_PYTHON" runs, and finds `dledger`
 #
 # What it does goes to standard error. Settings: PYTHON (interpreter to use), VENV (default: .venv of this
 # checkout), PIP_ARGS (further arguments of pip install).
@@ -73,7 +73,6 @@ prepare_venv() {
     fi
     install_missing "$1" || status=$?
     exec 9>&-
-    export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
     return "$status"
 }
 

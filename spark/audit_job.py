@@ -18,16 +18,16 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped,import-not-fo
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from audit.compare import LAG_WARNING_ENTRIES, analyse
-from audit.digests import BLOCK_ENTRIES
-from audit.drilling import Drilling
-from audit.findings import FlatRow, unflatten
-from audit.layout import StoreError
-from audit.replicas import ReplicaSource, StoreSource, claims_of, look_at
-from audit.report import Report, failed
-from audit.scan import EntryRow
-from runtime import Files
-from spark.audit_source import NAME, AuditSource, drill_options, scan_options
+from dledger.audit.compare import LAG_WARNING_ENTRIES, analyse
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.drilling import Drilling
+from dledger.audit.findings import FlatRow, unflatten
+from dledger.audit.layout import StoreError
+from dledger.audit.replicas import ReplicaSource, StoreSource, claims_of, look_at
+from dledger.audit.report import Report, failed
+from dledger.audit.scan import EntryRow
+from dledger.runtime import Files
+from dledger.spark.audit_source import NAME, AuditSource, drill_options, scan_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

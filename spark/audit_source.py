@@ -21,13 +21,13 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from audit.digests import BLOCK_ENTRIES
-from audit.findings import Finding, flatten
-from audit.layout import SegmentTask
-from audit.replicas import ReplicaSource, ReplicaView, SegmentReader, look_at, overlap
-from audit.scan import EntryRow
-from audit.walk import BODY_DAMAGED, UNREADABLE
-from spark import columns
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.findings import Finding, flatten
+from dledger.audit.layout import SegmentTask
+from dledger.audit.replicas import ReplicaSource, ReplicaView, SegmentReader, look_at, overlap
+from dledger.audit.scan import EntryRow
+from dledger.audit.walk import BODY_DAMAGED, UNREADABLE
+from dledger.spark import columns
 
 NAME = "dledger-audit"
 PACK_BYTES = 64 * 1024 * 1024

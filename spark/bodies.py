@@ -7,7 +7,7 @@ from importlib import import_module
 
 import lz4.frame
 
-from formats.record import COMPRESSION_LZ4, COMPRESSION_TYPE_MASK, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from dledger.formats.record import COMPRESSION_LZ4, COMPRESSION_TYPE_MASK, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 
 MAX_DECOMPRESSED = 64 * 1024 * 1024
 """Bytes that one body may unfold to; more counts as damage: RocketMQ's own limit of a message is 4 MiB."""

@@ -9,16 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from audit.digests import BLOCK_ENTRIES, DIGEST_VERSION
-from audit.findings import Finding, QueueRow, ReplicaRow, Row, finding, unread_segment
-from audit.layout import SegmentTask, StoreError
-from audit.replicas import Look
-from audit.row_codec import AnyRow, EntriesRow, MemberRow, TaskRow, UnitsRow, UnknownRow, as_task, decode_page
-from audit.scan import EntryRow
-from audit.segment_stamp import SegmentStamp
-from audit.walk import UNREADABLE
-from client.errors import ClientError
-from client.replicas import AuditOptions, ReplicaClient, find_groups
+from dledger.audit.digests import BLOCK_ENTRIES, DIGEST_VERSION
+from dledger.audit.findings import Finding, QueueRow, ReplicaRow, Row, finding, unread_segment
+from dledger.audit.layout import SegmentTask, StoreError
+from dledger.audit.replicas import Look
+from dledger.audit.row_codec import (
+    AnyRow,
+    EntriesRow,
+    MemberRow,
+    TaskRow,
+    UnitsRow,
+    UnknownRow,
+    as_task,
+    decode_page,
+)
+from dledger.audit.scan import EntryRow
+from dledger.audit.segment_stamp import SegmentStamp
+from dledger.audit.walk import UNREADABLE
+from dledger.client.errors import ClientError
+from dledger.client.replicas import AuditOptions, ReplicaClient, find_groups
 
 FAILURES = (ClientError, UnknownRow)
 """What a broker that is down, of another kind or of a newer version leads to."""

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from client.message import MessageQueue
-from client.ranges import OffsetsGone, RangeOptions
-from client.subscription import ALL
-from client.sync import RangePuller
-from spark import columns
-from spark.messages import MessageRows, message_columns
-from spark.offsets import (
+from dledger.client.message import MessageQueue
+from dledger.client.ranges import OffsetsGone, RangeOptions
+from dledger.client.subscription import ALL
+from dledger.client.sync import RangePuller
+from dledger.spark import columns
+from dledger.spark.messages import MessageRows, message_columns
+from dledger.spark.offsets import (
     DataLost,
     Offsets,
     QueueRange,
@@ -30,12 +30,12 @@ from spark.offsets import (
     ranges_between,
     wanted_parts,
 )
-from spark.option_values import Queue
-from spark.options import Options
-from spark.pushdown import NOTHING, Pushed
-from spark.records import decode
-from spark.runs import Ints
-from spark.selection import (
+from dledger.spark.option_values import Queue
+from dledger.spark.options import Options
+from dledger.spark.pushdown import NOTHING, Pushed
+from dledger.spark.records import decode
+from dledger.spark.runs import Ints
+from dledger.spark.selection import (
     ANY,
     Bounds,
     Selection,

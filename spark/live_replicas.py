@@ -14,22 +14,22 @@ from typing import TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from audit.entries import Columns
-from audit.findings import Finding
-from audit.layout import SegmentTask, StoreError
-from audit.replicas import Look, look_at
-from audit.row_codec import EntriesRow, UnitsRow, UnknownRow, as_columns, decode_page
-from client.replicas import ReplicaClient, find_groups
-from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
-from spark import columns
-from spark.audit_source import FoundPart, ScanPack, ScanPart, SegmentPart, SidePart, pack, shares
-from spark.live import FAILURES, BrokerReader, GroupSource, RemoteReplica
-from spark.messages import CorruptMessage
-from spark.options import Options
-from spark.pushdown import NOTHING, Pushed
-from spark.runs import NO_END
-from spark.stores import share_bytes
-from spark.views import entry_batch, unit_batches, unreadable_batch
+from dledger.audit.entries import Columns
+from dledger.audit.findings import Finding
+from dledger.audit.layout import SegmentTask, StoreError
+from dledger.audit.replicas import Look, look_at
+from dledger.audit.row_codec import EntriesRow, UnitsRow, UnknownRow, as_columns, decode_page
+from dledger.client.replicas import ReplicaClient, find_groups
+from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
+from dledger.spark import columns
+from dledger.spark.audit_source import FoundPart, ScanPack, ScanPart, SegmentPart, SidePart, pack, shares
+from dledger.spark.live import FAILURES, BrokerReader, GroupSource, RemoteReplica
+from dledger.spark.messages import CorruptMessage
+from dledger.spark.options import Options
+from dledger.spark.pushdown import NOTHING, Pushed
+from dledger.spark.runs import NO_END
+from dledger.spark.stores import share_bytes
+from dledger.spark.views import entry_batch, unit_batches, unreadable_batch
 
 T = TypeVar("T")
 

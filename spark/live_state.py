@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from client.group_state import GroupState, group_state
-from formats.state import GroupConfig, ReplicatedState, TopicConfig
-from spark import columns
-from spark.live_replicas import chosen_groups
-from spark.options import Options
-from spark.state import rows_of
+from dledger.client.group_state import GroupState, group_state
+from dledger.formats.state import GroupConfig, ReplicatedState, TopicConfig
+from dledger.spark import columns
+from dledger.spark.live_replicas import chosen_groups
+from dledger.spark.options import Options
+from dledger.spark.state import rows_of
 
 
 @dataclass(frozen=True)

@@ -13,22 +13,22 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from audit.entries import BODY_DAMAGED
-from audit.layout import Replica, segment_path
-from audit.scan import Window
-from formats.entry import HEADER_SIZE, MAGIC
-from formats.message_ids import tags_code
-from runtime import Files
-from runtime.remote_files import files_for
-from spark.messages import Expected, MessageRows, message_columns
-from spark.offsets import DataLost, Offsets, QueueRange, by_group, divided, wanted_parts
-from spark.option_values import Queue
-from spark.options import Options
-from spark.queues import QueueFiles, read_units, unit_files
-from spark.runs import Ints, checked, headers
-from spark.selection import Bounds, Selection, qualified, topic_and_group, wants_queue
-from spark.stores import best_of_each_group, open_replicas, packed, pieces
-from spark.views import PiecePack
+from dledger.audit.entries import BODY_DAMAGED
+from dledger.audit.layout import Replica, segment_path
+from dledger.audit.scan import Window
+from dledger.formats.entry import HEADER_SIZE, MAGIC
+from dledger.formats.message_ids import tags_code
+from dledger.runtime import Files
+from dledger.runtime.remote_files import files_for
+from dledger.spark.messages import Expected, MessageRows, message_columns
+from dledger.spark.offsets import DataLost, Offsets, QueueRange, by_group, divided, wanted_parts
+from dledger.spark.option_values import Queue
+from dledger.spark.options import Options
+from dledger.spark.queues import QueueFiles, read_units, unit_files
+from dledger.spark.runs import Ints, checked, headers
+from dledger.spark.selection import Bounds, Selection, qualified, topic_and_group, wants_queue
+from dledger.spark.stores import best_of_each_group, open_replicas, packed, pieces
+from dledger.spark.views import PiecePack
 
 LOG = "log"
 """What stands for a topic in the offsets of a stream by log index: `{"log/0": n}`."""

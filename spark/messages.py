@@ -11,19 +11,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.entries import BODY_DAMAGED
-from audit.records import has_record
-from audit.scan import Window
-from formats.entry import HEADER_SIZE, KIND_MASK, Kind
-from formats.properties import KEYS, TAGS
-from formats.record import COMPRESSED, SYSTEM_TOPIC
-from spark import columns
-from spark.bodies import CorruptBody, decompress
-from spark.options import Options
-from spark.records import Records, records_of, slices
-from spark.runs import NO_END, Bools, Ints, Piece, read_windows
-from spark.selection import Selection
-from spark.texts import parse_properties
+from dledger.audit.entries import BODY_DAMAGED
+from dledger.audit.records import has_record
+from dledger.audit.scan import Window
+from dledger.formats.entry import HEADER_SIZE, KIND_MASK, Kind
+from dledger.formats.properties import KEYS, TAGS
+from dledger.formats.record import COMPRESSED, SYSTEM_TOPIC
+from dledger.spark import columns
+from dledger.spark.bodies import CorruptBody, decompress
+from dledger.spark.options import Options
+from dledger.spark.records import Records, records_of, slices
+from dledger.spark.runs import NO_END, Bools, Ints, Piece, read_windows
+from dledger.spark.selection import Selection
+from dledger.spark.texts import parse_properties
 
 _BATCH_BYTES = 64 * 1024 * 1024
 """Bytes of unfolded bodies of one batch, about."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from spark.option_values import EARLIEST, LATEST, BadOption, Queue
-from spark.options import Options
-from spark.selection import ANY, Bounds, topic_and_group
+from dledger.spark.option_values import EARLIEST, LATEST, BadOption, Queue
+from dledger.spark.options import Options
+from dledger.spark.selection import ANY, Bounds, topic_and_group
 
 Offsets = dict[Queue, int]
 """(topic or topic@group, queue id) -> offset."""

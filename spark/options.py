@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from audit.digests import BLOCK_ENTRIES
-from spark import option_values as values
-from spark.option_values import LATEST, BadOption, Queue, did_you_mean
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.spark import option_values as values
+from dledger.spark.option_values import LATEST, BadOption, Queue, did_you_mean
 
 VIEWS = ("messages", "entries", "queues", "index", "scan", "state")
 ISOLATION = ("committed", "all")

@@ -12,16 +12,16 @@ from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from zlib import crc32
 
-import audit
+from dledger import audit
 
 EXECUTOR_PACKAGES = ("audit", "client", "formats", "remoting", "runtime", "spark")
-"""What `spark` may import, and itself."""
+"""Parts of `dledger`: what `spark` may import, and itself."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def package_root() -> str:
     """What holds our packages: the repository, site-packages, or a zip."""
-    return str(Path(str(audit.__file__)).resolve().parent.parent)
+    return str(Path(str(audit.__file__)).parents[2])
 
 
 def sent_by_spark() -> bool:
@@ -50,11 +50,19 @@ def archive(cache: Path, root: str | None = None) -> Path:
 def _modules(root: Path) -> Iterator[tuple[str, bytes]]:
     """(name in the zip, content) of every module, from a directory or an archive such as a wheel."""
     if root.is_dir():
-        for package in EXECUTOR_PACKAGES:
-            for path in (root / package).rglob("*.py"):
+        for path in root.glob("dledger/__init__.py"):
+            yield path.relative_to(root).as_posix(), path.read_bytes()
+        for part in EXECUTOR_PACKAGES:
+            for path in (root / "dledger" / part).rglob("*.py"):
                 yield path.relative_to(root).as_posix(), path.read_bytes()
         return
     with ZipFile(root) as source:
         for name in source.namelist():
-            if name.partition("/")[0] in EXECUTOR_PACKAGES and name.endswith(".py"):
+            if _for_executors(name):
                 yield name, source.read(name)
+
+
+def _for_executors(name: str) -> bool:
+    top, _, rest = name.partition("/")
+    part = rest.partition("/")[0]
+    return top == "dledger" and name.endswith(".py") and part in ("__init__.py", *EXECUTOR_PACKAGES)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from audit.layout import StoreError
-from audit.replicas import ReplicaSource, StoreSource
-from audit.report import Report
-from audit.shell import not_negative
-from client.errors import ClientError
-from client.replicas import AuditOptions, find_groups
-from runtime.remote_files import absolute, files_for
-from spark.live import GroupSource
+from dledger.audit.layout import StoreError
+from dledger.audit.replicas import ReplicaSource, StoreSource
+from dledger.audit.report import Report
+from dledger.audit.shell import not_negative
+from dledger.client.errors import ClientError
+from dledger.client.replicas import AuditOptions, find_groups
+from dledger.runtime.remote_files import absolute, files_for
+from dledger.spark.live import GroupSource
 
 DIGESTS_MAX_AGE_S = 24 * 3600
 """What brokers shipped last before that is old."""
@@ -113,7 +113,7 @@ def _shipped(arguments: argparse.Namespace, stores: tuple[StoreSource, ...], now
     if arguments.cluster is not None and arguments.namesrv is None:
         raise BadPlace("--cluster goes with --namesrv: of what was shipped, choose by --group")
     # Here, as it needs pyarrow, which an audit of stores and brokers does without.
-    from audit.shipped import ShippedSource, shipped_groups
+    from dledger.audit.shipped import ShippedSource, shipped_groups
 
     root, files = arguments.digests, files_for(arguments.digests)
     known = shipped_groups(files, root)

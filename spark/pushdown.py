@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from spark.selection import ANY, Bounds
+from dledger.spark.selection import ANY, Bounds
 
 _NEVER_NULL = {
     "messages": frozenset(("topic", "partition", "offset", "logIndex", "storeTimestamp")),

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from audit.layout import Replica, StoreError, segment_path
-from audit.unit_files import UnitFiles
-from formats.consume_queue import UNIT_SIZE, unpack_unit
-from formats.record import BORN_HOST_V6, STORE_TIMESTAMP_AT
-from runtime import File, Files
-from runtime.remote_files import files_for
-from spark.offsets import DataLost, out_of_range
-from spark.option_values import Queue
-from spark.runs import read_windows
-from spark.selection import ANY, Bounds, topic_and_group
-from spark.stores import IndexUnits, known_committed, pieces
+from dledger.audit.layout import Replica, StoreError, segment_path
+from dledger.audit.unit_files import UnitFiles
+from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
+from dledger.formats.record import BORN_HOST_V6, STORE_TIMESTAMP_AT
+from dledger.runtime import File, Files
+from dledger.runtime.remote_files import files_for
+from dledger.spark.offsets import DataLost, out_of_range
+from dledger.spark.option_values import Queue
+from dledger.spark.runs import read_windows
+from dledger.spark.selection import ANY, Bounds, topic_and_group
+from dledger.spark.stores import IndexUnits, known_committed, pieces
 
 UNIT = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _SYS_FLAG_AT = 36

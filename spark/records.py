@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from audit.record_layout import lay_out
-from audit.scan import Window
-from formats.checksum import crc32
-from formats.entry import HEADER_SIZE
-from formats.record import CRC_MASK, TRANSACTION_COMMIT, TRANSACTION_MASK
-from spark.runs import Bools, Bytes, Ints
+from dledger.audit.record_layout import lay_out
+from dledger.audit.scan import Window
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import HEADER_SIZE
+from dledger.formats.record import CRC_MASK, TRANSACTION_COMMIT, TRANSACTION_MASK
+from dledger.spark.runs import Bools, Bytes, Ints
 
 _NOT_A_RECORD = "not a well-formed message record"
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from audit.entries import BODY_DAMAGED, Columns, body_crcs, structs
-from audit.layout import SegmentTask
-from audit.scan import Window, read_entries
-from audit.unit_files import UnitFiles
-from formats.entry import APACHE_MAGICS, HEADER_SIZE, INDEX_UNIT_SIZE, MAGIC, MAX_ENTRY_SIZE
-from formats.store_files import INDEX_DIR
-from runtime import File, Files
-from runtime.remote_files import files_for
+from dledger.audit.entries import BODY_DAMAGED, Columns, body_crcs, structs
+from dledger.audit.layout import SegmentTask
+from dledger.audit.scan import Window, read_entries
+from dledger.audit.unit_files import UnitFiles
+from dledger.formats.entry import APACHE_MAGICS, HEADER_SIZE, INDEX_UNIT_SIZE, MAGIC, MAX_ENTRY_SIZE
+from dledger.formats.store_files import INDEX_DIR
+from dledger.runtime import File, Files
+from dledger.runtime.remote_files import files_for
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

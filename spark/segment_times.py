@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from audit.layout import Replica, SegmentTask, segment_tasks
-from audit.scan import Window
-from formats.entry import HEADER_SIZE, KIND_MASK, MAGIC, MAX_ENTRY_SIZE, Kind
-from runtime import Files
-from runtime.remote_files import files_for
-from spark.records import records_of
-from spark.runs import checked, headers
-from spark.selection import ANY, Bounds
+from dledger.audit.layout import Replica, SegmentTask, segment_tasks
+from dledger.audit.scan import Window
+from dledger.formats.entry import HEADER_SIZE, KIND_MASK, MAGIC, MAX_ENTRY_SIZE, Kind
+from dledger.runtime import Files
+from dledger.runtime.remote_files import files_for
+from dledger.spark.records import records_of
+from dledger.spark.runs import checked, headers
+from dledger.spark.selection import ANY, Bounds
 
 
 def segments_within(replica: Replica, times: Bounds) -> frozenset[int] | None:

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from formats.record import SYSTEM_TOPIC
-from spark.option_values import Queue
-from spark.options import ALL_TOPICS, TopicChoice
-from spark.records import Records
-from spark.runs import Bools
+from dledger.formats.record import SYSTEM_TOPIC
+from dledger.spark.option_values import Queue
+from dledger.spark.options import ALL_TOPICS, TopicChoice
+from dledger.spark.records import Records
+from dledger.spark.runs import Bools
 
 ALL_OFFSETS = 1 << 62
 _SYSTEM_TOPICS = frozenset(

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from zlib import crc32
 
-from spark.java import Java, cache_dir, find_java
-from spark.packages import archive, package_root, sent_by_spark
+from dledger.spark.java import Java, cache_dir, find_java
+from dledger.spark.packages import archive, package_root, sent_by_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,7 +107,7 @@ def session(
 
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("dledger")` known to a session of anybody's, with filter pushdown."""
-    from spark.source import PushingSource
+    from dledger.spark.source import PushingSource
 
     spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(PushingSource)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from client import (
+from dledger.client import (
     ClientError,
     Message,
     MessageQueue,
@@ -26,10 +26,10 @@ from client import (
     SendResult,
     SendStatus,
 )
-from formats.checksum import crc32
-from runtime.env import production_env
-from spark.sink_options import SinkOptions
-from spark.sink_rows import Outgoing, SinkError, outgoing
+from dledger.formats.checksum import crc32
+from dledger.runtime.env import production_env
+from dledger.spark.sink_options import SinkOptions
+from dledger.spark.sink_rows import Outgoing, SinkError, outgoing
 
 PRODUCER_GROUP = "SPARK_SINK"
 BATCH_MESSAGES = 1024

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from client import ClientError
-from client.message import MAX_MESSAGE_SIZE, check_topic
-from client.options import namesrv_addresses
-from spark import option_values as values
-from spark.option_values import BadOption, did_you_mean
+from dledger.client import ClientError
+from dledger.client.message import MAX_MESSAGE_SIZE, check_topic
+from dledger.client.options import namesrv_addresses
+from dledger.spark import option_values as values
+from dledger.spark.option_values import BadOption, did_you_mean
 
 OPTIONS = {
     "servers": "NameServers of live brokers: host:port, several with , or ;",

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from client import Message
-from formats import properties as names
+from dledger.client import Message
+from dledger.formats import properties as names
 
 DEDUP_ID = "DEDUP_ID"
 """Property: the same for all copies of a message that came of repeated attempts."""

@@ -31,17 +31,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark import columns, sink_options
-from spark.live_queues import LiveMessagesView, LiveQueues, LiveQueuesView
-from spark.live_replicas import LiveEntriesView, LiveIndexView, LiveScanView
-from spark.live_state import LiveStateView
-from spark.log_streams import DirectoryLog, DirectoryQueues
-from spark.option_values import BadOption
-from spark.options import Options, parse
-from spark.pushdown import push
-from spark.sink import BatchWriter, StreamWriter, new_job
-from spark.streaming import Queues, StreamReader
-from spark.views import EntriesView, MessagesView, QueuesView, View, directory_view
+from dledger.spark import columns, sink_options
+from dledger.spark.live_queues import LiveMessagesView, LiveQueues, LiveQueuesView
+from dledger.spark.live_replicas import LiveEntriesView, LiveIndexView, LiveScanView
+from dledger.spark.live_state import LiveStateView
+from dledger.spark.log_streams import DirectoryLog, DirectoryQueues
+from dledger.spark.option_values import BadOption
+from dledger.spark.options import Options, parse
+from dledger.spark.pushdown import push
+from dledger.spark.sink import BatchWriter, StreamWriter, new_job
+from dledger.spark.streaming import Queues, StreamReader
+from dledger.spark.views import EntriesView, MessagesView, QueuesView, View, directory_view
 
 
 class DledgerSource(DataSource):

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from audit.entries import BODY_DAMAGED
-from audit.layout import Replica, StoreError
-from audit.scan import Window
-from audit.state_check import load_boundary
-from formats.entry import KIND_MASK, Kind
-from formats.state import ReplicatedState
-from formats.state_codec import unpack_parts
-from formats.state_file import CorruptSnapshot, unpack_snapshot
-from runtime import Files
-from runtime.publish import read_file
-from runtime.remote_files import files_for
-from spark.records import Records, records_of
-from spark.runs import Ints, read_windows
-from spark.stores import pieces
+from dledger.audit.entries import BODY_DAMAGED
+from dledger.audit.layout import Replica, StoreError
+from dledger.audit.scan import Window
+from dledger.audit.state_check import load_boundary
+from dledger.formats.entry import KIND_MASK, Kind
+from dledger.formats.state import ReplicatedState
+from dledger.formats.state_codec import unpack_parts
+from dledger.formats.state_file import CorruptSnapshot, unpack_snapshot
+from dledger.runtime import Files
+from dledger.runtime.publish import read_file
+from dledger.runtime.remote_files import files_for
+from dledger.spark.records import Records, records_of
+from dledger.spark.runs import Ints, read_windows
+from dledger.spark.stores import pieces
 
 
 def committed_state(replica: Replica) -> ReplicatedState:

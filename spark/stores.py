@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from audit.layout import Replica, SegmentTask, StoreError, segment_tasks
-from audit.replicas import StoreReplica, StoreSource, look_at
-from audit.unit_files import UnitFiles
-from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
-from formats.store_files import INDEX_DIR
-from runtime import Files
-from runtime.remote_files import files_for
-from spark.runs import NO_END, Piece
+from dledger.audit.layout import Replica, SegmentTask, StoreError, segment_tasks
+from dledger.audit.replicas import StoreReplica, StoreSource, look_at
+from dledger.audit.unit_files import UnitFiles
+from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
+from dledger.formats.store_files import INDEX_DIR
+from dledger.runtime import Files
+from dledger.runtime.remote_files import files_for
+from dledger.spark.runs import NO_END, Piece
 
 PACK_BYTES = 64 * 1024 * 1024
 """Bytes of log that one task reads: enough to be worth a task, little enough for many to share the work."""

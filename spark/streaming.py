@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark.offsets import (
+from dledger.spark.offsets import (
     DataLost,
     Offsets,
     QueueRange,
@@ -31,9 +31,9 @@ from spark.offsets import (
     out_of_range,
     ranges_between,
 )
-from spark.option_values import BadOption, Queue
-from spark.options import Options
-from spark.selection import Bounds, topic_and_group
+from dledger.spark.option_values import BadOption, Queue
+from dledger.spark.options import Options
+from dledger.spark.selection import Bounds, topic_and_group
 
 
 class Queues(Protocol):

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from audit.entries import structs
-from spark.records import slices
-from spark.runs import Bytes, Ints
+from dledger.audit.entries import structs
+from dledger.spark.records import slices
+from dledger.spark.runs import Bytes, Ints
 
 _NAME_END = 1
 _ITEM_END = 2

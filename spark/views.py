@@ -13,26 +13,26 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from audit.entries import UNREADABLE, Columns
-from audit.findings import flatten
-from audit.layout import Replica, SegmentTask, segment_tasks
-from audit.scan import read_entries, scan_segment, scan_side
-from audit.unit_files import UnitFiles
-from formats.entry import INDEX_UNIT_SIZE, KIND_MASK
-from formats.store_files import INDEX_DIR
-from runtime.remote_files import files_for
-from spark import columns
-from spark.audit_source import pack
-from spark.messages import MessageRows, message_columns
-from spark.offsets import batch_bounds
-from spark.options import Options
-from spark.pushdown import NOTHING, Pushed
-from spark.queues import QueueFiles, QueueRow, check_bounds
-from spark.runs import NO_END, Piece
-from spark.segment_times import segments_within
-from spark.selection import ANY, Bounds, Selection, wants_queue
-from spark.state import state_rows
-from spark.stores import (
+from dledger.audit.entries import UNREADABLE, Columns
+from dledger.audit.findings import flatten
+from dledger.audit.layout import Replica, SegmentTask, segment_tasks
+from dledger.audit.scan import read_entries, scan_segment, scan_side
+from dledger.audit.unit_files import UnitFiles
+from dledger.formats.entry import INDEX_UNIT_SIZE, KIND_MASK
+from dledger.formats.store_files import INDEX_DIR
+from dledger.runtime.remote_files import files_for
+from dledger.spark import columns
+from dledger.spark.audit_source import pack
+from dledger.spark.messages import MessageRows, message_columns
+from dledger.spark.offsets import batch_bounds
+from dledger.spark.options import Options
+from dledger.spark.pushdown import NOTHING, Pushed
+from dledger.spark.queues import QueueFiles, QueueRow, check_bounds
+from dledger.spark.runs import NO_END, Piece
+from dledger.spark.segment_times import segments_within
+from dledger.spark.selection import ANY, Bounds, Selection, wants_queue
+from dledger.spark.state import state_rows
+from dledger.spark.stores import (
     best_of_each_group,
     open_replicas,
     packed,

@@ -80,8 +80,8 @@ def unused_tcp_ports() -> Callable[[int], list[int]]:
 def spark() -> Iterator[object]:
     """One Spark session for all tests; they are skipped with the reason where there is no Java."""
     pytest.importorskip("pyspark")
-    from spark.java import NoJava
-    from spark.session import session
+    from dledger.spark.java import NoJava
+    from dledger.spark.session import session
 
     try:
         made = session("tests", "local[2,4]", short=True)

@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "bench": ("*",),
 }
 OURS = tuple(MAY_IMPORT)
+"""The parts. `dledger` is the replicated commit log, the others its sub-packages by links of their names."""
 
 PURE = (
     "dledger/election/*", "dledger/replication/*", "dledger/messages.py", "dledger/errors.py",
@@ -102,6 +103,8 @@ OUTSIDE: dict[str, str] = {
     "spark/packages.py": "zips our packages for executors into the cache",
     "spark/doctor/*": "looks at the machine: Java, Python, memory, disk",
 }
+# path pattern -> why it may import any part.
+FACES: dict[str, str] = {"dledger/__init__.py": "offers the names of the client, imported when used"}
 # path pattern -> why a blanket `except` is right there.
 BLANKET_EXCEPT: dict[str, str] = {
     "chaos/sim/*": "an event loop hands what callbacks raise to the exception handler, as asyncio does",
@@ -180,6 +183,8 @@ def check_shape(path: str, source: str) -> Iterator[Finding]:
 
 def imported_modules(path: str, tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
     package = path.split("/")[:-1]
+    if package and package[0] in OURS and package[0] != "dledger":
+        package = ["dledger", *package]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -208,8 +213,11 @@ def check_imports(path: str, tree: ast.Module) -> Iterator[Finding]:
     types = type_only(tree)
     for node, name in imported_modules(path, tree):
         line, top = node.lineno, name.split(".")[0]
-        if top in OURS and top != package and "*" not in may and top not in may:
-            yield Finding(path, line, "layer", f"{package} may not import {top}")
+        if top in OURS and top != "dledger":
+            yield Finding(path, line, "copy", f"import {name}: a second copy of dledger.{name}")
+        for part in parts_of(node, name):
+            if part != package and "*" not in may and part not in may and not allowed(path, FACES):
+                yield Finding(path, line, "layer", f"{package} may not import {part}")
         if node in types:
             continue
         if pure and not is_pure(name):
@@ -218,8 +226,24 @@ def check_imports(path: str, tree: ast.Module) -> Iterator[Finding]:
             yield Finding(path, line, "door", f"import {top}: only runtime/ may, use Env")
 
 
+def parts_of(node: ast.stmt, name: str) -> Iterator[str]:
+    """Whose an import is: `dledger.broker.x` is of the part `broker`, `dledger.node` of `dledger`."""
+    top, _, rest = name.partition(".")
+    if top != "dledger":
+        return
+    names = [rest]
+    if isinstance(node, ast.ImportFrom) and not rest:
+        names = [alias.name for alias in node.names if alias.name[0].islower()]
+    for one in names:
+        part = one.split(".")[0]
+        yield part if part in OURS else "dledger"
+
+
 def is_pure(module: str) -> bool:
     """Whether a pure part may import it: a module of the list, or a pure part of ours."""
+    inner = module.removeprefix("dledger.")
+    if inner.split(".")[0] in OURS:
+        module = inner
     files = (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py")
     return module.split(".")[0] in PURE_LIBRARY or any(
         fnmatch(file, pattern) for file in files for pattern in PURE
@@ -412,20 +436,35 @@ def test_every_module_keeps_the_rules() -> None:
 
 def test_every_exception_from_a_rule_is_still_needed() -> None:
     """An allow-list entry that names a file must name one that exists."""
-    for table in (OUTSIDE, BLANKET_EXCEPT, YIELDS, LOOSE_TASKS, IDENTITY, LONG_MODULES):
+    for table in (OUTSIDE, FACES, BLANKET_EXCEPT, YIELDS, LOOSE_TASKS, IDENTITY, LONG_MODULES):
         for pattern, reason in table.items():
             assert reason
             if "*" not in pattern:
                 assert (ROOT / pattern).exists(), pattern
 
 
-def test_every_package_is_installed_and_type_checked() -> None:
+def test_every_part_is_found_by_its_one_name() -> None:
+    """Installed and type-checked is `dledger`, which finds each other part by a link to where it lies."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    installed = project["tool"]["setuptools"]["packages"]["find"]["include"]
-    typed = project["tool"]["mypy"]["packages"]
-    for package in sorted({module.relative_to(ROOT).parts[0] for module in our_modules()}):
-        assert f"{package}*" in installed, f"{package} is missing in setuptools' packages"
-        assert package in typed, f"{package} is missing in mypy's packages"
+    assert project["tool"]["setuptools"]["packages"]["find"]["include"] == ["dledger*"]
+    assert project["tool"]["mypy"]["packages"] == ["dledger"]
+    parts = sorted({module.relative_to(ROOT).parts[0] for module in our_modules()} - {"dledger"})
+    links = {path.name: str(path.readlink()) for path in (ROOT / "dledger").iterdir() if path.is_symlink()}
+    assert links == {part: f"../{part}" for part in parts}
+
+
+def test_nothing_looks_for_the_parts_as_packages_of_their_own() -> None:
+    """Neither tests nor scripts: two copies of one module have two of each class."""
+    texts = [path for folder in ("tests", "scripts") for path in (ROOT / folder).rglob("*.py")]
+    parts = "|".join(part for part in OURS if part != "dledger")
+    second = re.compile(
+        rf"^\s*(from|import) ({parts})\b|\"-m\", \"({parts})\b|setattr\(\s*\"({parts})\.|python -m ({parts})\b",
+        re.M,
+    )
+    for path in sorted(texts):
+        if path != Path(__file__):
+            found = second.search(path.read_text())
+            assert not found, f"{path.relative_to(ROOT)}: {found and found[0]}"
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
@@ -479,10 +518,13 @@ def test_every_test_that_a_page_names_is_there() -> None:
 # --- the checker itself -----------------------------------------------------------------------------
 
 BAD = [
-    ("layer", "client/a.py", "from broker.app import App"),
-    ("layer", "formats/a.py", "import runtime.env"),
-    ("layer", "dledger/a.py", "from remoting import frames"),
-    ("layer", "spark/a.py", "import chaos.cluster"),
+    ("layer", "client/a.py", "from dledger.broker.app import App"),
+    ("layer", "formats/a.py", "import dledger.runtime.env"),
+    ("layer", "dledger/a.py", "from dledger.remoting import frames"),
+    ("layer", "client/a.py", "from dledger import broker"),
+    ("copy", "broker/a.py", "from broker.app import App"),
+    ("copy", "chaos/a.py", "import client.sync"),
+    ("layer", "spark/a.py", "import dledger.chaos.cluster"),
     ("pure", "dledger/election/core.py", "import asyncio"),
     ("pure", "dledger/replication/push.py", "from os import path"),
     ("pure", "formats/entry.py", "import time"),
@@ -523,9 +565,10 @@ BAD = [
 ]  # fmt: skip
 
 GOOD = [
-    ("client/a.py", "from remoting.frames import x\nfrom formats import entry\nimport client.route"),
+    ("client/a.py", "from dledger.remoting.frames import x\nfrom dledger.formats import entry"),
+    ("client/a.py", "import dledger.client.route"),
     ("client/inner/a.py", "from ..route import x\nfrom . import y"),
-    ("chaos/a.py", "import broker.app\nimport dledger.node"),
+    ("chaos/a.py", "import dledger.broker.app\nimport dledger.node"),
     ("dledger/election/a.py", "from dledger.replication import LogView\nimport dledger.errors\nimport json"),
     ("runtime/env.py", "import time, random, os\nx = open('y')"),
     ("broker/__main__.py", "import os, time\nx = os.environ"),

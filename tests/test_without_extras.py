@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.uninstalled import ROOT, run_module_without, run_without
 
-NEED_AN_EXTRA = ("audit/kept.py", "audit/parquet.py", "audit/report_table.py", "audit/shipped.py")
+NEED_AN_EXTRA = tuple(f"dledger/audit/{name}.py" for name in ("kept", "parquet", "report_table", "shipped"))
 """Modules that cannot be imported without one; whoever does it says what to install. All of spark/ may."""
 
 FOLDERS = ("tests/audit", "tests/bench", "tests/cluster", "tests/interop", "tests/runtime", "tests/spark")
@@ -35,10 +35,9 @@ def packages_of_extras() -> list[str]:
 
 def modules() -> list[Path]:
     """What a base install consists of, without what runs when it is imported."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
-    packages = [pattern.rstrip("*") for pattern in project["include"] if pattern != "spark*"]
-    found = [path.relative_to(ROOT) for package in packages for path in (ROOT / package).rglob("*.py")]
-    return sorted(path for path in found if path.name != "__main__.py")
+    parts = [ROOT / "dledger", *(path for path in (ROOT / "dledger").iterdir() if path.is_symlink())]
+    found = [path for part in parts if part.name != "spark" for path in part.rglob("*.py")]
+    return sorted(path.relative_to(ROOT) for path in found if path.name != "__main__.py")
 
 
 def test_only_the_modules_that_say_so_need_an_extra() -> None:

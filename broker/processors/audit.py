@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from broker.auditing import AuditJobs, Job
-from broker.config import BrokerConfig
-from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
-from formats.store_files import INDEX_DIR
-from remoting.audit_headers import (
+from dledger.broker.auditing import AuditJobs, Job
+from dledger.broker.config import BrokerConfig
+from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
+from dledger.formats.store_files import INDEX_DIR
+from dledger.remoting.audit_headers import (
     AuditDescribeHeader,
     AuditDrillHeader,
     AuditPageHeader,
@@ -26,16 +26,16 @@ from remoting.audit_headers import (
     AuditStampHeader,
     AuditUnitsHeader,
 )
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request
-from remoting.errors import RemotingError
-from remoting.server import Connection, Handler
-from runtime.files import Files
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.server import Connection, Handler
+from dledger.runtime.files import Files
 
 if TYPE_CHECKING:
-    from audit.findings import QueueRow
-    from audit.layout import Replica, SegmentTask
-    from audit.row_codec import AnyRow
+    from dledger.audit.findings import QueueRow
+    from dledger.audit.layout import Replica, SegmentTask
+    from dledger.audit.row_codec import AnyRow
 
 MAX_DESCRIPTIONS = 16
 """Of the replica, each as it was once; the one not used for longest makes room for another."""
@@ -200,7 +200,7 @@ def parse_ranges(body: bytes) -> list[tuple[int, int]]:
 
 def parse_queues(body: bytes, task: SegmentTask) -> list[QueueRow]:
     """Messages of a segment by queue; RemotingError when they are none, or more than fit into it."""
-    from audit.findings import QueueRow
+    from dledger.audit.findings import QueueRow
 
     try:
         queues = msgspec.json.decode(body, type=list[tuple[str, int, int, int]])
@@ -234,9 +234,9 @@ def describe(
     files: Files, root: str, node: str, members: Mapping[str, str], described: Described
 ) -> Iterator[AnyRow]:
     """Own words, segments, members. StoreError when there is no such replica, or another version is asked."""
-    from audit.digests import DIGEST_VERSION
-    from audit.layout import StoreError, open_store, segment_tasks
-    from audit.row_codec import MemberRow, as_task_row
+    from dledger.audit.digests import DIGEST_VERSION
+    from dledger.audit.layout import StoreError, open_store, segment_tasks
+    from dledger.audit.row_codec import MemberRow, as_task_row
 
     if described.version != DIGEST_VERSION:
         text = f"digests of version {DIGEST_VERSION} here, {described.version} at the auditor"
@@ -254,25 +254,25 @@ def describe(
 
 
 def _scan(task: SegmentTask, block_entries: int, files: Files) -> Iterator[AnyRow]:
-    from audit.scan import scan_segment
+    from dledger.audit.scan import scan_segment
 
     yield from scan_segment(files, task, block_entries)
 
 
 def _side(replica: Replica, files: Files) -> Iterator[AnyRow]:
-    from audit.scan import scan_side
+    from dledger.audit.scan import scan_side
 
     yield from scan_side(files, replica)
 
 
 def _drill(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> Iterator[AnyRow]:
-    from audit.scan import drill_segment
+    from dledger.audit.scan import drill_segment
 
     yield from drill_segment(files, task, task.first_index, ranges)
 
 
 def _stamp(task: SegmentTask, queues: list[QueueRow] | None, now_ms: int, files: Files) -> Iterator[AnyRow]:
-    from audit.segment_stamp import stamp
+    from dledger.audit.segment_stamp import stamp
 
     found = stamp(files, task, queues, now_ms)
     if found is not None:
@@ -281,9 +281,9 @@ def _stamp(task: SegmentTask, queues: list[QueueRow] | None, now_ms: int, files:
 
 def _entries(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> Iterator[AnyRow]:
     """What was read before a failure, and a finding that tells the failure."""
-    from audit.findings import finding
-    from audit.row_codec import as_entries_rows
-    from audit.scan import read_entries
+    from dledger.audit.findings import finding
+    from dledger.audit.row_codec import as_entries_rows
+    from dledger.audit.scan import read_entries
 
     try:
         for window in read_entries(files, task, task.first_index, ranges):
@@ -294,9 +294,9 @@ def _entries(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> 
 
 def _units(replica: Replica, first: int, count: int, files: Files) -> Iterator[AnyRow]:
     """As `_entries`."""
-    from audit.findings import finding
-    from audit.row_codec import UnitsRow
-    from audit.unit_files import UnitFiles
+    from dledger.audit.findings import finding
+    from dledger.audit.row_codec import UnitsRow
+    from dledger.audit.unit_files import UnitFiles
 
     directory = f"{replica.directory}/{INDEX_DIR}"
     try:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.catalog import Catalog
-from broker.clients import Clients, Member
-from broker.gate import LeaderGate
-from broker.sealing import Sealer
-from broker.store.message_store import MessageStore
-from broker.topics import group_problem
-from remoting.bodies import ConsumerIdList, decode_heartbeat
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request
-from remoting.errors import RemotingError
-from remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
-from remoting.server import Connection, Handler
+from dledger.broker.catalog import Catalog
+from dledger.broker.clients import Clients, Member
+from dledger.broker.gate import LeaderGate
+from dledger.broker.sealing import Sealer
+from dledger.broker.store.message_store import MessageStore
+from dledger.broker.topics import group_problem
+from dledger.remoting.bodies import ConsumerIdList, decode_heartbeat
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
+from dledger.remoting.server import Connection, Handler
 
 MAX_CLIENT_ID = 255
 """Characters of a client id."""

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
-from broker.store.consume_queue import ConsumeQueue
-from remoting.commands import Request
-from remoting.server import Connection
+from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
 
 SWEEP_INTERVAL_S = 0.1
 """How late a time-out may be noticed."""

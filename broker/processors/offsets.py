@@ -14,24 +14,24 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.background import Background
-from broker.catalog import Catalog
-from broker.gate import LeaderGate
-from broker.offsets import PendingOffsets
-from broker.sealing import Sealer
-from broker.store.message_store import MessageStore
-from broker.store.reader import Reader
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request
-from remoting.errors import RemotingError
-from remoting.headers import (
+from dledger.broker.background import Background
+from dledger.broker.catalog import Catalog
+from dledger.broker.gate import LeaderGate
+from dledger.broker.offsets import PendingOffsets
+from dledger.broker.sealing import Sealer
+from dledger.broker.store.message_store import MessageStore
+from dledger.broker.store.reader import Reader
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import (
     GetMaxOffsetHeader,
     QueryConsumerOffsetHeader,
     QueueHeader,
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from remoting.server import Connection, Handler
+from dledger.remoting.server import Connection, Handler
 
 
 class OffsetProcessor:

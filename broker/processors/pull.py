@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from broker.background import Background
-from broker.catalog import Catalog
-from broker.clients import Clients
-from broker.config import BrokerConfig
-from broker.gate import LeaderGate
-from broker.offsets import PendingOffsets
-from broker.processors.holding import HeldPulls, Pull
-from broker.sealing import Sealer
-from broker.store.consume_queue import ConsumeQueue
-from broker.store.message_store import MessageStore
-from broker.store.reader import GetResult, GetStatus, Reader
-from formats.state import Perm
-from remoting.bodies import subscription_codes
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request
-from remoting.errors import RemotingError
-from remoting.headers import (
+from dledger.broker.background import Background
+from dledger.broker.catalog import Catalog
+from dledger.broker.clients import Clients
+from dledger.broker.config import BrokerConfig
+from dledger.broker.gate import LeaderGate
+from dledger.broker.offsets import PendingOffsets
+from dledger.broker.processors.holding import HeldPulls, Pull
+from dledger.broker.sealing import Sealer
+from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.store.message_store import MessageStore
+from dledger.broker.store.reader import GetResult, GetStatus, Reader
+from dledger.formats.state import Perm
+from dledger.remoting.bodies import subscription_codes
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import (
     PULL_CLASS_FILTER,
     PULL_COMMIT_OFFSET,
     PULL_SUBSCRIPTION,
@@ -33,7 +33,7 @@ from remoting.headers import (
     PullMessageHeader,
     ViewMessageHeader,
 )
-from remoting.server import Connection, Handler
+from dledger.remoting.server import Connection, Handler
 
 DEFAULT_COUNT = 32
 """Messages for a request that asks for none (a bug of a client, which would else spin)."""

@@ -21,23 +21,23 @@ import struct
 
 import msgspec
 
-from broker.catalog import Catalog
-from broker.completions import Completions
-from broker.config import BrokerConfig
-from broker.gate import LeaderGate
-from broker.sealing import Sealer, TopicSlot
-from broker.topics import DLQ_PREFIX, RETRY_PREFIX
-from formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
-from formats.message_ids import encode_unique_id
-from formats.properties import MAX_PROPERTIES_SIZE, decode_properties, encode_properties
-from formats.record import BORN_HOST_V6, FIXED_SIZE, STORE_HOST_V6, TRANSACTION_MASK
-from remoting.codes import VERSION, RequestCode, ResponseCode
-from remoting.commands import Request, SerializeType
-from remoting.errors import RemotingError
-from remoting.frames import HEAD, encode_response
-from remoting.headers import SendMessageHeader, SendMessageV2Header
-from remoting.server import Connection, Handler
-from runtime.env import Env
+from dledger.broker.catalog import Catalog
+from dledger.broker.completions import Completions
+from dledger.broker.config import BrokerConfig
+from dledger.broker.gate import LeaderGate
+from dledger.broker.sealing import Sealer, TopicSlot
+from dledger.broker.topics import DLQ_PREFIX, RETRY_PREFIX
+from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
+from dledger.formats.message_ids import encode_unique_id
+from dledger.formats.properties import MAX_PROPERTIES_SIZE, decode_properties, encode_properties
+from dledger.formats.record import BORN_HOST_V6, FIXED_SIZE, STORE_HOST_V6, TRANSACTION_MASK
+from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
+from dledger.remoting.commands import Request, SerializeType
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.frames import HEAD, encode_response
+from dledger.remoting.headers import SendMessageHeader, SendMessageV2Header
+from dledger.remoting.server import Connection, Handler
+from dledger.runtime.env import Env
 
 _BATCH_HEAD = struct.Struct(">iiiii")
 """Of one message of a batch body: total size, magic (0), CRC (0), flag, body size."""

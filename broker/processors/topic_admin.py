@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from broker.background import Background
-from broker.catalog import Catalog
-from broker.completions import Completions
-from broker.config import BrokerConfig, effective_properties
-from broker.gate import LeaderGate
-from broker.registration import Registrar
-from broker.sealing import Sealer
-from broker.store.message_store import MessageStore
-from broker.topic_table import TopicTable
-from broker.topics import group_problem, is_system_topic, topic_problem
-from formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
-from remoting.bodies import KvTable, SubscriptionGroupConfig, decode_body
-from remoting.codes import VERSION, RequestCode, ResponseCode
-from remoting.commands import Request
-from remoting.errors import RemotingError
-from remoting.fastjson import dumps
-from remoting.headers import CreateTopicHeader
-from remoting.registration import table_body
-from remoting.server import Connection, Handler
+from dledger.broker.background import Background
+from dledger.broker.catalog import Catalog
+from dledger.broker.completions import Completions
+from dledger.broker.config import BrokerConfig, effective_properties
+from dledger.broker.gate import LeaderGate
+from dledger.broker.registration import Registrar
+from dledger.broker.sealing import Sealer
+from dledger.broker.store.message_store import MessageStore
+from dledger.broker.topic_table import TopicTable
+from dledger.broker.topics import group_problem, is_system_topic, topic_problem
+from dledger.formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
+from dledger.remoting.bodies import KvTable, SubscriptionGroupConfig, decode_body
+from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.fastjson import dumps
+from dledger.remoting.headers import CreateTopicHeader
+from dledger.remoting.registration import table_body
+from dledger.remoting.server import Connection, Handler
 
 MAX_PERM = 7
 

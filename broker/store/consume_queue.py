@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formats.consume_queue import FILE_SIZE, UNIT, UNIT_SIZE
-from formats.state import QueueBounds, ReplicatedState
-from formats.store_files import parse_segment_name, segment_name
-from runtime.files import Files
+from dledger.formats.consume_queue import FILE_SIZE, UNIT, UNIT_SIZE
+from dledger.formats.state import QueueBounds, ReplicatedState
+from dledger.formats.store_files import parse_segment_name, segment_name
+from dledger.runtime.files import Files
 
 
 @dataclass(frozen=True, slots=True)

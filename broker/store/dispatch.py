@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import struct
 
-from broker.store.consume_queue import ConsumeQueue, QueueTable
+from dledger.broker.store.consume_queue import ConsumeQueue, QueueTable
 from dledger.errors import InvariantBroken
-from dledger.host import Chunk
-from formats.consume_queue import UNIT
-from formats.entry import HEADER_SIZE, KIND_MASK, Kind
-from formats.message_ids import java_hash
-from formats.properties import TAGS, find_property
-from formats.record import (
+from dledger.formats.consume_queue import UNIT
+from dledger.formats.entry import HEADER_SIZE, KIND_MASK, Kind
+from dledger.formats.message_ids import java_hash
+from dledger.formats.properties import TAGS, find_property
+from dledger.formats.record import (
     BORN_HOST_V6,
     FIXED_SIZE,
     MAGIC_V1,
@@ -27,7 +26,8 @@ from formats.record import (
     CorruptRecord,
     decode_record,
 )
-from formats.state import ReplicatedState
+from dledger.formats.state import ReplicatedState
+from dledger.host import Chunk
 
 # Only the fields needed, as this runs for every message on every node.
 _ENTRY = struct.Struct(">4xi24xI")

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from broker.store.consume_queue import (
+from dledger.broker.store.consume_queue import (
     ConsumeQueue,
     PendingWrite,
     QueueTable,
@@ -20,13 +20,12 @@ from broker.store.consume_queue import (
     sync_file,
     write_units,
 )
-from broker.store.dispatch import Dispatcher
+from dledger.broker.store.dispatch import Dispatcher
 from dledger.errors import EXIT_STORE, PASSING, TOO_MANY_FILES, NodeFailed
-from dledger.host import Chunk, LogReader, misfit
-from formats.consume_queue import UNITS_PER_FILE
-from formats.state import ReplicatedState
-from formats.state_codec import copy_state, part_pieces, queue_ends, unpack_parts
-from formats.state_file import (
+from dledger.formats.consume_queue import UNITS_PER_FILE
+from dledger.formats.state import ReplicatedState
+from dledger.formats.state_codec import copy_state, part_pieces, queue_ends, unpack_parts
+from dledger.formats.state_file import (
     SNAPSHOT_FILE,
     STATE_DIR,
     CorruptSnapshot,
@@ -35,11 +34,12 @@ from formats.state_file import (
     snapshot_pieces,
     unpack_snapshot,
 )
-from runtime.env import Env
-from runtime.files import Files
-from runtime.pieces import gathered
-from runtime.publish import publish, read_file
-from runtime.workers import Lane
+from dledger.host import Chunk, LogReader, misfit
+from dledger.runtime.env import Env
+from dledger.runtime.files import Files
+from dledger.runtime.pieces import gathered
+from dledger.runtime.publish import publish, read_file
+from dledger.runtime.workers import Lane
 
 
 @dataclass(frozen=True)

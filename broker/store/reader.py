@@ -11,14 +11,21 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from enum import Enum
 
-from broker.store.consume_queue import ConsumeQueue, queue_dir, read_units
-from broker.store.message_store import MessageStore
+from dledger.broker.store.consume_queue import ConsumeQueue, queue_dir, read_units
+from dledger.broker.store.message_store import MessageStore
+from dledger.formats.consume_queue import UNIT, UNIT_SIZE
+from dledger.formats.record import (
+    MIN_SIZE,
+    STORE_TIMESTAMP_AT,
+    SYSTEM_TOPIC,
+    CorruptRecord,
+    Record,
+    decode_record,
+)
 from dledger.host import LogReader
-from formats.consume_queue import UNIT, UNIT_SIZE
-from formats.record import MIN_SIZE, STORE_TIMESTAMP_AT, SYSTEM_TOPIC, CorruptRecord, Record, decode_record
-from runtime.env import Env
-from runtime.files import Buffer
-from runtime.workers import Lane
+from dledger.runtime.env import Env
+from dledger.runtime.files import Buffer
+from dledger.runtime.workers import Lane
 
 MAX_SCAN_UNITS = 800
 """Units examined by one filtered read (16,000 bytes of ConsumeQueue, as RocketMQ)."""

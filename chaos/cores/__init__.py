@@ -6,9 +6,9 @@ says so, and an fsync ends when the caller says so (or at once). It does with ef
 (tests/dledger) run on it; after every step `check` looks at what Raft promises of the whole group.
 """
 
-from chaos.cores.group import SETTINGS, CoreGroup, CoreNode, FixedChance, PromiseBroken
-from chaos.cores.list_log import Entry, ListLog
-from chaos.cores.mail import Envelope, describe
+from dledger.chaos.cores.group import SETTINGS, CoreGroup, CoreNode, FixedChance, PromiseBroken
+from dledger.chaos.cores.list_log import Entry, ListLog
+from dledger.chaos.cores.mail import Envelope, describe
 
 __all__ = [
     "SETTINGS",

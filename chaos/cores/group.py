@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from chaos.cores.list_log import Entry, ListLog
-from chaos.cores.mail import Envelope
-from chaos.invariants import NodeState, check_node, check_step
+from dledger.chaos.cores.list_log import Entry, ListLog
+from dledger.chaos.cores.mail import Envelope
+from dledger.chaos.invariants import NodeState, check_node, check_step
 from dledger.election import effects as election
 from dledger.election.elector import Chance, ElectionSettings, Elector
 from dledger.errors import InvariantBroken
+from dledger.formats.store_files import HardState
 from dledger.host import Role
 from dledger.messages import (
     Append,
@@ -27,7 +28,6 @@ from dledger.replication import follower as following
 from dledger.replication import leader as leading
 from dledger.replication.follower import FollowerReplication
 from dledger.replication.leader import LeaderReplication
-from formats.store_files import HardState
 
 SETTINGS = ElectionSettings(heartbeat_interval_s=0.1, timeout_min_s=0.4, timeout_max_s=0.8, retry_min_s=0.02)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chaos.cores.list_log import Entry
+from dledger.chaos.cores.list_log import Entry
 from dledger.messages import (
     Append,
     Commit,

@@ -1,4 +1,4 @@
-"""`python -m chaos mutants`: run every mutant on a copy of the tree, say which suite caught it and the cost.
+"""`dledger chaos mutants`: run every mutant on a copy of the tree, say which suite caught it and the cost.
 
 Exit 0 when all were caught, 1 when one survived or a patch does not fit, 2 when the tree itself fails.
 """
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check
-from chaos.mutants.suites import FAST, SIM, SUITES, Suite
+from dledger.chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check
+from dledger.chaos.mutants.suites import FAST, SIM, SUITES, Suite
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_COPIED = (
@@ -203,7 +203,7 @@ def concerns(suite: Suite, mutant: Mutant) -> bool:
 def copy_tree(folder: Path) -> Path:
     """The sources and tests of this tree, in a new place."""
     target = folder / "tree"
-    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    shutil.copytree(ROOT, target, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
     return target
 
 
@@ -235,7 +235,7 @@ def _run_seeds(suite: Suite, tree: Path) -> Outcome:
     until = time.monotonic() + suite.limit_s
     while start < suite.seeds and time.monotonic() < until:
         size = min(size, suite.seeds - start)
-        arguments = ["-m", "chaos", "sim", "--start", str(start), "--seeds", str(size)]
+        arguments = ["-m", "dledger", "chaos", "sim", "--start", str(start), "--seeds", str(size)]
         arguments += ["--no-shrink", "--json", "--replays", str(tree / "replays")]
         if suite.profiles:
             arguments += ["--profile", suite.profiles[turn % len(suite.profiles)]]

@@ -10,7 +10,7 @@ SIM = "sim"
 
 @dataclass(frozen=True)
 class Suite:
-    """Test files for pytest, or the arguments of `python -m chaos sim`. Only for mutants of `packages`."""
+    """Test files for pytest, or the arguments of `dledger chaos sim`. Only for mutants of `packages`."""
 
     name: str
     kind: str
@@ -18,7 +18,7 @@ class Suite:
     limit_s: float
     tests: tuple[str, ...] = ()
     seeds: int = 0
-    """Of `python -m chaos sim` instead of tests, in growing parts until one is violated."""
+    """Of `dledger chaos sim` instead of tests, in growing parts until one is violated."""
     profiles: tuple[str, ...] = ()
     """Of those seeds, in turn; empty: each seed has its own."""
     packages: tuple[str, ...] = ()

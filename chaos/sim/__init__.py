@@ -3,11 +3,11 @@
 Start with `World` (world.py); `env.py` shows how the doors of `runtime/` are built on it.
 """
 
-from chaos.sim.guard import Guard, OutsideWorldError
-from chaos.sim.node import Exit, Node, Process
-from chaos.sim.settings import Settings
-from chaos.sim.trace import Trace
-from chaos.sim.world import RunFailed, RunTimeout, World
+from dledger.chaos.sim.guard import Guard, OutsideWorldError
+from dledger.chaos.sim.node import Exit, Node, Process
+from dledger.chaos.sim.settings import Settings
+from dledger.chaos.sim.trace import Trace
+from dledger.chaos.sim.world import RunFailed, RunTimeout, World
 
 __all__ = [
     "Exit",

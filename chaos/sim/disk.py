@@ -21,11 +21,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chaos.sim.disk_faults import DiskFaults, absolute
-from chaos.sim.inode import MODES, Inode, surviving
+from dledger.chaos.sim.disk_faults import DiskFaults, absolute
+from dledger.chaos.sim.inode import MODES, Inode, surviving
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from dledger.chaos.sim.world import World
 
 
 def no_entry(path: str) -> FileNotFoundError:

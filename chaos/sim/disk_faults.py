@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chaos.sim.inode import BLOCK, SECTOR, Inode
+from dledger.chaos.sim.inode import BLOCK, SECTOR, Inode
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from dledger.chaos.sim.world import World
 
 OPERATIONS = ("write", "fsync", "read", "open")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runtime.env import Env
-from runtime.ids import Ids
+from dledger.runtime.env import Env
+from dledger.runtime.ids import Ids
 
 if TYPE_CHECKING:
-    from chaos.sim.node import Process
+    from dledger.chaos.sim.node import Process
 
 
 class SimWallClock:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chaos.sim.node import Exit, Node, Process
-from chaos.sim.settings import MS, SECOND
+from dledger.chaos.sim.node import Exit, Node, Process
+from dledger.chaos.sim.settings import MS, SECOND
 
 if TYPE_CHECKING:
-    from chaos.sim.network import Network
+    from dledger.chaos.sim.network import Network
 
 
 class Faults:

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from chaos.sim.disk import Directory, Disk
-from chaos.sim.inode import FileOp, Inode, page_ends
-from runtime.files import Buffer, DiskUsage
+from dledger.chaos.sim.disk import Directory, Disk
+from dledger.chaos.sim.inode import FileOp, Inode, page_ends
+from dledger.runtime.files import Buffer, DiskUsage
 
 if TYPE_CHECKING:
-    from chaos.sim.node import Process
+    from dledger.chaos.sim.node import Process
 
 
 class SimFile:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chaos.sim.loop import SimLoop
+    from dledger.chaos.sim.loop import SimLoop
 
 
 class SimFuture(asyncio.Future[Any]):

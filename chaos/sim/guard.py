@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chaos.sim.job_thread import JobThread
+    from dledger.chaos.sim.job_thread import JobThread
 
 
 class OutsideWorldError(Exception):

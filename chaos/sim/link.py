@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from chaos.sim.settings import SECOND, Settings
+from dledger.chaos.sim.settings import SECOND, Settings
 
 if TYPE_CHECKING:
-    from chaos.sim.node import Node
-    from chaos.sim.tcp import Endpoint, Flow
+    from dledger.chaos.sim.node import Node
+    from dledger.chaos.sim.tcp import Endpoint, Flow
 
 _MAX_BACKOFF = 5  # doublings of the retransmission time; more data makes TCP notice sooner
 _SMALL_PACKET = 64  # bytes of what carries no data

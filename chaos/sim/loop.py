@@ -28,13 +28,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 
-from chaos.sim.futures import SimFuture, SimHandle, SimTask, SimTimer, new_handle
-from chaos.sim.settings import SECOND
-from chaos.sim.transport import SimTransport
+from dledger.chaos.sim.futures import SimFuture, SimHandle, SimTask, SimTimer, new_handle
+from dledger.chaos.sim.settings import SECOND
+from dledger.chaos.sim.transport import SimTransport
 
 if TYPE_CHECKING:
-    from chaos.sim.node import Process
-    from chaos.sim.tcp import Listener
+    from dledger.chaos.sim.node import Process
+    from dledger.chaos.sim.tcp import Listener
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -15,13 +15,13 @@ import errno
 import socket
 from typing import TYPE_CHECKING
 
-from chaos.sim.link import Link
-from chaos.sim.network_faults import NetworkFaults
-from chaos.sim.tcp import ANY, Address, Endpoint, Flow, Listener
+from dledger.chaos.sim.link import Link
+from dledger.chaos.sim.network_faults import NetworkFaults
+from dledger.chaos.sim.tcp import ANY, Address, Endpoint, Flow, Listener
 
 if TYPE_CHECKING:
-    from chaos.sim.node import Node, Process
-    from chaos.sim.world import World
+    from dledger.chaos.sim.node import Node, Process
+    from dledger.chaos.sim.world import World
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _FIRST_EPHEMERAL_PORT = 32768

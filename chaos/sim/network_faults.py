@@ -12,16 +12,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from chaos.sim.link import Link
-from chaos.sim.settings import SECOND
+from dledger.chaos.sim.link import Link
+from dledger.chaos.sim.settings import SECOND
 
 if TYPE_CHECKING:
     import random
 
-    from chaos.sim.node import Node
-    from chaos.sim.tcp import Endpoint
-    from chaos.sim.world import World
-    from runtime.env import Env
+    from dledger.chaos.sim.node import Node
+    from dledger.chaos.sim.tcp import Endpoint
+    from dledger.chaos.sim.world import World
+    from dledger.runtime.env import Env
 
 _MAX_LATENCY_S = 3600.0  # above it somebody means another unit
 _MAX_GARBAGE = 4096

@@ -13,17 +13,17 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chaos.sim.clock import Clock
-from chaos.sim.disk import Disk
-from chaos.sim.env import make_env
-from chaos.sim.files import SimFiles
-from chaos.sim.loop import SimLoop
-from chaos.sim.workers import SimWorkers
-from runtime.env import Env
+from dledger.chaos.sim.clock import Clock
+from dledger.chaos.sim.disk import Disk
+from dledger.chaos.sim.env import make_env
+from dledger.chaos.sim.files import SimFiles
+from dledger.chaos.sim.loop import SimLoop
+from dledger.chaos.sim.workers import SimWorkers
+from dledger.runtime.env import Env
 
 if TYPE_CHECKING:
-    from chaos.sim.tcp import Endpoint, Flow, Listener
-    from chaos.sim.world import World
+    from dledger.chaos.sim.tcp import Endpoint, Flow, Listener
+    from dledger.chaos.sim.world import World
 
 Main = Callable[[Env], Coroutine[Any, Any, object]]
 

@@ -12,10 +12,10 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
-from chaos.sim.settings import MS, SECOND
+from dledger.chaos.sim.settings import MS, SECOND
 
 if TYPE_CHECKING:
-    from chaos.sim.tcp import Address, Endpoint
+    from dledger.chaos.sim.tcp import Address, Endpoint
 
 _USER_TIMEOUT = 18  # TCP_USER_TIMEOUT; not in every platform's module
 _KEEPIDLE, _KEEPINTVL, _KEEPCNT = 4, 5, 6

@@ -15,15 +15,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from chaos.sim.settings import MS, US
+from dledger.chaos.sim.settings import MS, US
 
 if TYPE_CHECKING:
     import asyncio
 
-    from chaos.sim.link import Link
-    from chaos.sim.network import Network
-    from chaos.sim.node import Node, Process
-    from chaos.sim.transport import SimTransport
+    from dledger.chaos.sim.link import Link
+    from dledger.chaos.sim.network import Network
+    from dledger.chaos.sim.node import Node, Process
+    from dledger.chaos.sim.transport import SimTransport
 
 Address = tuple[str, int]
 ANY = ("", "0.0.0.0", "::")

@@ -14,14 +14,14 @@ import sys
 from asyncio import transports
 from typing import TYPE_CHECKING, Any
 
-from chaos.sim.futures import SimHandle
-from chaos.sim.sockets import SimSocket
+from dledger.chaos.sim.futures import SimHandle
+from dledger.chaos.sim.sockets import SimSocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from chaos.sim.loop import SimLoop
-    from chaos.sim.tcp import Endpoint
+    from dledger.chaos.sim.loop import SimLoop
+    from dledger.chaos.sim.tcp import Endpoint
 
 _RECV_LIMIT = 256 * 1024
 

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from chaos.sim.inode import FileOp, Inode, page_ends
-from chaos.sim.job_thread import JobThread
-from runtime.workers import Lane
+from dledger.chaos.sim.inode import FileOp, Inode, page_ends
+from dledger.chaos.sim.job_thread import JobThread
+from dledger.runtime.workers import Lane
 
 if TYPE_CHECKING:
-    from chaos.sim.node import Process
+    from dledger.chaos.sim.node import Process
 
 P = ParamSpec("P")
 T = TypeVar("T")

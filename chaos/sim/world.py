@@ -33,16 +33,16 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from chaos.sim.faults import Faults
-from chaos.sim.guard import Guard
-from chaos.sim.network import Network
-from chaos.sim.node import Exit, Main, Node, Process
-from chaos.sim.settings import SECOND, Settings
-from chaos.sim.trace import Trace
+from dledger.chaos.sim.faults import Faults
+from dledger.chaos.sim.guard import Guard
+from dledger.chaos.sim.network import Network
+from dledger.chaos.sim.node import Exit, Main, Node, Process
+from dledger.chaos.sim.settings import SECOND, Settings
+from dledger.chaos.sim.trace import Trace
 
 if TYPE_CHECKING:
-    from chaos.sim.loop import SimLoop
-    from chaos.sim.workers import Job
+    from dledger.chaos.sim.loop import SimLoop
+    from dledger.chaos.sim.workers import Job
 
 _CLOSE_ATTEMPTS = 100
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chaos.simulate.machine import Machine
-    from chaos.simulate.stage import Stage
+    from dledger.chaos.simulate.machine import Machine
+    from dledger.chaos.simulate.stage import Stage
     from dledger.node import Node
 
 

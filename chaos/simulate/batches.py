@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from chaos.simulate.history import ACKNOWLEDGED, REFUSED, UNKNOWN
-from formats.entry import HEADER_SIZE, Kind
-from formats.record import system_record, system_record_size
+from dledger.chaos.simulate.history import ACKNOWLEDGED, REFUSED, UNKNOWN
+from dledger.formats.entry import HEADER_SIZE, Kind
+from dledger.formats.record import system_record, system_record_size
 
 if TYPE_CHECKING:
-    from chaos.simulate.machine import Machine
-    from chaos.simulate.stage import Stage
+    from dledger.chaos.simulate.machine import Machine
+    from dledger.chaos.simulate.stage import Stage
 
 Reply = Callable[[str, int], None]
 """Takes an outcome and the index of the batch's first entry."""

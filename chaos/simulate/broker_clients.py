@@ -10,22 +10,22 @@ from collections.abc import Awaitable
 from hashlib import shake_128
 from typing import TYPE_CHECKING
 
-from chaos.sim.settings import MS
-from chaos.simulate.broker_history import BrokerHistory, Commit, Position, Receipt, Send, TopicChange
-from chaos.simulate.broker_stage import NAMESRV, NAMESRV_PORT
-from chaos.simulate.history import ACKNOWLEDGED, REFUSED, UNKNOWN
-from chaos.simulate.plan import Operation
-from client.errors import ClientError, OutcomeUnknown
-from client.message import Message, MessageQueue, ReceivedMessage, SendResult
-from client.offsets import FromWhere
-from client.options import ClientOptions, ConsumerOptions, ProducerOptions
-from client.producer import AsyncProducer
-from client.pull_consumer import AsyncPullConsumer
-from client.push_consumer import AsyncPushConsumer
-from runtime.env import Env
+from dledger.chaos.sim.settings import MS
+from dledger.chaos.simulate.broker_history import BrokerHistory, Commit, Position, Receipt, Send, TopicChange
+from dledger.chaos.simulate.broker_stage import NAMESRV, NAMESRV_PORT
+from dledger.chaos.simulate.history import ACKNOWLEDGED, REFUSED, UNKNOWN
+from dledger.chaos.simulate.plan import Operation
+from dledger.client.errors import ClientError, OutcomeUnknown
+from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult
+from dledger.client.offsets import FromWhere
+from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions
+from dledger.client.producer import AsyncProducer
+from dledger.client.pull_consumer import AsyncPullConsumer
+from dledger.client.push_consumer import AsyncPushConsumer
+from dledger.runtime.env import Env
 
 if TYPE_CHECKING:
-    from chaos.simulate.broker_stage import BrokerStage
+    from dledger.chaos.simulate.broker_stage import BrokerStage
 
 NAMESRV_ADDR = f"{NAMESRV}:{NAMESRV_PORT}"
 FIRST_TOPIC = "auto"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from chaos.simulate.broker_stage import NAMESRV, PULL, BrokerStage
-from chaos.simulate.faults import Injector
-from chaos.simulate.plan import Fault
+from dledger.chaos.simulate.broker_stage import NAMESRV, PULL, BrokerStage
+from dledger.chaos.simulate.faults import Injector
+from dledger.chaos.simulate.plan import Fault
 
 DERIVED = ("consumequeue", "state")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from chaos.simulate.broker_replay import Queue
-from chaos.simulate.history import RUNNING
+from dledger.chaos.simulate.broker_replay import Queue
+from dledger.chaos.simulate.history import RUNNING
 
 
 @dataclass

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from chaos.invariants import InvariantViolated
-from chaos.simulate.broker_history import Commit, Position, Receipt, Send, TopicChange
-from chaos.simulate.broker_replay import Queue, Stored
-from chaos.simulate.history import ACKNOWLEDGED, REFUSED
-from formats.message_ids import decode_message_id
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.simulate.broker_history import Commit, Position, Receipt, Send, TopicChange
+from dledger.chaos.simulate.broker_replay import Queue, Stored
+from dledger.chaos.simulate.history import ACKNOWLEDGED, REFUSED
+from dledger.formats.message_ids import decode_message_id
 
 Messages = Mapping[Queue, Sequence[Stored]]
 

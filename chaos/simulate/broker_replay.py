@@ -14,12 +14,12 @@ from zlib import decompress
 
 import msgpack
 
-from chaos.invariants import InvariantViolated
-from formats.consume_queue import UNIT
-from formats.entry import HEADER_SIZE, EntryHeader, Kind
-from formats.message_ids import tags_code
-from formats.properties import TAGS, decode_properties
-from formats.record import COMPRESSED, decode_record
+from dledger.chaos.invariants import InvariantViolated
+from dledger.formats.consume_queue import UNIT
+from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
+from dledger.formats.message_ids import tags_code
+from dledger.formats.properties import TAGS, decode_properties
+from dledger.formats.record import COMPRESSED, decode_record
 
 RESEND = "__RESEND"
 """Property of a message whose first attempt may have been stored."""

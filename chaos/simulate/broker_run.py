@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from chaos.invariants import InvariantViolated
-from chaos.sim import Trace
-from chaos.sim.settings import MS
-from chaos.simulate.broker_clients import (
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.sim import Trace
+from dledger.chaos.sim.settings import MS
+from dledger.chaos.simulate.broker_clients import (
     FIRST_TOPIC,
     PULL_GROUP,
     PUSH_GROUP,
@@ -19,9 +19,9 @@ from chaos.simulate.broker_clients import (
     PullReader,
     PushWorker,
 )
-from chaos.simulate.broker_faults import BrokerInjector
-from chaos.simulate.broker_history import BrokerHistory
-from chaos.simulate.broker_judge import (
+from dledger.chaos.simulate.broker_faults import BrokerInjector
+from dledger.chaos.simulate.broker_history import BrokerHistory
+from dledger.chaos.simulate.broker_judge import (
     BrokerVerdict,
     judge_completeness,
     judge_offsets,
@@ -30,15 +30,15 @@ from chaos.simulate.broker_judge import (
     judge_times,
     judge_topics,
 )
-from chaos.simulate.broker_replay import BrokerReplay
-from chaos.simulate.broker_stage import OPERATOR, PRODUCERS, PULL, PUSH, BrokerStage
-from chaos.simulate.disks import find_file
-from chaos.simulate.history import ACKNOWLEDGED
-from chaos.simulate.plan import Plan
-from chaos.simulate.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
-from formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
-from formats.entry import EntryHeader
-from formats.store_files import segment_name
+from dledger.chaos.simulate.broker_replay import BrokerReplay
+from dledger.chaos.simulate.broker_stage import OPERATOR, PRODUCERS, PULL, PUSH, BrokerStage
+from dledger.chaos.simulate.disks import find_file
+from dledger.chaos.simulate.history import ACKNOWLEDGED
+from dledger.chaos.simulate.plan import Plan
+from dledger.chaos.simulate.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
+from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
+from dledger.formats.entry import EntryHeader
+from dledger.formats.store_files import segment_name
 
 ROUTES_LIMIT_S = 35.0
 """Within this the NameServer knows the leader and the others. Brokers register every 30 s, and one that has

@@ -7,28 +7,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from broker.app import main as broker_main
-from broker.broker import Broker
-from broker.config import BrokerConfig
-from broker.store.message_store import StoreLimits
-from chaos.sim import Process, Trace
-from chaos.sim.node import Main
-from chaos.simulate.broker_replay import BrokerReplay
-from chaos.simulate.chronicle import Replay
-from chaos.simulate.machine import Machine
-from chaos.simulate.plan import BROKER_PRODUCERS, Plan
-from chaos.simulate.probe import Probe
-from chaos.simulate.stage import PUSH_BYTES, Stage
+from dledger.broker.app import main as broker_main
+from dledger.broker.broker import Broker
+from dledger.broker.config import BrokerConfig
+from dledger.broker.store.message_store import StoreLimits
+from dledger.chaos.sim import Process, Trace
+from dledger.chaos.sim.node import Main
+from dledger.chaos.simulate.broker_replay import BrokerReplay
+from dledger.chaos.simulate.chronicle import Replay
+from dledger.chaos.simulate.machine import Machine
+from dledger.chaos.simulate.plan import BROKER_PRODUCERS, Plan
+from dledger.chaos.simulate.probe import Probe
+from dledger.chaos.simulate.stage import PUSH_BYTES, Stage
 from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
+from dledger.formats.entry import unpack_header
+from dledger.formats.state_codec import pack_parts
 from dledger.host import Chunk, Host, LogReader, Role
+from dledger.namesrv.config import NamesrvConfig
+from dledger.namesrv.service import NameServer
+from dledger.namesrv.service import main as namesrv_main
 from dledger.node import Node
-from formats.entry import unpack_header
-from formats.state_codec import pack_parts
-from namesrv.config import NamesrvConfig
-from namesrv.service import NameServer
-from namesrv.service import main as namesrv_main
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 NAMESRV = "ns"
 NAMESRV_PORT = 9876

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from chaos.invariants import Entry, InvariantViolated
+from dledger.chaos.invariants import Entry, InvariantViolated
+from dledger.formats.entry import HEADER_SIZE, EntryHeader, unpack_header
 from dledger.log.reading import store_time_of
-from formats.entry import HEADER_SIZE, EntryHeader, unpack_header
 
 
 class Replay(Protocol):

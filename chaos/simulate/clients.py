@@ -6,16 +6,16 @@ import asyncio
 import re
 from typing import TYPE_CHECKING
 
-from chaos.sim.settings import MS
-from chaos.simulate.history import ABSENT, ACKNOWLEDGED, REFUSED, UNKNOWN, Call, History
-from chaos.simulate.plan import Operation
-from chaos.simulate.register_host import body_of
-from dledger.client import DLedgerClient, RequestFailed
+from dledger.chaos.sim.settings import MS
+from dledger.chaos.simulate.history import ABSENT, ACKNOWLEDGED, REFUSED, UNKNOWN, Call, History
+from dledger.chaos.simulate.plan import Operation
+from dledger.chaos.simulate.register_host import body_of
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 if TYPE_CHECKING:
-    from chaos.simulate.stage import Stage
+    from dledger.chaos.simulate.stage import Stage
 
 KEYS = 8
 CURIOUS = 4

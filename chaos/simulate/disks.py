@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from zlib import crc32
 
-from chaos.invariants import Entry
-from chaos.sim.disk import Directory, Disk
-from chaos.sim.inode import Inode
-from formats.entry import (
+from dledger.chaos.invariants import Entry
+from dledger.chaos.sim.disk import Directory, Disk
+from dledger.chaos.sim.inode import Inode
+from dledger.formats.entry import (
     BLANK,
     BLANK_MAGIC,
     HEADER_SIZE,
@@ -24,8 +24,8 @@ from formats.entry import (
     crc_begin,
     unpack_header,
 )
-from formats.snapshot import MANIFEST_FILE, Manifest, check_parts, decode_manifest
-from formats.store_files import (
+from dledger.formats.snapshot import MANIFEST_FILE, Manifest, check_parts, decode_manifest
+from dledger.formats.store_files import (
     DATA_DIR,
     HARD_STATE_FILE,
     INDEX_DIR,

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from chaos.sim import Process
-from chaos.sim.settings import MS
-from chaos.simulate.plan import Fault
-from chaos.simulate.rot_faults import RotFaults
-from chaos.simulate.stage import Stage
-from formats.store_files import DATA_DIR
+from dledger.chaos.sim import Process
+from dledger.chaos.sim.settings import MS
+from dledger.chaos.simulate.plan import Fault
+from dledger.chaos.simulate.rot_faults import RotFaults
+from dledger.chaos.simulate.stage import Stage
+from dledger.formats.store_files import DATA_DIR
 
 AGAIN_MS = 700
 POWER_MODES = ("prefix", "torn", "none", "all", "torn")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from chaos.invariants import InvariantViolated
+from dledger.chaos.invariants import InvariantViolated
 
 ACKNOWLEDGED, REFUSED, UNKNOWN, RUNNING = "acknowledged", "refused", "unknown", "running"
 ABSENT = "absent"

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from chaos.sim.settings import MS
-from chaos.simulate.plan import Fault
-from chaos.simulate.stage import PORT, Stage
+from dledger.chaos.sim.settings import MS
+from dledger.chaos.simulate.plan import Fault
+from dledger.chaos.simulate.stage import PORT, Stage
 
 Undo = Callable[[], object]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from chaos.invariants import Entry, InvariantViolated
-from chaos.simulate.disks import DurableMark, StoreOnDisk
-from dledger.log.base import ORIGIN, LogBase
-from formats.entry import (
+from dledger.chaos.invariants import Entry, InvariantViolated
+from dledger.chaos.simulate.disks import DurableMark, StoreOnDisk
+from dledger.formats.entry import (
     BLANK,
     BLANK_MAGIC,
     CHANNEL_OFFSET,
@@ -17,11 +16,12 @@ from formats.entry import (
     MAX_BATCH_REMAINING,
     IndexUnit,
 )
-from formats.store_files import DATA_DIR, INDEX_DIR, segment_name
+from dledger.formats.store_files import DATA_DIR, INDEX_DIR, segment_name
+from dledger.log.base import ORIGIN, LogBase
 
 if TYPE_CHECKING:
-    from chaos.simulate.probe import Probe
-    from chaos.simulate.stage import Stage
+    from dledger.chaos.simulate.probe import Probe
+    from dledger.chaos.simulate.stage import Stage
     from dledger.node import Node
 
 KIND_AT = CHANNEL_OFFSET

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from chaos.sim.settings import MS
-from chaos.simulate.link_faults import LinkFaults
-from chaos.simulate.plan import Fault
-from chaos.simulate.stage import PORT
-from dledger.client import DLedgerClient, RequestFailed
-from runtime.env import Env
+from dledger.chaos.sim.settings import MS
+from dledger.chaos.simulate.link_faults import LinkFaults
+from dledger.chaos.simulate.plan import Fault
+from dledger.chaos.simulate.stage import PORT
+from dledger.log_client import DLedgerClient, RequestFailed
+from dledger.runtime.env import Env
 
 OPERATOR = "op"
 START_MS = 20

@@ -12,10 +12,10 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 
-from chaos.simulate.profiles import PROFILES, Draw, Profile
+from dledger.chaos.simulate.profiles import PROFILES, Draw, Profile
+from dledger.formats.entry import HEADER_SIZE
+from dledger.formats.record import system_record_size
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN
-from formats.entry import HEADER_SIZE
-from formats.record import system_record_size
 
 CLIENTS = 3
 FIRST_FAULT_MS = 4_000

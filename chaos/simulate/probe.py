@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from chaos.invariants import Entry, InvariantViolated, NodeState, check_node, check_step
-from chaos.simulate.disks import entry_of
-from chaos.simulate.register_host import HostEvents
+from dledger.chaos.invariants import Entry, InvariantViolated, NodeState, check_node, check_step
+from dledger.chaos.simulate.disks import entry_of
+from dledger.chaos.simulate.register_host import HostEvents
 from dledger.election.effects import Effect
+from dledger.formats.entry import EntryHeader, unpack_header
+from dledger.formats.store_files import HardState
 from dledger.host import LogReader, Role
 from dledger.log.base import LogBase
 from dledger.log.tail import Batch
@@ -32,12 +34,10 @@ from dledger.messages import (
     VoteResponse,
     VoteResult,
 )
-from formats.entry import EntryHeader, unpack_header
-from formats.store_files import HardState
 
 if TYPE_CHECKING:
-    from chaos.simulate.machine import Machine
-    from chaos.simulate.stage import Stage
+    from dledger.chaos.simulate.machine import Machine
+    from dledger.chaos.simulate.stage import Stage
     from dledger.node import Node
 
 _Result = TypeVar("_Result")

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b, shake_128
 
+from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind, unpack_header
+from dledger.formats.record import decode_record
 from dledger.host import Chunk, LogReader, Role
-from formats.entry import HEADER_SIZE, EntryHeader, Kind, unpack_header
-from formats.record import decode_record
 
 
 @dataclass

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from chaos.simulate.atlas import Atlas
-from chaos.simulate.disks import find_file
-from chaos.simulate.machine import CHAIN_AT, KIND_AT, Machine
-from chaos.simulate.member_faults import MemberFaults
-from chaos.simulate.plan import Fault
-from chaos.simulate.stage import Stage
-from formats.entry import INDEX_UNIT_SIZE
-from formats.store_files import (
+from dledger.chaos.simulate.atlas import Atlas
+from dledger.chaos.simulate.disks import find_file
+from dledger.chaos.simulate.machine import CHAIN_AT, KIND_AT, Machine
+from dledger.chaos.simulate.member_faults import MemberFaults
+from dledger.chaos.simulate.plan import Fault
+from dledger.chaos.simulate.stage import Stage
+from dledger.formats.entry import INDEX_UNIT_SIZE
+from dledger.formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
     HARD_STATE_FILE,

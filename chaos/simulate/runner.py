@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 
-from chaos.invariants import InvariantViolated
-from chaos.sim import RunFailed, RunTimeout, Trace
-from chaos.sim.settings import MS, SECOND
-from chaos.simulate.chronicle import Replay
-from chaos.simulate.clients import Client
-from chaos.simulate.disks import entry_of
-from chaos.simulate.faults import Injector
-from chaos.simulate.history import History, Verdict, judge, judge_batches
-from chaos.simulate.machine import Machine
-from chaos.simulate.plan import CLIENTS, Plan
-from chaos.simulate.profiles import PROFILES
-from chaos.simulate.stage import Stage
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.sim import RunFailed, RunTimeout, Trace
+from dledger.chaos.sim.settings import MS, SECOND
+from dledger.chaos.simulate.chronicle import Replay
+from dledger.chaos.simulate.clients import Client
+from dledger.chaos.simulate.disks import entry_of
+from dledger.chaos.simulate.faults import Injector
+from dledger.chaos.simulate.history import History, Verdict, judge, judge_batches
+from dledger.chaos.simulate.machine import Machine
+from dledger.chaos.simulate.plan import CLIENTS, Plan
+from dledger.chaos.simulate.profiles import PROFILES
+from dledger.chaos.simulate.stage import Stage
+from dledger.formats.entry import EntryHeader, Kind
+from dledger.formats.record import decode_record
 from dledger.messages import Health
 from dledger.node import Node
 from dledger.replication.leader import PushState
-from formats.entry import EntryHeader, Kind
-from formats.record import decode_record
 
 CHECKPOINTS = 3
 CLIENTS_LIMIT_S = 60.0
@@ -377,7 +377,9 @@ def kind_of(violation: str) -> str:
 def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     """Play one plan."""
     if PROFILES[plan.profile].brokers:
-        from chaos.simulate.broker_run import BrokerRun  # broker and client are not loaded where unwanted
+        from dledger.chaos.simulate.broker_run import (
+            BrokerRun,  # broker and client are not loaded where unwanted
+        )
 
         return BrokerRun(plan, trace).play()
     return Run(plan, trace).play()

@@ -1,4 +1,4 @@
-"""`python -m chaos sim`: many seeds in several processes, with progress, report, replay, shrinking.
+"""`dledger chaos sim`: many seeds in several processes, with progress, report, replay, shrinking.
 
 The outer shell of the simulator: wall time, processes and files are used here and nowhere below.
 """
@@ -16,14 +16,14 @@ from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
-from chaos.sim import Trace
-from chaos.sim.trace import first_difference
-from chaos.simulate.plan import Plan, decode_plan, draw_plan
-from chaos.simulate.profiles import PROFILES
-from chaos.simulate.runner import Outcome, run_plan
-from chaos.simulate.shrink import shrink
-from chaos.simulate.totals import MARKS_FROM_SEEDS, MET_IN_SEEDS, Totals
-from runtime.processes import end_with_parent
+from dledger.chaos.sim import Trace
+from dledger.chaos.sim.trace import first_difference
+from dledger.chaos.simulate.plan import Plan, decode_plan, draw_plan
+from dledger.chaos.simulate.profiles import PROFILES
+from dledger.chaos.simulate.runner import Outcome, run_plan
+from dledger.chaos.simulate.shrink import shrink
+from dledger.chaos.simulate.totals import MARKS_FROM_SEEDS, MET_IN_SEEDS, Totals
+from dledger.runtime.processes import end_with_parent
 
 PROGRESS_TTY_S, PROGRESS_S = 0.5, 15.0
 SEEDS_PER_PROCESS = 300
@@ -240,8 +240,8 @@ def _shown(outcome: Outcome, args: argparse.Namespace, shrinking: bool) -> dict[
     print(f"shown with {plan.nodes} nodes, {len(plan.operations)} operations and these faults:")
     for fault in plan.faults:
         print(f"  {fault}")
-    print(f"whole:  python -m chaos sim --seeds 1 --start {plan.seed} --profile {plan.profile}")
-    print(f"replay: python -m chaos sim --replay {path} [--trace]")
+    print(f"whole:  dledger chaos sim --seeds 1 --start {plan.seed} --profile {plan.profile}")
+    print(f"replay: dledger chaos sim --replay {path} [--trace]")
     return _violation_json(outcome, plan, str(path))
 
 
@@ -253,7 +253,7 @@ def _violation_json(outcome: Outcome, plan: Plan, path: str) -> dict[str, object
         "faults": [asdict(fault) for fault in plan.faults],
         "operations": len(plan.operations),
         "nodes": plan.nodes,
-        "replay": f"python -m chaos sim --replay {path}",
+        "replay": f"dledger chaos sim --replay {path}",
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from chaos.simulate.plan import Plan
+from dledger.chaos.simulate.plan import Plan
 
 T = TypeVar("T")
 SHORT_MS = 100

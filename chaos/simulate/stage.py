@@ -6,25 +6,25 @@ from collections.abc import Callable, Mapping
 from errno import EIO
 from functools import partial
 
-from chaos.invariants import Cluster, Entry, InvariantViolated
-from chaos.sim import Exit, Process, Settings, Trace, World
-from chaos.sim.settings import SECOND
-from chaos.simulate.batches import Batches
-from chaos.simulate.chronicle import Chronicle, Replay
-from chaos.simulate.machine import Machine
-from chaos.simulate.marks import NEVER, Marks
-from chaos.simulate.plan import CLIENTS, Plan, draw_protocol
-from chaos.simulate.probe import Probe
-from chaos.simulate.profiles import PROFILES
-from chaos.simulate.register_host import RegisterHost, State
+from dledger.chaos.invariants import Cluster, Entry, InvariantViolated
+from dledger.chaos.sim import Exit, Process, Settings, Trace, World
+from dledger.chaos.sim.settings import SECOND
+from dledger.chaos.simulate.batches import Batches
+from dledger.chaos.simulate.chronicle import Chronicle, Replay
+from dledger.chaos.simulate.machine import Machine
+from dledger.chaos.simulate.marks import NEVER, Marks
+from dledger.chaos.simulate.plan import CLIENTS, Plan, draw_protocol
+from dledger.chaos.simulate.probe import Probe
+from dledger.chaos.simulate.profiles import PROFILES
+from dledger.chaos.simulate.register_host import RegisterHost, State
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.formats.entry import Kind
 from dledger.host import Role
 from dledger.log.retention import RetentionSettings
 from dledger.node import Node
+from dledger.runtime.env import Env
 from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
-from formats.entry import Kind
-from runtime.env import Env
 
 PORT = 40911
 PUSH_BYTES = 8 * 1024

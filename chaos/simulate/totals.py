@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from chaos.simulate.profiles import MET_IN, PROFILES
-from chaos.simulate.runner import LATENCY_BUCKETS_MS, Outcome
+from dledger.chaos.simulate.profiles import MET_IN, PROFILES
+from dledger.chaos.simulate.runner import LATENCY_BUCKETS_MS, Outcome
 
 MARKS_FROM_SEEDS = 100
 """From this many seeds on, a coverage mark of the profiles that no seed reached fails the run ..."""

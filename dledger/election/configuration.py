@@ -22,7 +22,7 @@ from typing import Any
 
 import msgpack
 
-from formats.addresses import split_address
+from dledger.formats.addresses import split_address
 
 VERSION = 2
 MAX_MEMBERS = 64

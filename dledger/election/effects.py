@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dledger.formats.store_files import HardState
 from dledger.host import Role
 from dledger.messages import Message
-from formats.store_files import HardState
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from dledger.election.effects import Effect, RoleChanged, RoundConfirmed, SaveHa
 from dledger.election.transitions import ROLES, Cause, State, check
 from dledger.election.votes import Verdict, arbitrate, lost, somebody_is_ahead
 from dledger.errors import InvariantBroken
+from dledger.formats.store_files import HardState
 from dledger.host import Role
 from dledger.messages import (
     Code,
@@ -41,7 +42,6 @@ from dledger.messages import (
     VoteResult,
 )
 from dledger.replication.quorum import quorum_index
-from formats.store_files import HardState
 
 MAX_OPEN_ROUNDS = 256
 """Unanswered rounds whose time of sending is remembered; an older one gives no lease."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from formats.store_files import Identity
+from dledger.formats.store_files import Identity
 
 _MAX_TEXT = 512
 _MAX_NAME = 128
@@ -152,7 +152,7 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
     if other.node not in configured:
         raise HelloRefused(
             f"{other.node} is no member of group {mine.group} ({', '.join(sorted(configured))}): it was "
-            "removed, or must be added first (python -m dledger member add)",
+            "removed, or must be added first (dledger member add)",
             "unknown peer",
         )
     for name, cause, own, theirs in (

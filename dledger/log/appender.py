@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.errors import InvariantBroken
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import CHAIN, COVERED, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, Kind
+from dledger.formats.record import system_record, system_record_size
 from dledger.log.store import LogStore
 from dledger.log.tail import Batch
 from dledger.messages import Code
-from formats.checksum import crc32
-from formats.entry import CHAIN, COVERED, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, Kind
-from formats.record import system_record, system_record_size
 
 
 class Appender:

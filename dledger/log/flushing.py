@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from dledger.errors import EXIT_STORE, OUT_OF_MEANS, PASSING, NodeFailed
+from dledger.formats.entry import CHANNEL_OFFSET, INDEX_UNIT, MAGIC, MIN_BLANK_SIZE
 from dledger.log.mending import MendableLog, NoRoom
 from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
 from dledger.log.reading import store_time_of
 from dledger.log.tail import Batch
 from dledger.log.writes import NotingWorkers
-from formats.entry import CHANNEL_OFFSET, INDEX_UNIT, MAGIC, MIN_BLANK_SIZE
-from runtime import DiskUsage, Env, File, Lane
+from dledger.runtime import DiskUsage, Env, File, Lane
 
 FLUSH_BYTES = 8 * 1024 * 1024
 """Most of the tail that one write takes, so that acknowledgements keep flowing."""

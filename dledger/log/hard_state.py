@@ -3,8 +3,7 @@ a mirror of both in another block, so that rot in one place does not forget a vo
 
 from __future__ import annotations
 
-from dledger.log.reading import read_around_errors
-from formats.store_files import (
+from dledger.formats.store_files import (
     HARD_STATE_FILE,
     HARD_STATE_SIZE,
     MIRROR_OFFSET,
@@ -13,7 +12,8 @@ from formats.store_files import (
     decode_hard_state,
     encode_slot,
 )
-from runtime import File, Files
+from dledger.log.reading import read_around_errors
+from dledger.runtime import File, Files
 
 
 class HardStateFile:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dledger.log.tail import Batch
-from formats.checksum import crc32
-from formats.entry import (
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import (
     CHAIN,
     COVERED,
     HEADER,
@@ -17,6 +16,7 @@ from formats.entry import (
     CorruptEntry,
     Kind,
 )
+from dledger.log.tail import Batch
 
 
 @dataclass

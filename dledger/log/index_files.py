@@ -11,10 +11,10 @@ event loop reads only what is in memory (`unit_now`); what is not, a worker fetc
 from __future__ import annotations
 
 from dledger.errors import OUT_OF_MEANS
+from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, IndexUnit
+from dledger.formats.store_files import INDEX_DIR, parse_segment_name, segment_name
 from dledger.log.reading import read_around_errors
-from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, IndexUnit
-from formats.store_files import INDEX_DIR, parse_segment_name, segment_name
-from runtime import File, Files
+from dledger.runtime import File, Files
 
 RESERVE_STEP = 4 * 1024 * 1024
 """Bytes of blocks reserved at a time (131,072 units): little enough for a small disk."""

@@ -15,6 +15,19 @@ from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
 from dledger.errors import EXIT_START, EXIT_STORE, OUT_OF_MEANS, NodeFailed
+from dledger.formats.entry import (
+    BLANK,
+    BLANK_MAGIC,
+    HEADER_SIZE,
+    INDEX_UNIT,
+    MAGIC,
+    MIN_BLANK_SIZE,
+    CorruptEntry,
+    EntryHeader,
+    Kind,
+    chain_crc,
+    unpack_header,
+)
 from dledger.log.index_files import IndexFiles
 from dledger.log.reader import ReadableLog
 from dledger.log.reading import check_stored, store_time_of
@@ -30,20 +43,7 @@ from dledger.log.walk import (
     header_of,
     place_before,
 )
-from formats.entry import (
-    BLANK,
-    BLANK_MAGIC,
-    HEADER_SIZE,
-    INDEX_UNIT,
-    MAGIC,
-    MIN_BLANK_SIZE,
-    CorruptEntry,
-    EntryHeader,
-    Kind,
-    chain_crc,
-    unpack_header,
-)
-from runtime import Env, File, Lane
+from dledger.runtime import Env, File, Lane
 
 _EVERYTHING = 1 << 62
 T = TypeVar("T")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from formats.store_files import POISONED_FILE
-from runtime import Env, Lane
+from dledger.formats.store_files import POISONED_FILE
+from dledger.runtime import Env, Lane
 
 MARKER_LIMIT_S = 2.0
 """How long to wait for a sick disk to take the marker."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from formats.store_files import POOL_DIR
-from runtime import Env, Files, Lane
+from dledger.formats.store_files import POOL_DIR
+from dledger.runtime import Env, Files, Lane
 
 _FILL_CHUNK = 4 * 1024 * 1024
 _RESERVE = 64 * 1024 * 1024

@@ -15,6 +15,7 @@ from functools import cache, partial
 from itertools import chain
 
 from dledger.errors import OUT_OF_MEANS
+from dledger.formats.entry import HEADER_SIZE, CorruptEntry, check_entry, unpack_header
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.faulty import FaultyEntries
 from dledger.log.index_files import IndexFiles
@@ -23,8 +24,7 @@ from dledger.log.segments import Segments
 from dledger.log.tail import Batch, cut_batch
 from dledger.log.terms import TermTable
 from dledger.log.units import ColdUnit, UnitsAtHand, settled
-from formats.entry import HEADER_SIZE, CorruptEntry, check_entry, unpack_header
-from runtime import Env, Lane
+from dledger.runtime import Env, Lane
 
 HOT_SEGMENTS = 4
 """Newest segments whose pages are read through the map on the loop; older ones by a worker."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 import struct
 
 from dledger.errors import OUT_OF_MEANS
-from formats.checksum import crc32
-from formats.entry import (
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import (
     CHAIN,
     COVERED,
     HEADER,
@@ -17,8 +17,8 @@ from formats.entry import (
     EntryHeader,
     unpack_header,
 )
-from formats.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_TIMESTAMP_AT
-from runtime import File
+from dledger.formats.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_TIMESTAMP_AT
+from dledger.runtime import File
 
 HEAD_BYTES = HEADER_SIZE + 88
 """Of an entry: its header and the fixed part of its record."""

@@ -17,12 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dledger.log.base import ORIGIN, LogBase
-from dledger.log.index_files import IndexFiles
-from dledger.log.segments import Segments
-from dledger.log.terms import TermTable
-from dledger.log.walk import End, Place, Roll, Rot, Walker, chain_of, header_of, read_bytes
-from formats.entry import (
+from dledger.formats.entry import (
     HEADER_SIZE,
     INDEX_UNIT,
     INDEX_UNIT_SIZE,
@@ -34,6 +29,11 @@ from formats.entry import (
     check_entry,
     unpack_header,
 )
+from dledger.log.base import ORIGIN, LogBase
+from dledger.log.index_files import IndexFiles
+from dledger.log.segments import Segments
+from dledger.log.terms import TermTable
+from dledger.log.walk import End, Place, Roll, Rot, Walker, chain_of, header_of, read_bytes
 
 _EVERYTHING = 1 << 62
 _UNITS = 4096

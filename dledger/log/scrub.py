@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from dledger.formats.entry import EntryHeader
 from dledger.log.index_files import IndexFiles
 from dledger.log.segments import Segments
 from dledger.log.store import LogStore
 from dledger.log.walk import End, Place, Roll, Rot, Walker
-from formats.entry import EntryHeader
 
 PIECE = 256 * 1024
 """Bytes of one job."""

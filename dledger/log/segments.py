@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
+from dledger.formats.store_files import DATA_DIR, parse_segment_name, segment_name
 from dledger.log.reading import read_around_errors
-from formats.store_files import DATA_DIR, parse_segment_name, segment_name
-from runtime import Env, File, Lane
+from dledger.runtime import Env, File, Lane
 
 
 class SegmentError(Exception):

@@ -14,15 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from dledger.errors import EXIT_STORE, OUT_OF_MEANS, NodeFailed
-from dledger.log.base import ORIGIN, LogBase
-from dledger.log.flushing import ROOM_RETRY_S, FlushedLog
-from dledger.log.mending import NoRoom, write_synced
-from dledger.log.reading import Rotten, store_time_of
-from dledger.log.recovery import REFILL_ADVICE, Recovered, choose_base, missing_segments, recover
-from dledger.log.tail import first_part
-from dledger.log.terms import TermTable
-from dledger.log.units import settled
-from formats.entry import (
+from dledger.formats.entry import (
     COVERED,
     HEADER_SIZE,
     INDEX_UNIT,
@@ -32,8 +24,16 @@ from formats.entry import (
     check_entry,
     unpack_header,
 )
-from formats.store_files import DATA_DIR, INDEX_DIR
-from runtime import File, Lane
+from dledger.formats.store_files import DATA_DIR, INDEX_DIR
+from dledger.log.base import ORIGIN, LogBase
+from dledger.log.flushing import ROOM_RETRY_S, FlushedLog
+from dledger.log.mending import NoRoom, write_synced
+from dledger.log.reading import Rotten, store_time_of
+from dledger.log.recovery import REFILL_ADVICE, Recovered, choose_base, missing_segments, recover
+from dledger.log.tail import first_part
+from dledger.log.terms import TermTable
+from dledger.log.units import settled
+from dledger.runtime import File, Lane
 
 AGAIN_BYTES = 1024 * 1024
 """Of one job that writes again what is there."""

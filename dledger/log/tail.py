@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from formats.entry import unpack_header
+from dledger.formats.entry import unpack_header
 
 
 class Batch(NamedTuple):

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from dledger.formats.entry import IndexUnit
 from dledger.log.index_files import FETCHED, IndexFiles, NotInMemory
-from formats.entry import IndexUnit
-from runtime import Env, Lane
+from dledger.runtime import Env, Lane
 
 T = TypeVar("T")
 

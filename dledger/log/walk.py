@@ -18,11 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dledger.log.index_files import IndexFiles
-from dledger.log.reading import store_time_of
-from dledger.log.segments import Segments
-from formats.checksum import crc32
-from formats.entry import (
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import (
     CHAIN,
     COVERED,
     HEADER,
@@ -40,6 +37,9 @@ from formats.entry import (
     is_blank,
     unpack_header,
 )
+from dledger.log.index_files import IndexFiles
+from dledger.log.reading import store_time_of
+from dledger.log.segments import Segments
 
 WINDOW = 4 * 1024 * 1024
 """Bytes read at once while walking; an entry that is larger is read whole."""

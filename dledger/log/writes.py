@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from runtime import Lane, Workers
+from dledger.runtime import Lane, Workers
 
 P = ParamSpec("P")
 T = TypeVar("T")

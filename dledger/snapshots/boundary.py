@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dledger.errors import EXIT_STORE, PASSING, NodeFailed
+from dledger.formats.entry import unpack_header
+from dledger.formats.snapshot import make_manifest
 from dledger.host import Host
 from dledger.log.reading import Rotten, store_time_of
 from dledger.log.store import LogStore
+from dledger.runtime import Env, Lane
+from dledger.runtime.pieces import gathered
 from dledger.snapshots.catalog import SnapshotCatalog
-from formats.entry import unpack_header
-from formats.snapshot import make_manifest
-from runtime import Env, Lane
-from runtime.pieces import gathered
 
 MAX_WAITING = 2
 """Snapshots in memory that wait to be written; a boundary that comes then gets none."""

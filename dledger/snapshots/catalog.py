@@ -12,10 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from dledger.errors import DISK_IS_FULL, OUT_OF_MEANS
-from dledger.log.base import LogBase
-from dledger.log.units import RETRY_S
-from dledger.replication.install import Offer
-from formats.snapshot import (
+from dledger.formats.snapshot import (
     BEGINS_FILE,
     MANIFEST_FILE,
     Manifest,
@@ -23,7 +20,7 @@ from formats.snapshot import (
     decode_manifest,
     encode_manifest,
 )
-from formats.store_files import (
+from dledger.formats.store_files import (
     SNAPSHOTS_DIR,
     CorruptFile,
     decode_json,
@@ -31,9 +28,12 @@ from formats.store_files import (
     parse_segment_name,
     segment_name,
 )
-from runtime import Env, Lane
-from runtime.files import Files
-from runtime.publish import publish, read_file, write_synced
+from dledger.log.base import LogBase
+from dledger.log.units import RETRY_S
+from dledger.replication.install import Offer
+from dledger.runtime import Env, Lane
+from dledger.runtime.files import Files
+from dledger.runtime.publish import publish, read_file, write_synced
 
 READ_TRIES = 10
 """So often a snapshot that cannot be read is tried, every `RETRY_S`, until it is of no use in this life."""

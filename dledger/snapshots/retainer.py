@@ -11,13 +11,13 @@ import asyncio
 from typing import Protocol
 
 from dledger.errors import DISK_IS_FULL, EXIT_STORE, OUT_OF_MEANS, PASSING, NodeFailed
+from dledger.formats.snapshot import Manifest
 from dledger.host import Host
 from dledger.log.retention import Removal, RetentionSettings, Situation, decide
 from dledger.log.store import LogStore
 from dledger.replicator import Replicator
+from dledger.runtime import Env, Lane
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
-from formats.snapshot import Manifest
-from runtime import Env, Lane
 
 ASKED_TIMEOUT_S = 60.0
 """How long an operator's wish to delete is tried (a reader or a peer may be in the way)."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from dledger.formats.snapshot import pack_stream
 from dledger.log.store import LogStore
 from dledger.messages import InstallResponse, InstallSnapshot
 from dledger.peers import Peers
 from dledger.replication.install import Offer
 from dledger.replication.leader import LeaderReplication, PushState, SendInstall
 from dledger.replicator import Replicator
+from dledger.runtime import Env, Lane
 from dledger.snapshots.catalog import SnapshotCatalog, offer_of
-from formats.snapshot import pack_stream
-from runtime import Env, Lane
 
 PROTOCOL_WITH_INSTALL = 2
 

@@ -8,19 +8,19 @@ from typing import Any, Protocol
 
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.formats.snapshot import Manifest
+from dledger.formats.store_files import CorruptFile
 from dledger.host import Host
 from dledger.log.store import LogStore
 from dledger.messages import InstallResponse, InstallSnapshot, Message
 from dledger.peers import Peers
 from dledger.replicator import Replicator
+from dledger.runtime import Env
 from dledger.snapshots.boundary import BoundarySnapshots
 from dledger.snapshots.catalog import SnapshotCatalog
 from dledger.snapshots.receiver import InstallEvents, InstallReceiver
 from dledger.snapshots.retainer import Retainer, RetentionEvents
 from dledger.snapshots.sender import InstallSender
-from formats.snapshot import Manifest
-from formats.store_files import CorruptFile
-from runtime import Env
 
 _ADVICE = "delete this node's store directory and restart it to refill it from its peers"
 

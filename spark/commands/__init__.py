@@ -1,10 +1,10 @@
-"""The commands of `python -m spark`, one module each. What a command is: `command`.
+"""The commands of `dledger spark`, one module each. What a command is: `command`.
 
 Importing them costs no pyspark: `--help` and a wrong argument are answered at once.
 """
 
-from spark.commands import account, archive, audit, doctor, lag, read, replay, stats
-from spark.commands.command import Command
+from dledger.spark.commands import account, archive, audit, doctor, lag, read, replay, stats
+from dledger.spark.commands.command import Command
 
 COMMANDS: tuple[Command, ...] = (
     audit.COMMAND,

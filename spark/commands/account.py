@@ -1,18 +1,18 @@
-"""`python -m spark account STORE --acknowledged FILE`: produced = stored = consumed."""
+"""`dledger spark account STORE --acknowledged FILE`: produced = stored = consumed."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from runtime.remote_files import absolute
-from spark.commands.command import EXIT_CODES, CannotRun, Command, Context, Outcome, add_master
-from spark.commands.source_arguments import EPILOG, add_source, source_of
+from dledger.runtime.remote_files import absolute
+from dledger.spark.commands.command import EXIT_CODES, CannotRun, Command, Context, Outcome, add_master
+from dledger.spark.commands.source_arguments import EPILOG, add_source, source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark.jobs.accounting import ConsumerOffsets
+    from dledger.spark.jobs.accounting import ConsumerOffsets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +48,8 @@ async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
         raise CannotRun("--consumed is compared with consumer groups: name them with --consumer")
     asked: ConsumerOffsets | None = None
     if arguments.namesrv and arguments.consumer:
-        from spark.jobs.consumer_offsets import offsets_of_lag
-        from spark.jobs.lag_live import lag_live
+        from dledger.spark.jobs.consumer_offsets import offsets_of_lag
+        from dledger.spark.jobs.lag_live import lag_live
 
         topics = tuple(topic.strip() for topic in (arguments.topics or "").split(",") if topic.strip())
         consumers = tuple(arguments.consumer)
@@ -62,8 +62,8 @@ async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
 def _account(
     spark: SparkSession, context: Context, arguments: argparse.Namespace, asked: ConsumerOffsets | None
 ) -> Outcome:
-    from spark.jobs.accounting import account
-    from spark.jobs.consumer_offsets import offsets_of_stores
+    from dledger.spark.jobs.accounting import account
+    from dledger.spark.jobs.consumer_offsets import offsets_of_stores
 
     source = source_of(arguments).best()
     if arguments.consumer and asked is None:

@@ -1,14 +1,14 @@
-"""`python -m spark archive STORE --to DIR`: topics to Parquet, by topic and day."""
+"""`dledger spark archive STORE --to DIR`: topics to Parquet, by topic and day."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from runtime.remote_files import absolute
-from spark.commands.command import Command, Context, Outcome, add_master
-from spark.commands.source_arguments import EPILOG, add_source, source_of
-from spark.commands.words import positive
+from dledger.runtime.remote_files import absolute
+from dledger.spark.commands.command import Command, Context, Outcome, add_master
+from dledger.spark.commands.source_arguments import EPILOG, add_source, source_of
+from dledger.spark.commands.words import positive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
 
 
 def _archive(spark: SparkSession, context: Context, arguments: argparse.Namespace) -> Outcome:
-    from spark.jobs.archive import archive
+    from dledger.spark.jobs.archive import archive
 
     return archive(
         spark,

@@ -1,4 +1,4 @@
-"""`python -m spark audit STORE STORE STORE`: check the replicas of a group and compare them."""
+"""`dledger spark audit STORE STORE STORE`: check the replicas of a group and compare them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from audit.local import audit_sources
-from audit.report import Report, failed
-from audit.shell import KeepError, add_audit_arguments, keep_of
-from runtime import Env, Lane
-from spark.commands.command import EXIT_CODES, CannotRun, Command, Context, add_master
-from spark.places import BadPlace, Group, NoAnswer, add_place_arguments, groups_to_audit, joined
+from dledger.audit.local import audit_sources
+from dledger.audit.report import Report, failed
+from dledger.audit.shell import KeepError, add_audit_arguments, keep_of
+from dledger.runtime import Env, Lane
+from dledger.spark.commands.command import EXIT_CODES, CannotRun, Command, Context, add_master
+from dledger.spark.places import BadPlace, Group, NoAnswer, add_place_arguments, groups_to_audit, joined
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ async def audit_on_spark(
 
 def _audit(spark: SparkSession, group: Group, lag_warning: int) -> Report:
     """Blocking."""
-    from spark.audit_job import audit_sources
+    from dledger.spark.audit_job import audit_sources
 
     return audit_sources(spark, group.sources, drill_sources=group.drill_sources, lag_warning=lag_warning)
 

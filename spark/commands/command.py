@@ -1,4 +1,4 @@
-"""What a command of `python -m spark` is, and what it can count on while it runs.
+"""What a command of `dledger spark` is, and what it can count on while it runs.
 
 A command is a module of this package with a constant `COMMAND`, and a line in the table of
 `spark.commands`. Its `run` gets a `Context` and the checked arguments, and returns an `Outcome`, which the
@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from runtime import Env, Lane
-from spark.progress import Progress, tasks
+from dledger.runtime import Env, Lane
+from dledger.spark.progress import Progress, tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,8 +128,8 @@ def _start(app_name: str, master: str | None, short: bool) -> SparkSession:
         from pyspark.errors import PySparkException
         from pyspark.logger import PySparkLogger
 
-        from spark.java import NoJava
-        from spark.session import session
+        from dledger.spark.java import NoJava
+        from dledger.spark.session import session
     except ImportError as error:
         raise CannotRun(f"{error}: pip install 'dledger[spark]'") from error
     # What is wrong with a condition is told in one line, not also in kilobytes of JSON.

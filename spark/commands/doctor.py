@@ -1,4 +1,4 @@
-"""`python -m spark doctor [STORE ...]`: what Spark needs, and whether it is there."""
+"""`dledger spark doctor [STORE ...]`: what Spark needs, and whether it is there."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 import asyncio
 from functools import partial
 
-from runtime import Lane
-from runtime.remote_files import absolute
-from spark.commands.command import PROGRESS_INTERVAL_S, Command, Context, add_master
-from spark.doctor import Diagnosis, examine
+from dledger.runtime import Lane
+from dledger.runtime.remote_files import absolute
+from dledger.spark.commands.command import PROGRESS_INTERVAL_S, Command, Context, add_master
+from dledger.spark.doctor import Diagnosis, examine
 
 EPILOG = """exit codes: 0 all is well, 1 warnings: it works but not well, 2 errors: jobs will fail,
 4 wrong arguments. With --master the executors of that cluster are looked at, too.

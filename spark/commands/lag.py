@@ -1,14 +1,14 @@
-"""`python -m spark lag STORE`: how far consumer groups are behind, and were."""
+"""`dledger spark lag STORE`: how far consumer groups are behind, and were."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from audit.shell import not_negative
-from spark.commands.command import CannotRun, Command, Context, Outcome, add_master
-from spark.commands.source_arguments import EPILOG, add_source, source_of
-from spark.commands.words import positive
+from dledger.audit.shell import not_negative
+from dledger.spark.commands.command import CannotRun, Command, Context, Outcome, add_master
+from dledger.spark.commands.source_arguments import EPILOG, add_source, source_of
+from dledger.spark.commands.words import positive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
     """Over stores the history, as a job; over brokers the present, without Spark."""
     if arguments.namesrv:
-        from spark.jobs.lag_live import lag_live
+        from dledger.spark.jobs.lag_live import lag_live
 
         _check_live(arguments)
         topics = tuple(topic.strip() for topic in (arguments.topics or "").split(",") if topic.strip())
@@ -66,7 +66,7 @@ def _check_live(arguments: argparse.Namespace) -> None:
 
 
 def _history(spark: SparkSession, context: Context, arguments: argparse.Namespace) -> Outcome:
-    from spark.jobs.lag import lag_history
+    from dledger.spark.jobs.lag import lag_history
 
     return lag_history(
         spark,

@@ -1,13 +1,13 @@
-"""`python -m spark read STORE`: rows of a view, for a look."""
+"""`dledger spark read STORE`: rows of a view, for a look."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from spark.commands.command import Command, Context, Outcome, add_master
-from spark.commands.source_arguments import EPILOG, add_source, source_of
-from spark.commands.words import positive
+from dledger.spark.commands.command import Command, Context, Outcome, add_master
+from dledger.spark.commands.source_arguments import EPILOG, add_source, source_of
+from dledger.spark.commands.words import positive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
 
 
 def _read(spark: SparkSession, arguments: argparse.Namespace) -> Outcome:
-    from spark.jobs.reading import read_rows
+    from dledger.spark.jobs.reading import read_rows
 
     return read_rows(
         spark,

@@ -1,13 +1,13 @@
-"""`python -m spark replay --archive DIR --to-namesrv ADDR`: messages back into a topic."""
+"""`dledger spark replay --archive DIR --to-namesrv ADDR`: messages back into a topic."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from spark.commands.command import Command, Context, Outcome, add_master
-from spark.commands.source_arguments import EPILOG, add_source, source_of
-from spark.commands.words import moment_ms, positive
+from dledger.spark.commands.command import Command, Context, Outcome, add_master
+from dledger.spark.commands.source_arguments import EPILOG, add_source, source_of
+from dledger.spark.commands.words import moment_ms, positive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
 
 
 def _replay(spark: SparkSession, context: Context, arguments: argparse.Namespace) -> Outcome:
-    from spark.jobs.replay import replay
+    from dledger.spark.jobs.replay import replay
 
     return replay(
         spark,

@@ -1,4 +1,4 @@
-"""The outer shell of `python -m spark`: arguments, the event loop, what is printed, the exit code."""
+"""The outer shell of `dledger spark`: arguments, the event loop, what is printed, the exit code."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import json
 import sys
 from collections.abc import Sequence
 
-from audit.arguments import Parser
-from audit.crash import COULD_NOT_RUN
-from audit.report_files import Reportable, write_report
-from audit.shell import add_fail_on, add_json, add_report, process_code
-from runtime.env import production_env
-from spark.commands.command import CannotRun, Command, Context, Outcome
-from spark.jobs.errors import JobError
-from spark.progress import Progress
+from dledger.audit.arguments import Parser
+from dledger.audit.crash import COULD_NOT_RUN
+from dledger.audit.report_files import Reportable, write_report
+from dledger.audit.shell import add_fail_on, add_json, add_report, process_code
+from dledger.runtime.env import production_env
+from dledger.spark.commands.command import CannotRun, Command, Context, Outcome
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.progress import Progress
 
-PROGRAM = "python -m spark"
+PROGRAM = "dledger spark"
 
 
 def parser(commands: Sequence[Command]) -> argparse.ArgumentParser:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from runtime.remote_files import absolute
+from dledger.runtime.remote_files import absolute
 
 if TYPE_CHECKING:
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.log_source import LogSource
 
 EPILOG = """STORE is the storePathRootDir of a node; a running node's may be read. Of several replicas of one
 group the one that knows the highest committed index is read."""
@@ -24,7 +24,7 @@ def add_source(parser: argparse.ArgumentParser, *, archive: bool = True) -> None
     )
     if archive:
         parser.add_argument(
-            "--archive", metavar="DIR", default="", help="an archive of `python -m spark archive`"
+            "--archive", metavar="DIR", default="", help="an archive of `dledger spark archive`"
         )
     parser.add_argument("--topics", metavar="A,B", help="topics to read (default: all but system topics)")
     parser.add_argument(
@@ -47,8 +47,8 @@ def _option(text: str) -> tuple[str, str]:
 def source_of(arguments: argparse.Namespace) -> LogSource:
     """The source that the arguments name; spark.jobs.errors.JobError when they name none or several, or an
     option twice."""
-    from spark.jobs.errors import JobError
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.errors import JobError
+    from dledger.spark.jobs.log_source import LogSource
 
     options: dict[str, str] = {}
     topics = [] if arguments.topics is None else [("subscribe", arguments.topics)]

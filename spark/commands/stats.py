@@ -1,13 +1,13 @@
-"""`python -m spark stats STORE`: statistics of topics."""
+"""`dledger spark stats STORE`: statistics of topics."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from spark.commands.command import Command, Context, Outcome, add_master
-from spark.commands.source_arguments import EPILOG, add_source, source_of
-from spark.commands.words import positive
+from dledger.spark.commands.command import Command, Context, Outcome, add_master
+from dledger.spark.commands.source_arguments import EPILOG, add_source, source_of
+from dledger.spark.commands.words import positive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
 
 
 def _statistics(spark: SparkSession, context: Context, arguments: argparse.Namespace) -> Outcome:
-    from spark.jobs.statistics import statistics
+    from dledger.spark.jobs.statistics import statistics
 
     return statistics(spark, source_of(arguments), bucket_s=arguments.bucket, say=context.progress.say)
 

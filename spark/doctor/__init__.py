@@ -1,4 +1,4 @@
-"""What Spark needs, looked for one by one: `python -m spark doctor [STORE ...]`.
+"""What Spark needs, looked for one by one: `dledger spark doctor [STORE ...]`.
 
 Each check says what was found and, where it is not good, what to do. First the machine, without Spark;
 then a session is started and a small job asks every executor the same.
@@ -9,7 +9,7 @@ then a session is started and a small job asks every executor the same.
 * `probe`    the data source that the executors answer through
 """
 
-from spark.doctor.check import Check, Diagnosis, Status
-from spark.doctor.examine import examine
+from dledger.spark.doctor.check import Check, Diagnosis, Status
+from dledger.spark.doctor.examine import examine
 
 __all__ = ["Check", "Diagnosis", "Status", "examine"]

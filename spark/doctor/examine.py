@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from spark.doctor import machine
-from spark.doctor.check import Check, Diagnosis, Status
-from spark.session import Place, place_of
+from dledger.spark.doctor import machine
+from dledger.spark.doctor.check import Check, Diagnosis, Status
+from dledger.spark.session import Place, place_of
 
 NEEDED = ("packages", "java", "SPARK_HOME")
 """Without these no session starts, and to try would only print a stack."""
@@ -41,6 +41,6 @@ def _checks(master: str | None, stores: tuple[str, ...], start_spark: bool) -> I
     if hopeless:
         yield Check("session", Status.ERROR, "not tried", "see above")
         return
-    from spark.doctor import job
+    from dledger.spark.doctor import job
 
     yield from job.look(master, stores)

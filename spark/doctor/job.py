@@ -12,10 +12,10 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped,import-not-fo
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
-from spark.doctor.check import Check, Status
-from spark.doctor.probe import ProbeSource, versions
-from spark.java import NoJava
-from spark.session import PUSHDOWN, session
+from dledger.spark.doctor.check import Check, Status
+from dledger.spark.doctor.probe import ProbeSource, versions
+from dledger.spark.java import NoJava
+from dledger.spark.session import PUSHDOWN, session
 
 JOB_LIMIT_S = 60.0
 """A job that has not ended by then has no executor."""

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from runtime.remote_files import files_for
-from spark.doctor.check import Check, Status
-from spark.java import MAX_VERSION, NoJava, cache_dir, find_java
-from spark.packages import package_root
+from dledger.runtime.remote_files import files_for
+from dledger.spark.doctor.check import Check, Status
+from dledger.spark.java import MAX_VERSION, NoJava, cache_dir, find_java
+from dledger.spark.packages import package_root
 
 MIB = 1024 * 1024
 JVM_MIB = 1100
@@ -137,7 +137,7 @@ def worker_python(environ: Mapping[str, str]) -> Check:
     advice = (
         "unset PYSPARK_PYTHON: then this interpreter is taken" if theirs else "pip install 'dledger[spark]'"
     )
-    code = "import json, sys, numpy, pyarrow, audit; print(json.dumps(sys.version_info[:2]))"
+    code = "import json, sys, numpy, pyarrow, dledger.audit; print(json.dumps(sys.version_info[:2]))"
     paths = os.pathsep.join(filter(None, [package_root(), environ.get("PYTHONPATH", "")]))
     try:
         done = subprocess.run(
@@ -173,7 +173,7 @@ def memory(free_mib: int | None, cores: int) -> Check:
         "memory",
         Status.WARNING,
         f"{free_mib} MiB free; {text}",
-        f"--master 'local[{fitting}]', or without Spark: python -m audit",
+        f"--master 'local[{fitting}]', or without Spark: dledger audit",
     )
 
 
@@ -223,7 +223,7 @@ _DISK_ADVICE = "set SPARK_LOCAL_DIRS to a directory with space"
 
 def store(path: str) -> Check:
     """Whether a store can be opened from here, and what it is."""
-    from audit.layout import StoreError, open_store
+    from dledger.audit.layout import StoreError, open_store
 
     try:
         replicas = open_store(files_for(path), path)

@@ -19,10 +19,10 @@ import pyarrow
 import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from runtime.remote_files import files_for
-from spark import columns
-from spark.packages import package_root
-from spark.source import DledgerSource
+from dledger.runtime.remote_files import files_for
+from dledger.spark import columns
+from dledger.spark.packages import package_root
+from dledger.spark.source import DledgerSource
 
 COLUMNS = (
     ("host", "string"),

@@ -1,5 +1,5 @@
 """What people want to do with a log besides auditing it. Each is a function here and a command of
-`python -m spark`:
+`dledger spark`:
 
 * `archive`     topics to Parquet, by topic and day, resumable, every message exactly once
 * `replay`      an archive (or a range of a log) back into a topic

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
-from audit import html
-from audit.findings import EXIT_CODES, VERDICTS, Code, Severity
-from audit.html import Markup
-from audit.report_files import Records
-from audit.text_table import text_table
+from dledger.audit import html
+from dledger.audit.findings import EXIT_CODES, VERDICTS, Code, Severity
+from dledger.audit.html import Markup
+from dledger.audit.report_files import Records
+from dledger.audit.text_table import text_table
 
 MAX_TEXT_FINDINGS = 50
 """Findings printed one by one; `--json` has more."""

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
-from formats.properties import UNIQ_KEY
-from runtime.remote_files import files_for
-from spark.jobs.account_report import Account, AccountFinding, ConsumerAccount
-from spark.jobs.acknowledgements import read_acknowledgements, read_consumed
-from spark.jobs.archive import selected
-from spark.jobs.archive_files import ArchiveFiles
-from spark.jobs.errors import JobError
-from spark.jobs.log_source import LogSource
-from spark.option_values import names
-from spark.selection import is_system_topic
+from dledger.formats.properties import UNIQ_KEY
+from dledger.runtime.remote_files import files_for
+from dledger.spark.jobs.account_report import Account, AccountFinding, ConsumerAccount
+from dledger.spark.jobs.acknowledgements import read_acknowledgements, read_consumed
+from dledger.spark.jobs.archive import selected
+from dledger.spark.jobs.archive_files import ArchiveFiles
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.jobs.log_source import LogSource
+from dledger.spark.option_values import names
+from dledger.spark.selection import is_system_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from spark.jobs.errors import JobError
+from dledger.spark.jobs.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
-from audit.layout import Replica
-from runtime.files import Files
-from spark import option_values as values
-from spark.jobs.archive_files import LOG, ArchiveFiles, Batch, Gap, Positions
-from spark.jobs.errors import JobError
-from spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name
-from spark.option_values import BadOption
+from dledger.audit.layout import Replica
+from dledger.runtime.files import Files
+from dledger.spark import option_values as values
+from dledger.spark.jobs.archive_files import LOG, ArchiveFiles, Batch, Gap, Positions
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name
+from dledger.spark.option_values import BadOption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from formats.store_files import parse_segment_name, segment_name
-from runtime.files import File, Files
-from runtime.publish import read_file, write_synced
-from spark.jobs.errors import JobError
+from dledger.formats.store_files import parse_segment_name, segment_name
+from dledger.runtime.files import File, Files
+from dledger.runtime.publish import read_file, write_synced
+from dledger.spark.jobs.errors import JobError
 
 RECORDS_DIR = "_archive"
 VERSION = 1

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from spark.jobs.accounting import ConsumerOffsets
-from spark.jobs.errors import JobError
-from spark.jobs.lag_report import Lag
-from spark.jobs.log_source import LogSource
+from dledger.spark.jobs.accounting import ConsumerOffsets
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.jobs.lag_report import Lag
+from dledger.spark.jobs.log_source import LogSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

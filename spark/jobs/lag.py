@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from audit.layout import Replica
-from formats.state import ReplicatedState
-from spark.jobs.errors import JobError
-from spark.jobs.lag_report import Lag, LagPoint, QueueLag
-from spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name
-from spark.jobs.offset_events import offset_events, state_at_begin
+from dledger.audit.layout import Replica
+from dledger.formats.state import ReplicatedState
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.jobs.lag_report import Lag, LagPoint, QueueLag
+from dledger.spark.jobs.log_source import TOPIC_CHOICE, LogSource, best_replicas, group_name
+from dledger.spark.jobs.offset_events import offset_events, state_at_begin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

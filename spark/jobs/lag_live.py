@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from client import AsyncPullConsumer, ClientOptions, MessageQueue, TopicNotFound
-from client.errors import ClientError
-from runtime import Env
-from spark.jobs.errors import JobError
-from spark.jobs.lag_report import Lag, QueueLag
+from dledger.client import AsyncPullConsumer, ClientOptions, MessageQueue, TopicNotFound
+from dledger.client.errors import ClientError
+from dledger.runtime import Env
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.jobs.lag_report import Lag, QueueLag
 
 ASKING_GROUP = "TOOLS_CONSUMER"
 """The consumer group of RocketMQ's own tools: asking in its name moves nobody's offsets."""

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from audit import html
-from audit.findings import Severity
-from audit.html import Markup
-from audit.report_files import Records
-from audit.text_table import text_table
-from spark.jobs.times import moment, span_text
+from dledger.audit import html
+from dledger.audit.findings import Severity
+from dledger.audit.html import Markup
+from dledger.audit.report_files import Records
+from dledger.audit.text_table import text_table
+from dledger.spark.jobs.times import moment, span_text
 
 MAX_CHARTS = 100
 """Charts on a page: consumer groups times topics, the furthest behind first."""

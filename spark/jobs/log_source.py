@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from audit.layout import Replica, StoreError, open_store
-from audit.parquet import unescape
-from runtime.remote_files import files_for
-from spark.columns import MESSAGES, ddl
-from spark.jobs.errors import JobError
-from spark.option_values import BadOption, names
-from spark.options import OPTIONS, canonical
-from spark.state import committed_state
-from spark.stores import best_of_each_group, known_committed, open_replicas
+from dledger.audit.layout import Replica, StoreError, open_store
+from dledger.audit.parquet import unescape
+from dledger.runtime.remote_files import files_for
+from dledger.spark.columns import MESSAGES, ddl
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.option_values import BadOption, names
+from dledger.spark.options import OPTIONS, canonical
+from dledger.spark.state import committed_state
+from dledger.spark.stores import best_of_each_group, known_committed, open_replicas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,16 +13,16 @@ import msgpack
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from audit.entries import BODY_DAMAGED, UNREADABLE
-from audit.layout import Replica, segment_path
-from audit.state_check import load_boundary
-from formats.entry import HEADER_SIZE, Kind
-from formats.record import CorruptRecord, decode_record
-from formats.state import ReplicatedState
-from formats.state_codec import unpack_parts
-from runtime.remote_files import files_for
-from spark.columns import arrow_schema, ddl
-from spark.jobs.errors import JobError
+from dledger.audit.entries import BODY_DAMAGED, UNREADABLE
+from dledger.audit.layout import Replica, segment_path
+from dledger.audit.state_check import load_boundary
+from dledger.formats.entry import HEADER_SIZE, Kind
+from dledger.formats.record import CorruptRecord, decode_record
+from dledger.formats.state import ReplicatedState
+from dledger.formats.state_codec import unpack_parts
+from dledger.runtime.remote_files import files_for
+from dledger.spark.columns import arrow_schema, ddl
+from dledger.spark.jobs.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
-from audit.text_table import text_table
-from spark.jobs.errors import JobError
-from spark.jobs.log_source import LogSource
+from dledger.audit.text_table import text_table
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.jobs.log_source import LogSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

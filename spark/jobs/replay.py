@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from client import ClientError, Message, MessageQueue, Producer, TopicNotFound
-from formats import properties as names
-from spark.columns import arrow_schema, ddl
-from spark.jobs.errors import JobError
-from spark.jobs.log_source import CHOICE, LogSource
-from spark.sink_rows import FIRST_LIFE
+from dledger.client import ClientError, Message, MessageQueue, Producer, TopicNotFound
+from dledger.formats import properties as names
+from dledger.spark.columns import arrow_schema, ddl
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.jobs.log_source import CHOICE, LogSource
+from dledger.spark.sink_rows import FIRST_LIFE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
-from audit import html
-from audit.findings import Severity
-from audit.html import Markup
-from audit.report_files import Records
-from audit.text_table import text_table
-from spark.jobs.log_source import CHOICE, LogSource
-from spark.jobs.times import moment, rate_text, span_text
+from dledger.audit import html
+from dledger.audit.findings import Severity
+from dledger.audit.html import Markup
+from dledger.audit.report_files import Records
+from dledger.audit.text_table import text_table
+from dledger.spark.jobs.log_source import CHOICE, LogSource
+from dledger.spark.jobs.times import moment, rate_text, span_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

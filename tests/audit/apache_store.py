@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from formats.consume_queue import FILE_SIZE
-from formats.entry import HEADER, HEADER_SIZE, INDEX_UNIT, MAGIC, Kind, unpack_header
-from formats.index_file import IndexFileWriter, file_size, is_indexed, key_hash, message_keys
-from formats.properties import find_property
-from formats.record import decode_record, encode_record
-from formats.store_files import segment_name
+from dledger.formats.consume_queue import FILE_SIZE
+from dledger.formats.entry import HEADER, HEADER_SIZE, INDEX_UNIT, MAGIC, Kind, unpack_header
+from dledger.formats.index_file import IndexFileWriter, file_size, is_indexed, key_hash, message_keys
+from dledger.formats.properties import find_property
+from dledger.formats.record import decode_record, encode_record
+from dledger.formats.store_files import segment_name
 from tests.audit.store_builder import SEGMENT_SIZE, Log
 
 NOOP = 2

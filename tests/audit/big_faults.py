@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
-from audit.report import Report
-from bench.big_store import INDEX_FILE_UNITS, TIME_MS, BigLog
-from formats.consume_queue import UNIT, UNIT_SIZE
-from formats.entry import (
+from dledger.audit.report import Report
+from dledger.bench.big_store import INDEX_FILE_UNITS, TIME_MS, BigLog
+from dledger.formats.consume_queue import UNIT, UNIT_SIZE
+from dledger.formats.entry import (
     HEADER,
     HEADER_SIZE,
     INDEX_UNIT,
@@ -24,11 +24,11 @@ from formats.entry import (
     encode_entry,
     unpack_header,
 )
-from formats.index_file import UNIT_SIZE as KEY_UNIT_SIZE
-from formats.index_file import unit_offset, unpack_index_header
-from formats.record import CRC_MASK, FIXED_SIZE, system_record
-from formats.state import pack_op
-from formats.store_files import (
+from dledger.formats.index_file import UNIT_SIZE as KEY_UNIT_SIZE
+from dledger.formats.index_file import unit_offset, unpack_index_header
+from dledger.formats.record import CRC_MASK, FIXED_SIZE, system_record
+from dledger.formats.state import pack_op
+from dledger.formats.store_files import (
     IDENTITY_FILE,
     Checkpoint,
     decode_identity,

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from audit.compare import LAG_WARNING_ENTRIES
-from audit.local import audit_stores
-from audit.report import Report
-from runtime.env import production_env
-from runtime.processes import ProcessWorkers
+from dledger.audit.compare import LAG_WARNING_ENTRIES
+from dledger.audit.local import audit_stores
+from dledger.audit.report import Report
+from dledger.runtime.env import production_env
+from dledger.runtime.processes import ProcessWorkers
 
 
 def audit(

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from formats.consume_queue import UNIT, UNIT_SIZE
-from formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE, MIN_BLANK_SIZE, Kind
-from formats.record import decode_record
-from formats.store_files import Checkpoint, encode_checkpoint, segment_name
+from dledger.formats.consume_queue import UNIT, UNIT_SIZE
+from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE, MIN_BLANK_SIZE, Kind
+from dledger.formats.record import decode_record
+from dledger.formats.store_files import Checkpoint, encode_checkpoint, segment_name
 from tests.audit.store_builder import (
     SEGMENT_SIZE,
     Log,
@@ -334,7 +334,7 @@ def _record(stores: list[Path], log: Log) -> None:
     """All replicas hold an entry whose record was patched wrongly before it was sealed."""
     bad = log.copy()
     record = decode_record(read_entry(stores[0], log.entries[message_index(log, 600)])[HEADER_SIZE:])
-    from formats.record import encode_record
+    from dledger.formats.record import encode_record
 
     bad.term = 3
     bad._reserve(1000)

@@ -12,8 +12,8 @@ from zlib import crc32
 
 import msgpack
 
-from formats.consume_queue import UNIT
-from formats.entry import (
+from dledger.formats.consume_queue import UNIT
+from dledger.formats.entry import (
     BLANK,
     BLANK_MAGIC,
     COVERED,
@@ -29,8 +29,8 @@ from formats.entry import (
     encode_entry,
     unpack_header,
 )
-from formats.message_ids import tags_code
-from formats.record import (
+from dledger.formats.message_ids import tags_code
+from dledger.formats.record import (
     CRC_MASK,
     FIXED_SIZE,
     TRANSACTION_PREPARED,
@@ -39,7 +39,7 @@ from formats.record import (
     system_record,
     system_record_size,
 )
-from formats.store_files import (
+from dledger.formats.store_files import (
     Checkpoint,
     HardState,
     Identity,

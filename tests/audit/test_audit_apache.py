@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from audit.findings import Severity
-from audit.report import Report
-from formats.entry import HEADER_SIZE
-from formats.index_file import key_hash
-from formats.store_files import segment_name
+from dledger.audit.findings import Severity
+from dledger.audit.report import Report
+from dledger.formats.entry import HEADER_SIZE
+from dledger.formats.index_file import key_hash
+from dledger.formats.store_files import segment_name
 from tests.audit.apache_store import (
     ApacheLog,
     apache_log,

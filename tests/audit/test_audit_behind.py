@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from audit.derived import judge_derived
-from audit.findings import Severity
-from audit.report import Report
-from bench.big_store import add_key_file, write_big_group
-from formats.consume_queue import FILE_SIZE, UNIT_SIZE
-from formats.index_file import HEADER, unpack_index_header
-from formats.store_files import segment_name
+from dledger.audit.derived import judge_derived
+from dledger.audit.findings import Severity
+from dledger.audit.report import Report
+from dledger.bench.big_store import add_key_file, write_big_group
+from dledger.formats.consume_queue import FILE_SIZE, UNIT_SIZE
+from dledger.formats.index_file import HEADER, unpack_index_header
+from dledger.formats.store_files import segment_name
 from tests.audit.apache_store import ApacheLog, apache_log, key_files, write_apache_group, write_apache_store
 from tests.audit.engine import audit
 from tests.audit.store_builder import Log, cut_after, sample_log, write_group

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import audit.record_check
-from audit.digests import BlockDigests, mixes
-from audit.entries import _HEADERS as HEADERS
-from audit.entries import (
+from dledger.audit import record_check
+from dledger.audit.digests import BlockDigests, mixes
+from dledger.audit.entries import _HEADERS as HEADERS
+from dledger.audit.entries import (
     CHAIN_UNKNOWN,
     Before,
     Columns,
@@ -25,9 +25,9 @@ from audit.entries import (
     slice_crcs,
     structs,
 )
-from audit.findings import Row
-from audit.layout import open_store, segment_tasks
-from audit.records import (
+from dledger.audit.findings import Row
+from dledger.audit.layout import open_store, segment_tasks
+from dledger.audit.records import (
     PropertyTexts,
     QueueNames,
     Records,
@@ -37,12 +37,12 @@ from audit.records import (
     tag_codes,
     taken_texts,
 )
-from audit.scan import scan_segment
-from audit.walk import SegmentWalker
-from formats.entry import HEADER, HEADER_SIZE, Kind, chain_crc
-from formats.message_ids import tags_code
-from formats.properties import TAGS, find_property
-from runtime.files import OsFiles
+from dledger.audit.scan import scan_segment
+from dledger.audit.walk import SegmentWalker
+from dledger.formats.entry import HEADER, HEADER_SIZE, Kind, chain_crc
+from dledger.formats.message_ids import tags_code
+from dledger.formats.properties import TAGS, find_property
+from dledger.runtime.files import OsFiles
 from tests.audit.faults import FAULTS, Fault
 from tests.audit.store_builder import SEGMENT_SIZE, Log, sample_log, write_group
 
@@ -284,9 +284,9 @@ def test_words_hold_the_ranges_of_a_text_up_to_its_end(text: bytes) -> None:
 
 
 def test_queues_with_one_hash_value_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    import audit.records
+    from dledger.audit import records
 
-    monkeypatch.setattr(audit.records, "_hashes", lambda words, ids, sizes: np.zeros(len(ids), np.uint64))
+    monkeypatch.setattr(records, "_hashes", lambda words, ids, sizes: np.zeros(len(ids), np.uint64))
     test_topics_of_two_lengths_and_long_ones_are_told_apart()
 
 
@@ -310,7 +310,7 @@ def test_a_scan_in_columns_gives_the_rows_of_a_scan_entry_by_entry(
     fault.inject(stores, log)
     fast = rows_of(stores)
     monkeypatch.setattr(SegmentWalker, "feed", SegmentWalker.feed_slowly)
-    monkeypatch.setattr(audit.record_check, "read_records", lambda data, base, columns, deep: None)
+    monkeypatch.setattr(record_check, "read_records", lambda data, base, columns, deep: None)
     assert rows_of(stores) == fast
 
 

@@ -1,4 +1,4 @@
-"""`python -m audit`: output and exit codes."""
+"""`dledger audit`: output and exit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.command import run
+from dledger.audit.command import run
 from tests.audit.faults import by_names
 from tests.audit.store_builder import Log, sample_log, write_group, write_store
 from tests.uninstalled import run_module_without
@@ -116,7 +116,7 @@ def test_a_crash_does_not_look_like_warnings() -> None:
 
 
 def run_without(hidden: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`python -m audit` where a library is not installed."""
+    """`dledger audit` where a library is not installed."""
     return run_module_without([hidden], "audit", *arguments)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from audit.findings import Severity
-from audit.local import audit_sources
-from audit.replicas import Look, StoreSource
-from audit.report import Report
-from formats.store_files import encode_json
-from runtime.env import production_env
+from dledger.audit.findings import Severity
+from dledger.audit.local import audit_sources
+from dledger.audit.replicas import Look, StoreSource
+from dledger.audit.report import Report
+from dledger.formats.store_files import encode_json
+from dledger.runtime.env import production_env
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, SWAPS, Fault, message_index
 from tests.audit.store_builder import (

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from audit.coverage import check_replica, gather
-from audit.findings import ReplicaRow, Row, SegmentRow, unread_segment
-from formats.entry import Kind
+from dledger.audit.coverage import check_replica, gather
+from dledger.audit.findings import ReplicaRow, Row, SegmentRow, unread_segment
+from dledger.formats.entry import Kind
 from tests.audit.engine import audit
 from tests.audit.store_builder import SEGMENT_SIZE, Log, sample_log, segment_path, write_store
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from audit.coverage import check_replica, gather
-from audit.findings import Finding, QueueFilesRow, QueueRow, SegmentRow
-from audit.layout import SegmentTask, open_stores, segment_tasks
-from audit.scan import drill_segment, scan_segment, scan_side
-from bench.big_store import write_big_group
-from formats.snapshot import BEGINS_FILE
-from formats.state_file import SNAPSHOT_FILE, pack_snapshot, unpack_snapshot
-from formats.store_files import encode_json
-from runtime import Files
-from runtime.env import production_env
+from dledger.audit.coverage import check_replica, gather
+from dledger.audit.findings import Finding, QueueFilesRow, QueueRow, SegmentRow
+from dledger.audit.layout import SegmentTask, open_stores, segment_tasks
+from dledger.audit.scan import drill_segment, scan_segment, scan_side
+from dledger.bench.big_store import write_big_group
+from dledger.formats.snapshot import BEGINS_FILE
+from dledger.formats.state_file import SNAPSHOT_FILE, pack_snapshot, unpack_snapshot
+from dledger.formats.store_files import encode_json
+from dledger.runtime import Files
+from dledger.runtime.env import production_env
 from tests.audit.engine import audit
 from tests.audit.store_builder import SEGMENT_SIZE, sample_log, segment_path, write_store
 from tests.audit.test_audit_coverage import replica, segment

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.command import run
-from runtime.processes import ProcessWorkers
+from dledger.audit.command import run
+from dledger.runtime.processes import ProcessWorkers
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, by_names
 from tests.audit.store_builder import Log, sample_log, write_group

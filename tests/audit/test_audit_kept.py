@@ -19,27 +19,27 @@ pytest.importorskip("pyarrow")
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from audit.command import run
-from audit.digests import BLOCK_ENTRIES
-from audit.findings import KeptRow, Row
-from audit.kept import SETTLED_MS, Keep, KeptReader
-from audit.layout import SegmentTask
-from audit.local import audit_stores
-from audit.parquet import find_scans
-from audit.replicas import StoreSource
-from audit.report import Kept, Report
-from audit.state_check import load_boundary
-from bench.big_store import write_big_group
-from formats.checksum import crc32
-from formats.entry import HEADER_SIZE
-from formats.state_codec import unpack_parts
-from formats.state_file import SNAPSHOT_FILE, pack_snapshot
-from runtime import Files
-from runtime.env import production_env
-from runtime.files import OsFile, OsFiles
-from runtime.processes import ProcessWorkers
-from runtime.remote_files import FsspecFiles
-from spark.__main__ import run as spark_run
+from dledger.audit.command import run
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.findings import KeptRow, Row
+from dledger.audit.kept import SETTLED_MS, Keep, KeptReader
+from dledger.audit.layout import SegmentTask
+from dledger.audit.local import audit_stores
+from dledger.audit.parquet import find_scans
+from dledger.audit.replicas import StoreSource
+from dledger.audit.report import Kept, Report
+from dledger.audit.state_check import load_boundary
+from dledger.bench.big_store import write_big_group
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import HEADER_SIZE
+from dledger.formats.state_codec import unpack_parts
+from dledger.formats.state_file import SNAPSHOT_FILE, pack_snapshot
+from dledger.runtime import Files
+from dledger.runtime.env import production_env
+from dledger.runtime.files import OsFile, OsFiles
+from dledger.runtime.processes import ProcessWorkers
+from dledger.runtime.remote_files import FsspecFiles
+from dledger.spark.__main__ import run as spark_run
 from tests.audit.apache_store import apache_log, key_files, write_apache_store
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, by_names
@@ -271,7 +271,7 @@ def test_another_scanner_or_block_size_is_not_believed(
     assert other == KeptRow("n0", task.start)
     assert parts(reader, task)[1].reused == 0, "those of the other size took its place"
     with monkeypatch.context() as older:
-        older.setattr("audit.parquet.SCAN_VERSION", 1)
+        older.setattr("dledger.audit.parquet.SCAN_VERSION", 1)
         assert parts(reader, task)[1].reused == 0
         assert parts(reader, task)[1].reused == 1
     assert parts(reader, task)[1].reused == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from formats.index_file import (
+from dledger.formats.index_file import (
     HEADER,
     HEADER_SIZE,
     UNIT,
@@ -18,7 +18,7 @@ from formats.index_file import (
     unit_offset,
     unpack_index_header,
 )
-from formats.record import decode_record
+from dledger.formats.record import decode_record
 from tests.audit.apache_store import ApacheLog, apache_log, key_files, write_apache_store
 from tests.audit.engine import audit
 from tests.audit.store_builder import SEGMENT_SIZE

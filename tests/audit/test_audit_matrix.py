@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from audit.findings import CODES, Finding
-from audit.layout import open_stores, segment_tasks
-from audit.report import Report
-from audit.scan import scan_segment
-from bench.big_store import MIB, add_key_file, write_big_group
-from formats.snapshot import BEGINS_FILE
-from formats.store_files import encode_json
-from runtime.env import production_env
-from runtime.files import OsFiles
+from dledger.audit.findings import CODES, Finding
+from dledger.audit.layout import open_stores, segment_tasks
+from dledger.audit.report import Report
+from dledger.audit.scan import scan_segment
+from dledger.bench.big_store import MIB, add_key_file, write_big_group
+from dledger.formats.snapshot import BEGINS_FILE
+from dledger.formats.store_files import encode_json
+from dledger.runtime.env import production_env
+from dledger.runtime.files import OsFiles
 from tests.audit.big_faults import BigGroup, Said, said
 from tests.audit.engine import audit
 
@@ -46,7 +46,7 @@ def group(big: BigGroup, request: pytest.FixtureRequest) -> Iterator[BigGroup]:
         big.engine = audit
     else:
         session = request.getfixturevalue("spark")
-        from spark.audit_job import audit_stores
+        from dledger.spark.audit_job import audit_stores
 
         big.engine = lambda stores: audit_stores(session, OsFiles(), [str(store) for store in stores])
     yield big

@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from audit.compare import analyse, split_blocks
-from audit.digests import differing, merge
-from audit.findings import BoundRow, FlatRow, Row, finding, flatten
-from audit.layout import Replica, open_store, segment_tasks
-from audit.parquet import (
+from dledger.audit.compare import analyse, split_blocks
+from dledger.audit.digests import differing, merge
+from dledger.audit.findings import BoundRow, FlatRow, Row, finding, flatten
+from dledger.audit.layout import Replica, open_store, segment_tasks
+from dledger.audit.parquet import (
     SCHEMA,
     SIDE,
     Place,
@@ -29,8 +29,8 @@ from audit.parquet import (
     side_bound,
     write_scan,
 )
-from audit.scan import EntryRow, scan_segment, scan_side
-from runtime.files import OsFiles
+from dledger.audit.scan import EntryRow, scan_segment, scan_side
+from dledger.runtime.files import OsFiles
 from tests.audit.engine import audit
 from tests.audit.store_builder import SEGMENT_SIZE, Log, cut_after, flip, sample_log, write_group
 

@@ -7,14 +7,14 @@ from zlib import crc32
 
 import pytest
 
-from audit.layout import open_stores, segment_tasks
-from audit.records import has_record
-from audit.scan import make_walker, windows
-from client.encoding import decompress
-from formats.entry import HEADER_SIZE
-from formats.properties import KEYS, TAGS, decode_properties
-from formats.record import decode_record
-from runtime.files import OsFiles
+from dledger.audit.layout import open_stores, segment_tasks
+from dledger.audit.records import has_record
+from dledger.audit.scan import make_walker, windows
+from dledger.client.encoding import decompress
+from dledger.formats.entry import HEADER_SIZE
+from dledger.formats.properties import KEYS, TAGS, decode_properties
+from dledger.formats.record import decode_record
+from dledger.runtime.files import OsFiles
 from tests.audit.engine import audit
 from tests.audit.recorded import VERSIONS, Sent, restore
 

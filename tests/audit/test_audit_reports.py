@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.advice import caution
-from audit.command import run
-from audit.findings import finding
-from audit.report import Report
-from audit.report_files import render
-from audit.strips import KINDS, Span, merge, pictures, subtract, terminal_lines
+from dledger.audit.advice import caution
+from dledger.audit.command import run
+from dledger.audit.findings import finding
+from dledger.audit.report import Report
+from dledger.audit.report_files import render
+from dledger.audit.strips import KINDS, Span, merge, pictures, subtract, terminal_lines
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.store_builder import Log, sample_log, write_group

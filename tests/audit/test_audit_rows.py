@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from audit.digests import BlockDigests, differing, merge
-from audit.entries import Entry, columns_of
-from audit.findings import (
+from dledger.audit.digests import BlockDigests, differing, merge
+from dledger.audit.entries import Entry, columns_of
+from dledger.audit.findings import (
     CODES,
     EXIT_CODES,
     BlockRow,
@@ -27,7 +27,7 @@ from audit.findings import (
     unflatten,
     worst,
 )
-from audit.row_codec import (
+from dledger.audit.row_codec import (
     PAGE_BYTES,
     EntriesRow,
     UnknownRow,

@@ -13,19 +13,19 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from audit.findings import Severity
-from audit.local import audit_sources
-from audit.replicas import ReplicaSource, StoreSource
-from audit.report import Report
-from audit.shipped import ShippedSource, shipped_groups
-from bench.big_store import write_big_group
-from broker.shipping import HOUR_MS, Shipper, ShipSettings
-from formats.consume_queue import UNIT_SIZE
-from formats.state import ReplicatedState
-from formats.state_file import SNAPSHOT_FILE, pack_snapshot
-from runtime.env import Env, SystemWallClock, production_env
-from runtime.files import OsFiles
-from runtime.paced import Pace
+from dledger.audit.findings import Severity
+from dledger.audit.local import audit_sources
+from dledger.audit.replicas import ReplicaSource, StoreSource
+from dledger.audit.report import Report
+from dledger.audit.shipped import ShippedSource, shipped_groups
+from dledger.bench.big_store import write_big_group
+from dledger.broker.shipping import HOUR_MS, Shipper, ShipSettings
+from dledger.formats.consume_queue import UNIT_SIZE
+from dledger.formats.state import ReplicatedState
+from dledger.formats.state_file import SNAPSHOT_FILE, pack_snapshot
+from dledger.runtime.env import Env, SystemWallClock, production_env
+from dledger.runtime.files import OsFiles
+from dledger.runtime.paced import Pace
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, Fault, by_names
 from tests.audit.store_builder import Log, cut_after, sample_log, segment_path, write_group, write_store

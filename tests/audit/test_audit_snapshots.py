@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from formats.snapshot import BEGINS_FILE, MANIFEST_FILE, encode_manifest, make_manifest
-from formats.store_files import SNAPSHOTS_DIR, encode_json, segment_name
+from dledger.formats.snapshot import BEGINS_FILE, MANIFEST_FILE, encode_manifest, make_manifest
+from dledger.formats.store_files import SNAPSHOTS_DIR, encode_json, segment_name
 from tests.audit.engine import audit
 from tests.audit.store_builder import SEGMENT_SIZE, Log, sample_log, segment_path, write_group
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from audit.findings import Severity
-from audit.local import audit_sources
-from audit.replicas import StoreSource
-from audit.report import Report
-from bench.big_store import write_big_group
-from runtime import File
-from runtime.env import production_env
-from runtime.files import OsFiles
-from spark.stores import open_replicas
+from dledger.audit.findings import Severity
+from dledger.audit.local import audit_sources
+from dledger.audit.replicas import StoreSource
+from dledger.audit.report import Report
+from dledger.bench.big_store import write_big_group
+from dledger.runtime import File
+from dledger.runtime.env import production_env
+from dledger.runtime.files import OsFiles
+from dledger.spark.stores import open_replicas
 from tests.audit.apache_store import apache_log, write_apache_store
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group

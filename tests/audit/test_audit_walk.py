@@ -7,11 +7,11 @@ from zlib import crc32
 
 import pytest
 
-from audit.layout import open_store, segment_tasks
-from audit.scan import make_walker, read_entries, scan_segment
-from audit.walk import CHAIN_UNKNOWN, Entry, Fault, SegmentWalker, Stop, collapse
-from formats.entry import chain_crc, crc_begin
-from runtime.files import OsFiles
+from dledger.audit.layout import open_store, segment_tasks
+from dledger.audit.scan import make_walker, read_entries, scan_segment
+from dledger.audit.walk import CHAIN_UNKNOWN, Entry, Fault, SegmentWalker, Stop, collapse
+from dledger.formats.entry import chain_crc, crc_begin
+from dledger.runtime.files import OsFiles
 from tests.audit.store_builder import SEGMENT_SIZE, Log, flip, patch, sample_log, segment_path, write_store
 
 

@@ -18,16 +18,16 @@ pytest.importorskip("pyarrow")
 
 import fsspec
 
-from audit.local import audit_sources
-from audit.replicas import ReplicaSource
-from audit.report import Report
-from audit.shipped import ShippedSource
-from broker.config import ConfigError, load_config
-from broker.shipping import Shipper, ShipSettings, check_installed
-from runtime import remote_files
-from runtime.env import Env
-from runtime.paced import Pace
-from runtime.remote_files import files_for
+from dledger.audit.local import audit_sources
+from dledger.audit.replicas import ReplicaSource
+from dledger.audit.report import Report
+from dledger.audit.shipped import ShippedSource
+from dledger.broker.config import ConfigError, load_config
+from dledger.broker.shipping import Shipper, ShipSettings, check_installed
+from dledger.runtime import remote_files
+from dledger.runtime.env import Env
+from dledger.runtime.paced import Pace
+from dledger.runtime.remote_files import files_for
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.store_builder import SEGMENT_SIZE, Log, cut_after, segment_path, write_group
@@ -123,7 +123,7 @@ def test_the_report_is_that_of_the_stores(
 
 
 def test_a_command_reads_what_was_shipped_to_a_url(log: Log, env: Env, url: str, tmp_path: Path) -> None:
-    from spark.places import BadPlace, add_place_arguments, groups_to_audit
+    from dledger.spark.places import BadPlace, add_place_arguments, groups_to_audit
 
     ship(env, write_group(log, tmp_path), url)
     parser = argparse.ArgumentParser()

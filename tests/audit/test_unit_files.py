@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.unit_files import UnitFiles
-from runtime.files import OsFiles
+from dledger.audit.unit_files import UnitFiles
+from dledger.runtime.files import OsFiles
 
 
 def units(directory: Path) -> UnitFiles:

@@ -8,19 +8,19 @@ import json
 
 import pytest
 
-from bench.__main__ import main
-from bench.consume import OrderBroken, consume, count_records
-from bench.histogram import BUCKET_S, BUCKETS, Histogram
-from bench.idle import LIMIT_PERCENT
-from bench.produce import produce
-from bench.report import Load, Tally
-from client.errors import ClientError
-from formats.record import encode_record
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request
-from remoting.server import Connection
-from runtime.env import production_env
-from runtime.loops import LoopThread
+from dledger.bench.__main__ import main
+from dledger.bench.consume import OrderBroken, consume, count_records
+from dledger.bench.histogram import BUCKET_S, BUCKETS, Histogram
+from dledger.bench.idle import LIMIT_PERCENT
+from dledger.bench.produce import produce
+from dledger.bench.report import Load, Tally
+from dledger.client.errors import ClientError
+from dledger.formats.record import encode_record
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
+from dledger.runtime.env import production_env
+from dledger.runtime.loops import LoopThread
 from tests.client.fake_cluster import FakeBroker, FakeCluster
 
 
@@ -161,6 +161,6 @@ def test_an_idle_group_that_takes_too_much_fails_the_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     percent = {"n0": 0.9, "leader (n1)": worst, "worst": worst, "limit": LIMIT_PERCENT}
-    monkeypatch.setattr("bench.__main__.idle", lambda nodes, seconds: percent)
+    monkeypatch.setattr("dledger.bench.__main__.idle", lambda nodes, seconds: percent)
     assert main(["idle", "--json", *options]) == code
     assert json.loads(capsys.readouterr().out) == percent

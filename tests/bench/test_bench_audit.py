@@ -1,4 +1,4 @@
-"""`python -m bench audit` on a small store."""
+"""`dledger bench audit` on a small store."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import bench.audit
-from bench.__main__ import main
+from dledger.bench import audit
+from dledger.bench.__main__ import main
 
 
 @pytest.mark.slow
 def test_the_audit_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench.audit, "ROUNDS", 1)
+    monkeypatch.setattr(audit, "ROUNDS", 1)
     for _ in range(2):  # made, and found there
         assert main(["audit", "--directory", str(tmp_path), "--megabytes", "3", "--json"]) == 0
         figures = json.loads(capsys.readouterr().out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.core import measure
+from dledger.bench.core import measure
 
 
 def test_every_step_is_measured() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from audit.findings import Finding
-from audit.layout import open_stores, segment_tasks
-from audit.scan import scan_segment
-from bench.spark_read import write_store
-from runtime.remote_files import files_for
+from dledger.audit.findings import Finding
+from dledger.audit.layout import open_stores, segment_tasks
+from dledger.audit.scan import scan_segment
+from dledger.bench.spark_read import write_store
+from dledger.runtime.remote_files import files_for
 
 MESSAGES = 300
 
@@ -27,8 +27,8 @@ def test_the_store_is_sound(tmp_path: Path) -> None:
 
 def test_all_of_its_messages_are_read(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from spark.options import parse
-    from spark.views import MessagesView
+    from dledger.spark.options import parse
+    from dledger.spark.views import MessagesView
 
     write_store(tmp_path / "n0", MESSAGES, 500, segment_size=1 << 16)
     view = MessagesView(parse({"path": str(tmp_path / "n0")}, "batch"))

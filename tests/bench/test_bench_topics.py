@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.topics import topics
+from dledger.bench.topics import topics
 
 
 def test_every_figure_is_there() -> None:

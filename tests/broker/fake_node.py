@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dledger.config import NodeConfig
+from dledger.formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
+from dledger.formats.record import system_record, system_record_size
 from dledger.host import Chunk, Host, Role
 from dledger.messages import Code
-from formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
-from formats.record import system_record, system_record_size
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 
 class FakeLog:

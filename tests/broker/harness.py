@@ -10,22 +10,22 @@ from typing import Any, cast
 
 import msgspec
 
-from broker.broker import Broker
-from broker.config import BrokerConfig
-from broker.store.message_store import StoreLimits
-from formats.message_ids import pack_ipv4_host
-from formats.record import Record, decode_records
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request, SerializeType
-from remoting.errors import RemotingError
-from remoting.frames import FrameReader, encode_request, encode_response
-from remoting.headers import PullMessageHeader, SendMessageV2Header
-from remoting.server import Connection
-from runtime.env import Env, SystemWallClock
-from runtime.files import Buffer, OsFiles
-from runtime.ids import Ids
-from runtime.log import StandardLog
-from runtime.workers import ThreadWorkers
+from dledger.broker.broker import Broker
+from dledger.broker.config import BrokerConfig
+from dledger.broker.store.message_store import StoreLimits
+from dledger.formats.message_ids import pack_ipv4_host
+from dledger.formats.record import Record, decode_records
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request, SerializeType
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.frames import FrameReader, encode_request, encode_response
+from dledger.remoting.headers import PullMessageHeader, SendMessageV2Header
+from dledger.remoting.server import Connection
+from dledger.runtime.env import Env, SystemWallClock
+from dledger.runtime.files import Buffer, OsFiles
+from dledger.runtime.ids import Ids
+from dledger.runtime.log import StandardLog
+from dledger.runtime.workers import ThreadWorkers
 from tests.broker.fake_node import FakeLog, FakeNode
 
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from broker.app import main
-from broker.broker import Broker, NodeFactory
-from broker.config import BrokerConfig
-from broker.store.message_store import StoreLimits
-from chaos.sim import World
+from dledger.broker.app import main
+from dledger.broker.broker import Broker, NodeFactory
+from dledger.broker.config import BrokerConfig
+from dledger.broker.store.message_store import StoreLimits
+from dledger.chaos.sim import World
+from dledger.formats.record import decode_records
 from dledger.node import Node
-from formats.record import decode_records
-from remoting.client import RemotingClient
-from remoting.codes import RequestCode, ResponseCode
-from remoting.errors import RemotingError
-from remoting.headers import QueueHeader
-from runtime.env import Env
+from dledger.remoting.client import RemotingClient
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import QueueHeader
+from dledger.runtime.env import Env
 from tests.broker.harness import pull_header, send_header
 
 NAMES = ("n0", "n1", "n2")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from broker import http
-from broker.http import BrokerCollector
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Response
-from remoting.errors import ConnectFailed
-from remoting.headers import CreateTopicHeader, NoHeader, RegisterBrokerHeader
-from remoting.registration import decode_registration
+from dledger.broker import http
+from dledger.broker.http import BrokerCollector
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import ConnectFailed
+from dledger.remoting.headers import CreateTopicHeader, NoHeader, RegisterBrokerHeader
+from dledger.remoting.registration import decode_registration
 from tests.broker.harness import World, run
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from broker.__main__ import shell
-from broker.app import main
-from broker.broker import Broker
-from broker.config import BrokerConfig
-from formats.record import decode_records
-from remoting.client import RemotingClient
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Response
-from runtime.env import production_env
+from dledger.broker.__main__ import shell
+from dledger.broker.app import main
+from dledger.broker.broker import Broker
+from dledger.broker.config import BrokerConfig
+from dledger.formats.record import decode_records
+from dledger.remoting.client import RemotingClient
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.runtime.env import production_env
 from tests.broker.harness import pull_header, send_header
 
 
@@ -244,7 +244,7 @@ def test_json_of_health_is_plain(tmp_path: Path) -> None:
         [config] = configs(tmp_path, 1)
         async with running(config) as (nodes, _):
             node = await leader_of(nodes)
-            from broker.http import health
+            from dledger.broker.http import health
 
             assert node.broker is not None
             assert json.loads(json.dumps(health(node.broker)))["healthy"] is True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from remoting.codes import RequestCode
+from dledger.remoting.codes import RequestCode
 from tests.broker.harness import World, run
 
 WRITES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from remoting.codes import RequestCode, ResponseCode
-from remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from tests.broker.harness import FakeConnection, World, run
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from remoting.codes import RequestCode, ResponseCode
-from remoting.headers import (
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import (
     CreateTopicHeader,
     GetMaxOffsetHeader,
     QueryConsumerOffsetHeader,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from formats.entry import Kind, unpack_header
-from remoting.codes import RequestCode, ResponseCode
-from remoting.headers import (
+from dledger.formats.entry import Kind, unpack_header
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import (
     GetMaxOffsetHeader,
     QueryConsumerOffsetHeader,
     QueueHeader,

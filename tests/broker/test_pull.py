@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from remoting.codes import RequestCode, ResponseCode
-from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, ViewMessageHeader
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, ViewMessageHeader
 from tests.broker.harness import FakeConnection, World, run
 from tests.broker.test_clients import heartbeat
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from chaos.sim import World as SimWorld
+from dledger.chaos.sim import World as SimWorld
 from dledger.host import Role
-from namesrv.config import NamesrvConfig
-from namesrv.service import NameServer
-from namesrv.service import main as namesrv_main
-from remoting.codes import ResponseCode
-from remoting.commands import Response
-from remoting.headers import RegisterBrokerHeader
+from dledger.namesrv.config import NamesrvConfig
+from dledger.namesrv.service import NameServer
+from dledger.namesrv.service import main as namesrv_main
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.headers import RegisterBrokerHeader
 from tests.broker.harness import World, run
 from tests.broker.sim_group import BIG_SEGMENT, NAMES, SimGroup
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from dledger.formats.entry import HEADER_SIZE, unpack_header
+from dledger.formats.message_ids import decode_message_id
+from dledger.formats.properties import decode_properties
+from dledger.formats.record import COMPRESSED, check_body_crc
 from dledger.messages import Code
-from formats.entry import HEADER_SIZE, unpack_header
-from formats.message_ids import decode_message_id
-from formats.properties import decode_properties
-from formats.record import COMPRESSED, check_body_crc
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import SerializeType
-from remoting.headers import SendMessageHeader
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import SerializeType
+from dledger.remoting.headers import SendMessageHeader
 from tests.broker.harness import FakeConnection, World, run, send_header
 
 

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from chaos.sim import Settings, Trace, World
-from dledger.client import DLedgerClient, RequestFailed
+from dledger.chaos.sim import Settings, Trace, World
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code
-from runtime.env import Env
+from dledger.runtime.env import Env
 from tests.broker.sim_group import BIG_SEGMENT, NAMES, SimGroup
 
 SETTINGS = Settings()
@@ -60,7 +60,7 @@ def test_one_seed_is_one_course_of_events() -> None:
 
 
 def test_raw_appends_are_refused_by_leader_and_followers() -> None:
-    """`python -m dledger append` with the peers of brokers put entries into their log that nobody reads."""
+    """`dledger append` with the peers of brokers put entries into their log that nobody reads."""
     refusals: list[RequestFailed] = []
 
     async def append(env: Env) -> None:

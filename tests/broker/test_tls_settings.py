@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.__main__ import shell
-from broker.config import ConfigError, effective_properties, load_config
+from dledger.broker.__main__ import shell
+from dledger.broker.config import ConfigError, effective_properties, load_config
 
 BASE = {"dLegerPeers": "n0-127.0.0.1:40911", "dLegerSelfId": "n0"}
 TLS = {"tls.peer.certPath": "c", "tls.peer.keyPath": "k", "tls.peer.trustCertPath": "a"}

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker import catalog
-from broker.topic_table import encode_topic
-from broker.topics import system_topics
-from formats.state import TopicConfig
-from remoting.codes import RequestCode, ResponseCode
-from remoting.limits import MAX_FRAME_SIZE
+from dledger.broker import catalog
+from dledger.broker.topic_table import encode_topic
+from dledger.broker.topics import system_topics
+from dledger.formats.state import TopicConfig
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.limits import MAX_FRAME_SIZE
 from tests.broker.harness import World, make_config, run
 from tests.broker.test_admin import create
 from tests.broker.test_clients import consumers, heartbeat

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import topic_table as module
-from broker.topic_table import SLICE, TopicTable
-from formats.state import ReplicatedState, TopicConfig
-from remoting import registration as wire
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Response
-from remoting.fastjson import dumps
-from remoting.headers import RegisterBrokerHeader
+from dledger.broker import topic_table as module
+from dledger.broker.topic_table import SLICE, TopicTable
+from dledger.formats.state import ReplicatedState, TopicConfig
+from dledger.remoting import registration as wire
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.fastjson import dumps
+from dledger.remoting.headers import RegisterBrokerHeader
 from tests.broker.harness import World, run
 
 BUILT_IN = {"TBW102": TopicConfig("TBW102", 8, 8, 7), "T0": TopicConfig("T0", 1, 1, 6)}

@@ -7,10 +7,10 @@ from hashlib import sha256
 
 from disk_group import NAMES, DiskGroup
 
-from chaos.sim.disk import Disk
-from dledger.client import DLedgerClient, RequestFailed
+from dledger.chaos.sim.disk import Disk
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 ADDRESSES = {name: f"{name}:40911" for name in NAMES}
 REFUSALS = {Code.INCONSISTENT_STATE, Code.WAIT_QUORUM_ACK_TIMEOUT, None}

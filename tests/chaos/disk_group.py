@@ -7,12 +7,12 @@ from typing import Any
 
 import node_group
 
-from chaos.sim import World
+from dledger.chaos.sim import World
 from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
+from dledger.formats.entry import CHANNEL_OFFSET, HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, unpack_header
 from dledger.node import Node
-from formats.entry import CHANNEL_OFFSET, HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, unpack_header
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 SEGMENT = 64 * 1024
 MAX_ENTRY = 16 * 1024

@@ -13,17 +13,17 @@ from typing import Any
 
 import node_group
 
-from chaos.sim import World
-from chaos.sim.disk import Disk
-from dledger.client import DLedgerClient, RequestFailed
+from dledger.chaos.sim import World
+from dledger.chaos.sim.disk import Disk
 from dledger.config import NodeConfig
 from dledger.election.preferred import PreferredSettings
+from dledger.formats.entry import Kind
+from dledger.formats.record import decode_record
 from dledger.host import Role
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code
 from dledger.node import Node
-from formats.entry import Kind
-from formats.record import decode_record
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 SETTINGS: dict[str, Any] = {
     "segment_size": 256 * 1024,

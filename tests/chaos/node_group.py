@@ -11,12 +11,12 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from chaos.sim import Settings, Trace, World
+from dledger.chaos.sim import Settings, Trace, World
 from dledger.config import NodeConfig
+from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
 from dledger.host import Chunk, LogReader, Role
 from dledger.node import Node
-from formats.entry import HEADER_SIZE, Kind, unpack_header
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 NAMES = ("n0", "n1", "n2")
 SEGMENT = 8 * 1024 * 1024 + 256 * 1024

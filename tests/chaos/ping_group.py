@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from chaos.sim import Settings, Trace, World
-from runtime.env import Env
-from runtime.workers import Lane
+from dledger.chaos.sim import Settings, Trace, World
+from dledger.runtime.env import Env
+from dledger.runtime.workers import Lane
 
 NAMES = ("n0", "n1", "n2")
 PORT = 7000

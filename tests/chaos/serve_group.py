@@ -1,4 +1,4 @@
-"""`python -m dledger serve` on simulated machines, with small files, and a client that appends."""
+"""`dledger serve` on simulated machines, with small files, and a client that appends."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from chaos.sim import World
-from chaos.sim.disk import Disk
 from dledger import standalone
-from dledger.client import DLedgerClient, RequestFailed
+from dledger.chaos.sim import World
+from dledger.chaos.sim.disk import Disk
 from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
+from dledger.formats.store_files import decode_json
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.node import Node
+from dledger.runtime.env import Env
 from dledger.standalone import StandaloneConfig
-from formats.store_files import decode_json
-from runtime.env import Env
 
 SEGMENT = 64 * 1024
 

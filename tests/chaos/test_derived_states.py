@@ -1,4 +1,4 @@
-"""State that was saved beside a log that lost entries later: `python -m dledger serve`, in simulation."""
+"""State that was saved beside a log that lost entries later: `dledger serve`, in simulation."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from chaos.sim import World
 from dledger import standalone
+from dledger.chaos.sim import World
 from dledger.config import NodeConfig
+from dledger.formats.entry import HEADER_SIZE, Kind
+from dledger.formats.store_files import decode_json, encode_json
 from dledger.node import Node
 from dledger.recover import Report, force_single
+from dledger.runtime.env import Env
+from dledger.runtime.publish import publish
+from dledger.runtime.workers import Lane
 from dledger.standalone import StandaloneConfig
-from formats.entry import HEADER_SIZE, Kind
-from formats.store_files import decode_json, encode_json
-from runtime.env import Env
-from runtime.publish import publish
-from runtime.workers import Lane
 
 COUNT = "/store/g/count"
 

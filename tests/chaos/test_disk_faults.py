@@ -11,11 +11,11 @@ import pytest
 from disk_group import NAMES, DiskGroup
 from node_group import SETTINGS
 
-from chaos.sim import World
+from dledger.chaos.sim import World
 from dledger.errors import EXIT_STORE
+from dledger.formats.entry import Kind
 from dledger.log.retention import RetentionSettings
 from dledger.messages import Code, Health
-from formats.entry import Kind
 
 # Full
 

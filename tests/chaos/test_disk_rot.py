@@ -9,15 +9,15 @@ import pytest
 from disk_group import NAMES, SEGMENT, DiskGroup
 from node_group import SETTINGS
 
-from chaos.sim import World
-from chaos.sim.files import SimFile
-from dledger.client import DLedgerClient
+from dledger.chaos.sim import World
+from dledger.chaos.sim.files import SimFile
 from dledger.errors import EXIT_START
+from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.host import Role
-from formats.entry import HEADER_SIZE, Kind
-from runtime.env import Env
-from runtime.publish import publish
-from runtime.workers import Lane
+from dledger.log_client import DLedgerClient
+from dledger.runtime.env import Env
+from dledger.runtime.publish import publish
+from dledger.runtime.workers import Lane
 
 KINDS = ["body", "header", "chain", "kind", "batch", "unit", "header and unit", "body and unit"]
 

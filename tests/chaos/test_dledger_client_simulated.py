@@ -10,10 +10,11 @@ import msgpack
 import node_group
 import pytest
 
-from chaos.sim import World
-from chaos.simulate.clients import CERTAINLY_NOT
-from dledger.client import DLedgerClient, RequestFailed
+from dledger.chaos.sim import World
+from dledger.chaos.simulate.clients import CERTAINLY_NOT
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code
+from dledger.runtime.env import Env
 from dledger.wire import (
     CLIENT_REQUEST,
     CLIENT_RESPONSE,
@@ -25,7 +26,6 @@ from dledger.wire import (
     decode_frame,
     encode_frame,
 )
-from runtime.env import Env
 
 
 def test_a_silent_leader_costs_one_time_out_and_not_all_that_follow() -> None:

@@ -14,10 +14,10 @@ import pytest
 from member_group import MemberGroup
 from voting_group import VotingGroup
 
-from chaos.sim import World
-from chaos.sim.settings import MS
-from chaos.simulate.plan import Fault, Operation, Plan
-from chaos.simulate.runner import run_plan
+from dledger.chaos.sim import World
+from dledger.chaos.sim.settings import MS
+from dledger.chaos.simulate.plan import Fault, Operation, Plan
+from dledger.chaos.simulate.runner import run_plan
 from dledger.host import Role
 
 SEEDS = range(4)

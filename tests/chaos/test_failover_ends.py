@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.failover import End, Measurement, Round, describe
+from dledger.chaos.failover import End, Measurement, Round, describe
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs pidfds")

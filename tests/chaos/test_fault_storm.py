@@ -10,8 +10,8 @@ from pathlib import Path
 import fault_storm
 import pytest
 
-from chaos.sim import Trace
-from chaos.sim.trace import first_difference
+from dledger.chaos.sim import Trace
+from dledger.chaos.sim.trace import first_difference
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine
 import node_group
 import pytest
 
-from chaos.sim import World
-from dledger.client import DLedgerClient, RequestFailed
+from dledger.chaos.sim import World
 from dledger.config import NodeConfig
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 PEERS = {name: f"{name}:40911" for name in node_group.NAMES}
 APPENDS = 20

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import node_group
 import pytest
 
-from chaos.sim import World
 from dledger import conversation
+from dledger.chaos.sim import World
 from dledger.host import Role
 
 

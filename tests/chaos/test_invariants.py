@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.invariants import (
+from dledger.chaos.invariants import (
     NODE,
     STEP,
     Cluster,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from chaos.sim import World
-from chaos.simulate.disks import StoreOnDisk
-from formats.checksum import crc32
-from formats.entry import HEADER, HEADER_SIZE, MAGIC, chain_crc
-from formats.store_files import DATA_DIR, segment_name
-from runtime.env import Env
+from dledger.chaos.sim import World
+from dledger.chaos.simulate.disks import StoreOnDisk
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import HEADER, HEADER_SIZE, MAGIC, chain_crc
+from dledger.formats.store_files import DATA_DIR, segment_name
+from dledger.runtime.env import Env
 
 SEGMENT = 4096
 

@@ -9,10 +9,10 @@ import pytest
 from disk_group import NAMES, SEGMENT, DiskGroup
 from node_group import SETTINGS
 
-from chaos.sim import World
+from dledger.chaos.sim import World
+from dledger.formats.entry import HEADER_SIZE
 from dledger.recover import RecoverRefused, force_single
-from formats.entry import HEADER_SIZE
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 
 def kill_all_in_write(group: DiskGroup) -> None:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from node_group import NAMES, SETTINGS, Group
 
-from chaos.sim import World
+from dledger.chaos.sim import World
 from dledger.wire import PROTOCOL_WITH_PIECES
 
 BODY = Random(1).randbytes(4_000_000)  # not to be compressed

@@ -7,13 +7,13 @@ import pytest
 from member_group import SETTINGS, MemberGroup, Writer
 from node_group import ListHost
 
-from chaos.sim import World
 from dledger.backup import backup
+from dledger.chaos.sim import World
 from dledger.config import NodeConfig
 from dledger.log.retention import RetentionSettings
 from dledger.node import Node
-from runtime import Lane
-from runtime.env import Env
+from dledger.runtime import Lane
+from dledger.runtime.env import Env
 
 RETENTION = RetentionSettings(interval_s=0.2)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from chaos.failover import Measurement, Round, describe
-from chaos.lateness import LAG_LIMIT_MS, Delay, Lateness
+from dledger.chaos.failover import Measurement, Round, describe
+from dledger.chaos.lateness import LAG_LIMIT_MS, Delay, Lateness
 from dledger.metrics import LATE_LOOP_S, NodeMetrics
-from runtime.log import StandardLog
-from runtime.pauses import Pauses
+from dledger.runtime.log import StandardLog
+from dledger.runtime.pauses import Pauses
 
 JUST = 0.1
 

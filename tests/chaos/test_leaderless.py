@@ -5,10 +5,10 @@ from __future__ import annotations
 from disk_group import DiskGroup
 from member_group import MemberGroup
 
-from chaos.sim import World
+from dledger.chaos.sim import World
 from dledger.host import Role
 from dledger.recover import force_single
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 ADMIT = "no leader: this node waits for one that admits it, as no voter is recorded with its store"
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from member_group import MemberGroup, Writer
 
-from chaos.sim import World
-from dledger.client import DLedgerClient, RequestFailed
+from dledger.chaos.sim import World
 from dledger.election import configuration
 from dledger.election.configuration import MemberRole
 from dledger.host import Role
 from dledger.links import PeerConnection
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code, Health, VoteRequest, VoteResponse, VoteResult
 from dledger.requests import MAX_TEXT
 

@@ -9,7 +9,7 @@ import node_group
 import pytest
 from member_group import MemberGroup
 
-from chaos.sim import World
+from dledger.chaos.sim import World
 from dledger.election.configuration import Configuration
 from dledger.host import LogReader
 from dledger.identity import StoreFiles

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from member_group import MemberGroup
 
-from chaos.sim import World
-from dledger.client import DLedgerClient, RequestFailed
+from dledger.chaos.sim import World
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code
 
 TOO_OLD = (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from member_group import MemberGroup, Writer
 
-from chaos.sim import World
+from dledger.chaos.sim import World
 from dledger.dialling import Dialler
 from dledger.links import PeerConnection
 

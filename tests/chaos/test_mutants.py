@@ -1,6 +1,6 @@
 """The mutants still fit the tree, and the machinery that applies and runs them does what it says.
 
-Whether the suites catch them is the business of `python -m chaos mutants`.
+Whether the suites catch them is the business of `dledger chaos mutants`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.mutants import command
-from chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check, read_mutant
-from chaos.mutants.suites import FAST, SIM, SUITES
+from dledger.chaos.mutants import command
+from dledger.chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check, read_mutant
+from dledger.chaos.mutants.suites import FAST, SIM, SUITES
 
 MUTANTS = all_mutants()
 ROOT = command.ROOT

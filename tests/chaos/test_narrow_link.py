@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from node_group import NAMES, SETTINGS, Group
 
-from chaos.sim import World
 from dledger import peers
+from dledger.chaos.sim import World
 from dledger.messages import Append, Message
 from dledger.wire import PROTOCOL_MAX, encode_message
 

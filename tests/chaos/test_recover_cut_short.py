@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from test_derived_states import Server
 
-from chaos.sim import World
+from dledger.chaos.sim import World
+from dledger.formats.entry import HEADER_SIZE
 from dledger.recover import force_single
-from formats.entry import HEADER_SIZE
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 SEGMENT = 64 * 1024
 ROOM = 68

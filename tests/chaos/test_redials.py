@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from node_group import NAMES, SETTINGS, Group
 
-from chaos.sim import World
 from dledger import conversation
+from dledger.chaos.sim import World
 from dledger.election.membership import Hello
 from dledger.links import PeerConnection
 from dledger.peers import Peers

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from node_group import NAMES, SEGMENT, SETTINGS, Group
 
-from chaos.sim import World
 from dledger import peers, repair
+from dledger.chaos.sim import World
+from dledger.formats.entry import HEADER_SIZE
 from dledger.messages import Message, RepairResponse
 from dledger.wire import PROTOCOL_MAX, encode_message
-from formats.entry import HEADER_SIZE
 
 BODY = bytes(range(256)) * 4 * 1024 * 3
 """3 MiB."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from serve_group import ServeGroup
 
-from chaos.sim import World
 from dledger import counting
+from dledger.chaos.sim import World
 from dledger.errors import EXIT_START, PASSING
-from formats.store_files import Checkpoint, encode_checkpoint
+from dledger.formats.store_files import Checkpoint, encode_checkpoint
 
 NAMES = ("n0", "n1", "n2")
 WAITS = "state not saved"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from serve_group import ServeGroup
 
-from chaos.sim import World
+from dledger.chaos.sim import World
 from dledger.log.retention import HOUR_MS
 from dledger.node import Node
 

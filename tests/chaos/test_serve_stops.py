@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from serve_group import ServeGroup
 
-from chaos.sim import World
-from dledger.client import DLedgerClient, RequestFailed
-from runtime.env import Env
+from dledger.chaos.sim import World
+from dledger.log_client import DLedgerClient, RequestFailed
+from dledger.runtime.env import Env
 
 NAMES = ("n0", "n1", "n2")
 

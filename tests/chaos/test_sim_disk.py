@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from chaos.sim import RunFailed, Settings, World
-from chaos.sim.files import SimFiles
-from runtime.env import Env
-from runtime.publish import publish, read_file
-from runtime.workers import Lane
+from dledger.chaos.sim import RunFailed, Settings, World
+from dledger.chaos.sim.files import SimFiles
+from dledger.runtime.env import Env
+from dledger.runtime.publish import publish, read_file
+from dledger.runtime.workers import Lane
 
 
 def machine(seed: int = 1) -> tuple[World, SimFiles]:

@@ -10,13 +10,13 @@ from functools import partial
 
 import pytest
 
-from chaos.sim import Settings, Trace, World
-from chaos.sim.disk import Disk
-from chaos.sim.files import SimFiles
-from chaos.sim.inode import BLOCK, SECTOR, apply_op, torn
-from runtime.env import Env
-from runtime.publish import read_file
-from runtime.workers import Lane
+from dledger.chaos.sim import Settings, Trace, World
+from dledger.chaos.sim.disk import Disk
+from dledger.chaos.sim.files import SimFiles
+from dledger.chaos.sim.inode import BLOCK, SECTOR, apply_op, torn
+from dledger.runtime.env import Env
+from dledger.runtime.publish import read_file
+from dledger.runtime.workers import Lane
 
 
 async def wait(env: Env) -> None:

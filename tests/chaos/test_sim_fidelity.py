@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from chaos.sim import Settings, World
-from runtime.env import Env
+from dledger.chaos.sim import Settings, World
+from dledger.runtime.env import Env
 
 Event = tuple[object, ...]
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import pytest
 
-from chaos.sim import Guard, OutsideWorldError, World
-from runtime.env import Env
-from runtime.workers import Lane
+from dledger.chaos.sim import Guard, OutsideWorldError, World
+from dledger.runtime.env import Env
+from dledger.runtime.workers import Lane
 
 FORBIDDEN: dict[str, Callable[[], object]] = {
     "time.time": lambda: time.time(),

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from chaos.sim import RunFailed, RunTimeout, Settings, World
-from chaos.sim.futures import SimTask
-from runtime.env import Env
-from runtime.workers import Lane
+from dledger.chaos.sim import RunFailed, RunTimeout, Settings, World
+from dledger.chaos.sim.futures import SimTask
+from dledger.runtime.env import Env
+from dledger.runtime.workers import Lane
 
 Body = Callable[[Env], Coroutine[Any, Any, object]]
 

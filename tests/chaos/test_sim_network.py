@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from chaos.sim import Settings, World
-from remoting.sockets import discard
-from runtime.env import Env
+from dledger.chaos.sim import Settings, World
+from dledger.remoting.sockets import discard
+from dledger.runtime.env import Env
 
 PORT = 9000
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from test_sim_network import PORT, Scene, attempt
 
-from chaos.sim import Settings, Trace, World
+from dledger.chaos.sim import Settings, Trace, World
 
 FIXED = Settings(latency_ns=(100_000, 100_001), split_chance=0.0)
 DEAD_MS = 3000

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from chaos.sim import Settings, Trace, World
-from chaos.sim.node import Process
-from runtime.env import Env
-from runtime.workers import Lane
+from dledger.chaos.sim import Settings, Trace, World
+from dledger.chaos.sim.node import Process
+from dledger.runtime.env import Env
+from dledger.runtime.workers import Lane
 
 PORT = 9000
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from test_sim_snapshots import NAMES, SMALL, Scene, refilled
 
-from chaos.sim import Settings, World
+from dledger.chaos.sim import Settings, World
+from dledger.formats.entry import Kind
 from dledger.log.reading import store_time_of
 from dledger.log.retention import HOUR_MS, RetentionSettings
-from formats.entry import Kind
 
 ALL_DAY = tuple(range(24))
 DAY_MS = 24 * HOUR_MS

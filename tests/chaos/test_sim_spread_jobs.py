@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from chaos.sim import OutsideWorldError, Settings, Trace, World
-from runtime.env import Env
-from runtime.workers import Lane
+from dledger.chaos.sim import OutsideWorldError, Settings, Trace, World
+from dledger.runtime.env import Env
+from dledger.runtime.workers import Lane
 
 SPREAD = Settings(spread_chance=1.0)
 NAMES = ("/a", "/b", "/c", "/d")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.offsets import PendingOffsets
-from broker.sealing import Sealer
-from broker.store.dispatch import Dispatcher
-from chaos.invariants import InvariantViolated
-from chaos.sim import Trace
-from chaos.simulate.broker_history import Commit, Position, Receipt, Send, TopicChange
-from chaos.simulate.broker_judge import (
+from dledger.broker.offsets import PendingOffsets
+from dledger.broker.sealing import Sealer
+from dledger.broker.store.dispatch import Dispatcher
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.sim import Trace
+from dledger.chaos.simulate.broker_history import Commit, Position, Receipt, Send, TopicChange
+from dledger.chaos.simulate.broker_judge import (
     BrokerVerdict,
     judge_completeness,
     judge_offsets,
@@ -26,18 +26,18 @@ from chaos.simulate.broker_judge import (
     judge_times,
     judge_topics,
 )
-from chaos.simulate.broker_replay import BrokerReplay, Queue, Stored
-from chaos.simulate.history import ACKNOWLEDGED, REFUSED, RUNNING, UNKNOWN
-from chaos.simulate.plan import Plan, draw_plan
-from chaos.simulate.profiles import PROFILES
-from chaos.simulate.runner import run_plan
-from chaos.simulate.shrink import shrink
-from chaos.simulate.totals import Totals
-from formats.entry import HEADER_SIZE, EntryHeader, Kind
-from formats.message_ids import encode_message_id
-from formats.record import encode_record, system_record
-from formats.state import ReplicatedState, TopicConfig, offsets_op, pack_op
-from formats.state_codec import pack_parts
+from dledger.chaos.simulate.broker_replay import BrokerReplay, Queue, Stored
+from dledger.chaos.simulate.history import ACKNOWLEDGED, REFUSED, RUNNING, UNKNOWN
+from dledger.chaos.simulate.plan import Plan, draw_plan
+from dledger.chaos.simulate.profiles import PROFILES
+from dledger.chaos.simulate.runner import run_plan
+from dledger.chaos.simulate.shrink import shrink
+from dledger.chaos.simulate.totals import Totals
+from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
+from dledger.formats.message_ids import encode_message_id
+from dledger.formats.record import encode_record, system_record
+from dledger.formats.state import ReplicatedState, TopicConfig, offsets_op, pack_op
+from dledger.formats.state_codec import pack_parts
 
 BROKER_PROFILES = [name for name, profile in PROFILES.items() if profile.brokers]
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ def test_one_seed_of_brokers_is_one_course_of_events_here_and_elsewhere(tmp_path
     path = tmp_path / "plan.json"
     path.write_text(plan.encode())
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "chaos", "sim", "--replay", str(path), "--trace"]
+    command = [sys.executable, "-m", "dledger.chaos", "sim", "--replay", str(path), "--trace"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
     there = Trace()
     for line in done.stdout.splitlines():

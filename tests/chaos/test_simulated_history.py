@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from chaos.invariants import InvariantViolated
-from chaos.simulate.clients import Client
-from chaos.simulate.history import (
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.simulate.clients import Client
+from dledger.chaos.simulate.history import (
     ABSENT,
     ACKNOWLEDGED,
     REFUSED,
@@ -19,7 +19,7 @@ from chaos.simulate.history import (
     judge,
     judge_batches,
 )
-from dledger.client import RequestFailed
+from dledger.log_client import RequestFailed
 from dledger.messages import Code
 
 

@@ -8,14 +8,14 @@ from functools import partial
 import node_group
 import pytest
 
-from chaos.sim import World
+from dledger.chaos.sim import World
 from dledger.election.membership import encode_hello
+from dledger.formats.entry import Kind
 from dledger.links import PeerConnection
 from dledger.messages import Append, Heartbeat, Message, TimeoutNow, VoteRequest
 from dledger.node import Node
+from dledger.runtime.env import Env
 from dledger.wire import HELLO, PROOF, encode_frame, encode_message
-from formats.entry import Kind
-from runtime.env import Env
 
 HIGH = 1_000_000
 FORGED: list[Message] = [

@@ -12,9 +12,9 @@ from pathlib import Path
 import node_group
 import pytest
 
-from chaos.sim import World
-from chaos.sim.trace import first_difference
-from formats.entry import Kind
+from dledger.chaos.sim import World
+from dledger.chaos.sim.trace import first_difference
+from dledger.formats.entry import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = [b"before %d" % number for number in range(50)] + [

@@ -9,7 +9,7 @@ import pytest
 from member_group import MemberGroup
 from serve_group import ServeGroup
 
-from chaos.sim import World
+from dledger.chaos.sim import World
 from dledger.errors import NodeFailed
 from dledger.messages import Health
 from dledger.node import REMOVED, Node

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chaos.workload import Load, Sent, check
-from client.errors import OutcomeUnknown
-from client.message import MessageQueue, SendResult, SendStatus
+from dledger.chaos.workload import Load, Sent, check
+from dledger.client.errors import OutcomeUnknown
+from dledger.client.message import MessageQueue, SendResult, SendStatus
 
 
 def acked(sender: str, number: int, queue: int, offset: int) -> Sent:

@@ -9,13 +9,13 @@ from typing import Any
 
 from node_group import ListHost
 
-from chaos.sim import World
+from dledger.chaos.sim import World
 from dledger.config import NodeConfig
+from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.host import Role
 from dledger.node import Node
 from dledger.reads import ReadRefused
-from formats.entry import HEADER_SIZE, Kind
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 PROBE_S = 0.01
 

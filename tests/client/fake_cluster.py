@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
-from formats.message_ids import encode_message_id, pack_ipv4_host, tags_code
-from formats.properties import MAX_PROPERTIES_SIZE, decode_properties
-from formats.record import encode_record
-from remoting.bodies import (
+from dledger.formats.message_ids import encode_message_id, pack_ipv4_host, tags_code
+from dledger.formats.properties import MAX_PROPERTIES_SIZE, decode_properties
+from dledger.formats.record import encode_record
+from dledger.remoting.bodies import (
     BrokerData,
     ClusterInfo,
     ConsumerIdList,
@@ -25,9 +25,9 @@ from remoting.bodies import (
     decode_heartbeat,
     subscription_codes,
 )
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request
-from remoting.headers import (
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.headers import (
     ConsumerGroupHeader,
     ConsumerSendMsgBackHeader,
     CreateTopicHeader,
@@ -40,12 +40,12 @@ from remoting.headers import (
     UnregisterClientHeader,
     UpdateConsumerOffsetHeader,
 )
-from remoting.limits import ServerLimits
-from remoting.messages import decode_batch
-from remoting.registration import TopicConfig, TopicTable
-from remoting.server import Connection, RemotingServer
-from runtime import Env
-from runtime.env import production_env
+from dledger.remoting.limits import ServerLimits
+from dledger.remoting.messages import decode_batch
+from dledger.remoting.registration import TopicConfig, TopicTable
+from dledger.remoting.server import Connection, RemotingServer
+from dledger.runtime import Env
+from dledger.runtime.env import production_env
 
 GROUP = "broker-a"
 STORE_HOST = pack_ipv4_host("127.0.0.1", 10911)

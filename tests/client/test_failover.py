@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from client import (
+from dledger.client import (
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
@@ -21,7 +21,7 @@ from client import (
     ReceivedMessage,
     SendResult,
 )
-from remoting.codes import RequestCode
+from dledger.remoting.codes import RequestCode
 from tests.client.fake_cluster import FakeCluster, eventually
 
 Scenario = Callable[[FakeCluster, AsyncProducer], Awaitable[None]]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from client import (
+from dledger.client import (
     AsyncProducer,
     ClientClosed,
     ClientError,
@@ -24,10 +24,10 @@ from client import (
     SendStatus,
     TopicNotFound,
 )
-from formats.record import COMPRESSED
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request
-from remoting.server import Connection
+from dledger.formats.record import COMPRESSED
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
 from tests.client.fake_cluster import GROUP, FakeBroker, FakeCluster
 
 Scenario = Callable[[FakeCluster, AsyncProducer], Awaitable[None]]

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from client import Message, MessageQueue, Producer
-from client.ranges import OffsetsGone, RangeOptions
-from client.sync import RangePuller
-from formats.record import decode_record
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request
-from remoting.headers import PullMessageHeader
-from remoting.server import Connection
+from dledger.client import Message, MessageQueue, Producer
+from dledger.client.ranges import OffsetsGone, RangeOptions
+from dledger.client.sync import RangePuller
+from dledger.formats.record import decode_record
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.headers import PullMessageHeader
+from dledger.remoting.server import Connection
 from tests.client.fake_cluster import GROUP, FakeBroker, FakeCluster
 from tests.client.test_sync import running
 

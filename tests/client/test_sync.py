@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from client import (
+from dledger.client import (
     ClientClosed,
     ClientError,
     ConsumerOptions,
@@ -22,7 +22,7 @@ from client import (
     SendResult,
     TopicNotFound,
 )
-from runtime.loops import LoopThread, Waiter
+from dledger.runtime.loops import LoopThread, Waiter
 from tests.client.fake_cluster import FakeCluster
 
 

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client import ClientError, FlowLimits, InvalidMessage, Message, MessageQueue, ReceivedMessage
-from client.allocation import allocate_averagely
-from client.encoding import compress, decompress, host_text, properties_text, received
-from client.groups import BrokerGroup
-from client.message import check_group, check_topic
-from client.process_queue import ProcessQueue
-from client.routes import inherited_route, parse_route, publish_queues, subscribe_queues
-from client.subscription import subscribe
-from client.unique_ids import UniqueIds
-from formats.message_ids import pack_ipv4_host
-from formats.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZSTD, decode_record, encode_record
-from remoting.bodies import BrokerData, QueueData, TopicRoute
-from runtime.env import production_env
+from dledger.client import ClientError, FlowLimits, InvalidMessage, Message, MessageQueue, ReceivedMessage
+from dledger.client.allocation import allocate_averagely
+from dledger.client.encoding import compress, decompress, host_text, properties_text, received
+from dledger.client.groups import BrokerGroup
+from dledger.client.message import check_group, check_topic
+from dledger.client.process_queue import ProcessQueue
+from dledger.client.routes import inherited_route, parse_route, publish_queues, subscribe_queues
+from dledger.client.subscription import subscribe
+from dledger.client.unique_ids import UniqueIds
+from dledger.formats.message_ids import pack_ipv4_host
+from dledger.formats.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZSTD, decode_record, encode_record
+from dledger.remoting.bodies import BrokerData, QueueData, TopicRoute
+from dledger.runtime.env import production_env
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from chaos.cluster import LocalCluster, wait_for
-from chaos.workload import Load
-from runtime.files import OsFiles
+from dledger.chaos.cluster import LocalCluster, wait_for
+from dledger.chaos.workload import Load
+from dledger.runtime.files import OsFiles
 from tests.audit.report_kit import report_of
 from tests.uninstalled import run_module_without
 
@@ -28,13 +28,13 @@ MOMENTARY = {"LAGGING", "RETENTION", "RETIRED", "INDEX_LAG", "QUEUE_LAG", "DIVER
 
 
 def spark_audit(*arguments: str) -> tuple[int, dict[str, Any]]:
-    """`python -m spark audit`, without Spark."""
+    """`dledger spark audit`, without Spark."""
     return report_of("spark", "audit", "--engine", "local", *arguments)
 
 
 @contextmanager
 def deleting(group: LocalCluster, index: int) -> Iterator[None]:
-    """Meanwhile all nodes free the segments before an index (`python -m dledger delete-before`)."""
+    """Meanwhile all nodes free the segments before an index (`dledger delete-before`)."""
     peers = group.broker_properties(group.spec.node_ids[0])["dLegerPeers"]
     command = [sys.executable, "-m", "dledger", "delete-before", str(index), "--peers", peers]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -116,7 +116,7 @@ def test_directories_are_audited_under_writes_and_retention(
     def audited(number: int) -> tuple[int, dict[str, Any]]:
         if session is None:
             return report_of("audit", "compare", "--jobs", str(1 + number % 2), *stores)
-        from spark.audit_job import audit_stores
+        from dledger.spark.audit_job import audit_stores
 
         report = audit_stores(session, OsFiles(), stores)
         return report.exit_code, report.as_json()
@@ -211,7 +211,7 @@ def test_wrong_settings_are_told_at_the_start(tmp_path: Path) -> None:
         ("digestShipIntervalMs=5", "expected 100 to"),
     ):
         (tmp_path / "broker.conf").write_text(f"dLegerPeers=n0-127.0.0.1:40911\n{lines}\n")
-        command = [sys.executable, "-m", "broker", "-c", str(tmp_path / "broker.conf")]
+        command = [sys.executable, "-m", "dledger.broker", "-c", str(tmp_path / "broker.conf")]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 2
         assert said in done.stderr

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from bench.__main__ import main as bench
-from chaos.__main__ import main
-from chaos.lateness import LAG_LIMIT_MS, Delay
+from dledger.bench.__main__ import main as bench
+from dledger.chaos.__main__ import main
+from dledger.chaos.lateness import LAG_LIMIT_MS, Delay
 
 
 def figures(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.env import production_env
-from runtime.tls import PeerTls, TlsFiles
+from dledger.runtime.env import production_env
+from dledger.runtime.tls import PeerTls, TlsFiles
 
 
 class Authority:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.files import OsFile
+from dledger.runtime.files import OsFile
 
 
 @pytest.fixture

@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from test_node import Group
 
-from audit.command import run as audit
 from dledger import backup as module
 from dledger.__main__ import _parser
+from dledger.audit.command import run as audit
 from dledger.backup import BackupFailed, backup, command
 from dledger.config import NodeConfig
 from dledger.dump import dump
+from dledger.formats.entry import Kind
+from dledger.formats.store_files import segment_name
 from dledger.host import Role
 from dledger.offline import read_hard_state, read_identity, walk
 from dledger.recover import force_single
-from formats.entry import Kind
-from formats.store_files import segment_name
-from runtime.env import production_env
-from runtime.files import OsFile
+from dledger.runtime.env import production_env
+from dledger.runtime.files import OsFile
 
 SMALL = 1024 * 1024
 ENV = production_env("backup")

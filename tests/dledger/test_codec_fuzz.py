@@ -17,6 +17,29 @@ from hypothesis import strategies as st
 
 from dledger import messages as all_messages
 from dledger.election.membership import Hello, HelloRefused, decode_hello, encode_hello
+from dledger.formats.entry import (
+    HEADER_SIZE,
+    CorruptEntry,
+    Kind,
+    check_entry,
+    encode_entry,
+    unpack_header,
+)
+from dledger.formats.record import CorruptRecord, decode_record, decode_records, encode_record, system_record
+from dledger.formats.store_files import (
+    SLOT_SIZE,
+    Checkpoint,
+    CorruptFile,
+    HardState,
+    Identity,
+    decode_checkpoint,
+    decode_hard_state,
+    decode_identity,
+    decode_json,
+    encode_checkpoint,
+    encode_json,
+    encode_slot,
+)
 from dledger.log.incoming import check_run
 from dledger.members import decode_config
 from dledger.messages import Code, Holding, Message, VoteResult
@@ -30,29 +53,6 @@ from dledger.wire import (
     encode_frame,
     encode_message,
     frame_size,
-)
-from formats.entry import (
-    HEADER_SIZE,
-    CorruptEntry,
-    Kind,
-    check_entry,
-    encode_entry,
-    unpack_header,
-)
-from formats.record import CorruptRecord, decode_record, decode_records, encode_record, system_record
-from formats.store_files import (
-    SLOT_SIZE,
-    Checkpoint,
-    CorruptFile,
-    HardState,
-    Identity,
-    decode_checkpoint,
-    decode_hard_state,
-    decode_identity,
-    decode_json,
-    encode_checkpoint,
-    encode_json,
-    encode_slot,
 )
 
 LIMIT = 1 << 20

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from dledger.config import NodeConfig
+from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.log.appender import Appender
 from dledger.log.store import LogStore
 from dledger.messages import Append, Code, Message, PushResponse
 from dledger.replication.leader import LeaderReplication, PushState
 from dledger.replicator import Replicator
-from formats.entry import HEADER_SIZE, Kind
-from runtime.env import production_env
+from dledger.runtime.env import production_env
 from tests.dledger.test_cold_units import ForgettingFiles, cold
 from tests.dledger.test_log_races import indexed, use
 from tests.dledger.test_snapshot_store import append

@@ -14,14 +14,14 @@ import pytest
 
 from dledger.cold_pushes import Throttle
 from dledger.config import NodeConfig
+from dledger.formats.entry import INDEX_UNIT_SIZE, unpack_header
 from dledger.leadership import Leadership
 from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
 from dledger.log.units import ColdUnit
 from dledger.replication.leader import Effect, LeaderReplication, PushState, SendAppend
-from formats.entry import INDEX_UNIT_SIZE, unpack_header
-from runtime.env import production_env
-from runtime.files import OsFile, OsFiles
+from dledger.runtime.env import production_env
+from dledger.runtime.files import OsFile, OsFiles
 from tests.dledger.test_log_races import indexed, use
 from tests.dledger.test_snapshot_store import append, boundary
 

@@ -23,10 +23,10 @@ from dledger.election.configuration import (
     single_step,
 )
 from dledger.election.membership import Hello
+from dledger.formats.store_files import Identity
 from dledger.log.faulty import FaultyEntries
 from dledger.log.store import LogStore
 from dledger.members import Members
-from formats.store_files import Identity
 
 THREE = founding({"n0": "a", "n1": "b", "n2": "c"})
 ADDRESSES = {f"n{number}": f"host{number}:40911" for number in range(6)}

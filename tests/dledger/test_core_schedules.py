@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from chaos.cores import CoreGroup, CoreNode
+from dledger.chaos.cores import CoreGroup, CoreNode
 
 STEPS = 700
 

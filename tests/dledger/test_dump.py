@@ -1,4 +1,4 @@
-"""`python -m dledger dump`: what is listed of a store, where the listing ends, what the exit code says."""
+"""`dledger dump`: what is listed of a store, where the listing ends, what the exit code says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from test_log_store import Session, overwrite, position, use
 
+from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.log.appender import Appender
-from formats.entry import HEADER_SIZE, Kind
 
 pytestmark = pytest.mark.usefixtures("index_in_memory")
 

@@ -11,9 +11,9 @@ from dledger.election.effects import Effect, RoleChanged, SaveHardState, Send
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.transitions import State
 from dledger.errors import InvariantBroken
+from dledger.formats.store_files import HardState
 from dledger.host import Role
 from dledger.messages import Heartbeat, HeartbeatResponse, TimeoutNow, VoteRequest, VoteResponse, VoteResult
-from formats.store_files import HardState
 
 SETTINGS = ElectionSettings(heartbeat_interval_s=0.1, timeout_min_s=0.4, timeout_max_s=0.8, retry_min_s=0.02)
 VOTERS = ("n0", "n1", "n2")

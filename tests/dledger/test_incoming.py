@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.formats.entry import HEADER, CorruptEntry, Kind, encode_entry, unpack_header
 from dledger.log.incoming import check_run
-from formats.entry import HEADER, CorruptEntry, Kind, encode_entry, unpack_header
 
 POS = 4096
 

@@ -12,8 +12,8 @@ import pytest
 from dledger.messages import InstallSnapshot
 from dledger.replication.install import Offer
 from dledger.replication.leader import PushState, SendInstall
+from dledger.runtime.env import production_env
 from dledger.snapshots.sender import InstallSender
-from runtime.env import production_env
 
 OFFER = Offer(20, 1, 65536, 7, 1000, "d")
 

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from dledger.errors import NodeFailed
+from dledger.formats.entry import HEADER_SIZE
+from dledger.formats.store_files import POISONED_FILE
 from dledger.log import scrub
 from dledger.log.base import LogBase
 from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
 from dledger.messages import Holding, RepairRequest
 from dledger.repair import Repairer
-from formats.entry import HEADER_SIZE
-from formats.store_files import POISONED_FILE
-from runtime import Lane
-from runtime.env import Env, production_env
-from runtime.files import File, OsFiles
+from dledger.runtime import Lane
+from dledger.runtime.env import Env, production_env
+from dledger.runtime.files import File, OsFiles
 from tests.dledger.test_snapshot_store import SEGMENT, UNITS, append, boundary, lose_units
 
 pytestmark = pytest.mark.usefixtures("index_in_memory")

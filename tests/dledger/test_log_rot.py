@@ -16,6 +16,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from test_log_store import SEGMENT, Session, faulty, fill, forget_units, overwrite, position, use
 
+from dledger.formats.entry import (
+    HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+    MAGIC,
+    Kind,
+    encode_entry,
+    unpack_header,
+)
 from dledger.log import walk
 from dledger.log.mending import Unfitting
 from dledger.log.reader import _may_hold
@@ -24,7 +33,6 @@ from dledger.log.recovery import StoreDamaged
 from dledger.log.scrub import Scrubber
 from dledger.log.segments import Segments
 from dledger.log.walk import read_bytes
-from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, Kind, encode_entry, unpack_header
 
 pytestmark = pytest.mark.usefixtures("index_in_memory")
 

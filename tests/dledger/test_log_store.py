@@ -16,16 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dledger.errors import NodeFailed
+from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
+from dledger.formats.store_files import POISONED_FILE
 from dledger.log.appender import Appender
 from dledger.log.incoming import check_run
 from dledger.log.pool import SegmentPool
 from dledger.log.segments import MAX_OPEN
 from dledger.log.store import LogStore
 from dledger.messages import Code
-from formats.entry import HEADER_SIZE, Kind, unpack_header
-from formats.store_files import POISONED_FILE
-from runtime.env import Env, production_env
-from runtime.files import OsFile, OsFiles
+from dledger.runtime.env import Env, production_env
+from dledger.runtime.files import OsFile, OsFiles
 
 pytestmark = pytest.mark.usefixtures("index_in_memory")
 

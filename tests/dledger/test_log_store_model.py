@@ -20,16 +20,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from chaos.sim import Settings, World
-from chaos.sim.node import Process
-from chaos.simulate.disks import StoreOnDisk
+from dledger.chaos.sim import Settings, World
+from dledger.chaos.sim.node import Process
+from dledger.chaos.simulate.disks import StoreOnDisk
+from dledger.formats.entry import HEADER_SIZE, Kind, chain_crc, crc_begin, unpack_header
 from dledger.log.appender import Appender
 from dledger.log.incoming import check_run
 from dledger.log.reading import Rotten
 from dledger.log.recovery import Recovered, StoreDamaged
 from dledger.log.store import LogStore
-from formats.entry import HEADER_SIZE, Kind, chain_crc, crc_begin, unpack_header
-from runtime.env import Env
+from dledger.runtime.env import Env
 
 SEGMENT = 16 * 1024
 UNITS = 64

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from dledger.metrics import LATE_LOOP_S, NodeMetrics
-from runtime.log import StandardLog
-from runtime.pauses import Pauses
-from runtime.program import THREAD_STATISTICS, waits_for_cores
+from dledger.runtime.log import StandardLog
+from dledger.runtime.pauses import Pauses
+from dledger.runtime.program import THREAD_STATISTICS, waits_for_cores
 
 
 @pytest.mark.parametrize(("blocked_s", "said"), [(LATE_LOOP_S * 2, True), (0.0, False)])

@@ -12,12 +12,12 @@ from test_node import group_of_three
 
 from dledger import member_commands
 from dledger.__main__ import _parser
-from dledger.client import DLedgerClient, RequestFailed
 from dledger.config import ConfigError
 from dledger.delete_command import delete_before
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code
 from dledger.node import Node
-from runtime.env import production_env
+from dledger.runtime.env import production_env
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from test_peers import HELLO_OF_N1, Recorder, Wire
 from dledger.config import NodeConfig
 from dledger.election.membership import Hello
 from dledger.peers import Peers
-from runtime.env import production_env
+from dledger.runtime.env import production_env
 
 
 class Events(Recorder):

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dledger.client import DLedgerClient, RequestFailed
 from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
+from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
 from dledger.host import Chunk, LogReader, Role
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.node import Node
-from formats.entry import HEADER_SIZE, Kind, unpack_header
-from runtime.env import production_env
+from dledger.runtime.env import production_env
 
 SEGMENT = 16 * 1024 * 1024
 

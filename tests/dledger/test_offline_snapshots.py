@@ -14,17 +14,24 @@ from test_node import ListHost
 from dledger.backup import BackupFailed, backup
 from dledger.config import NodeConfig
 from dledger.election.configuration import encode_configuration, founding
+from dledger.formats.snapshot import make_manifest
+from dledger.formats.store_files import (
+    Checkpoint,
+    HardState,
+    Identity,
+    encode_checkpoint,
+    encode_json,
+    segment_name,
+)
 from dledger.log.base import LogBase
 from dledger.log.hard_state import HardStateFile
 from dledger.log.reading import store_time_of
 from dledger.log.store import LogStore
 from dledger.node import Node
 from dledger.recover import RecoverRefused, force_single
+from dledger.runtime.env import production_env
+from dledger.runtime.files import OsFiles
 from dledger.snapshots.catalog import SnapshotCatalog
-from formats.snapshot import make_manifest
-from formats.store_files import Checkpoint, HardState, Identity, encode_checkpoint, encode_json, segment_name
-from runtime.env import production_env
-from runtime.files import OsFiles
 from tests.dledger.test_snapshot_store import SEGMENT, UNITS, append
 
 pytestmark = pytest.mark.usefixtures("index_in_memory")

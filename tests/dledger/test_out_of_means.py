@@ -13,10 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.background import Background
 from dledger.applier import Applier
+from dledger.broker.background import Background
 from dledger.config import NodeConfig
 from dledger.config_search import ConfigSearch
+from dledger.formats.snapshot import Manifest, make_manifest
+from dledger.formats.store_files import POISONED_FILE
 from dledger.host import Chunk, Host
 from dledger.log import scrub
 from dledger.log.mending import Unfitting
@@ -26,17 +28,15 @@ from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
 from dledger.members import Members
 from dledger.messages import Code, Holding, RepairRequest
+from dledger.remoting.codes import ResponseCode
 from dledger.repair import Repairer
 from dledger.replicator import Replicator
 from dledger.requests import ClientRequests
+from dledger.runtime.env import production_env
+from dledger.runtime.files import OsFile, OsFiles
 from dledger.snapshots import catalog as catalogs
 from dledger.snapshots.catalog import SnapshotCatalog
 from dledger.snapshots.retainer import Retainer
-from formats.snapshot import Manifest, make_manifest
-from formats.store_files import POISONED_FILE
-from remoting.codes import ResponseCode
-from runtime.env import production_env
-from runtime.files import OsFile, OsFiles
 from tests.dledger.test_log_races import indexed
 from tests.dledger.test_log_races import use as use_log
 from tests.dledger.test_snapshot_store import SEGMENT, append, boundary

@@ -28,6 +28,7 @@ from dledger.messages import (
 )
 from dledger.peers import Peers
 from dledger.ports import MAX_STRANGERS
+from dledger.runtime.env import production_env
 from dledger.wire import (
     ERROR,
     HELLO,
@@ -39,7 +40,6 @@ from dledger.wire import (
     encode_frame,
     encode_message,
 )
-from runtime.env import production_env
 
 HELLO_OF_N0 = Hello("g", "n0", "i0", "c", 1, 2, 16 << 20, True, {"n0": "i0", "n1": "i1"})
 HELLO_OF_N1 = replace(HELLO_OF_N0, node="n1", incarnation="i1")

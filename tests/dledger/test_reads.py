@@ -13,6 +13,7 @@ from dledger import reads as module
 from dledger.config import NodeConfig
 from dledger.election.effects import Effect, RoundConfirmed, Send
 from dledger.election.elector import ElectionSettings, Elector
+from dledger.formats.store_files import HardState
 from dledger.messages import (
     Code,
     Heartbeat,
@@ -25,7 +26,6 @@ from dledger.messages import (
 )
 from dledger.peers import Peers
 from dledger.reads import ReadPoints, ReadRefused
-from formats.store_files import HardState
 
 SETTINGS = ElectionSettings(heartbeat_interval_s=5.0, timeout_min_s=20, timeout_max_s=40, retry_min_s=1)
 VOTERS = ("n0", "n1", "n2")

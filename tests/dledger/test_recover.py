@@ -14,16 +14,16 @@ import pytest
 from test_node import Group
 
 from dledger.__main__ import _parser
-from dledger.client import DLedgerClient
 from dledger.config import NodeConfig
+from dledger.formats.entry import HEADER_SIZE, unpack_header
+from dledger.formats.snapshot import BEGINS_FILE, MANIFEST_FILE
+from dledger.formats.store_files import encode_json, segment_name
 from dledger.host import Role
+from dledger.log_client import DLedgerClient
 from dledger.offline import StoreUnreadable, durable_mark, node_directory, read_identity, walk
 from dledger.recover import RecoverRefused, command, force_single
-from formats.entry import HEADER_SIZE, unpack_header
-from formats.snapshot import BEGINS_FILE, MANIFEST_FILE
-from formats.store_files import encode_json, segment_name
-from runtime.env import production_env
-from runtime.files import OsFile
+from dledger.runtime.env import production_env
+from dledger.runtime.files import OsFile
 
 BODIES = [b"m%d" % number for number in range(300)]
 

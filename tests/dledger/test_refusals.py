@@ -12,8 +12,8 @@ from test_peers import HELLO_OF_N0, HELLO_OF_N1, Bench, connections
 
 from dledger.election.membership import Hello, encode_hello
 from dledger.refusals import MAX_SAID, Refusals
+from dledger.runtime.env import production_env
 from dledger.wire import HELLO, PROOF, encode_frame
-from runtime.env import production_env
 
 
 @pytest.fixture

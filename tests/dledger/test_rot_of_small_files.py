@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 from test_node import Group, ListHost
 
-from dledger.client import DLedgerClient
 from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration, encode_configuration
 from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
+from dledger.formats.snapshot import encode_manifest, make_manifest
+from dledger.formats.store_files import Identity, decode_json, encode_json, segment_name
 from dledger.identity import StoreFiles
 from dledger.log.base import LogBase
+from dledger.log_client import DLedgerClient
 from dledger.members import Members
 from dledger.node import Node
 from dledger.powerloss import Verdict
-from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
-from formats.snapshot import encode_manifest, make_manifest
-from formats.store_files import Identity, decode_json, encode_json, segment_name
-from runtime.env import production_env
+from dledger.runtime.env import production_env
 
 SEGMENT = 64 * 1024
 FLIPS = 24

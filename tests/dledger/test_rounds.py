@@ -9,9 +9,9 @@ import pytest
 
 from dledger.election.effects import Effect, RoundConfirmed, Send
 from dledger.election.elector import ElectionSettings, Elector
+from dledger.formats.store_files import HardState
 from dledger.host import Role
 from dledger.messages import Code, Heartbeat, HeartbeatResponse, VoteRequest, VoteResponse, VoteResult
-from formats.store_files import HardState
 
 PLAIN = ElectionSettings(heartbeat_interval_s=0.1, timeout_min_s=0.4, timeout_max_s=0.8, retry_min_s=0.02)
 LEASE = replace(PLAIN, lease_s=0.36)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dledger.run_lock import LastRun, RunLock
-from runtime.files import OsFiles
+from dledger.runtime.files import OsFiles
 
 
 def take(directory: Path, boot: str = "b1") -> RunLock:

@@ -1,4 +1,4 @@
-"""`python -m dledger serve` as real processes: several groups over one port, hand-over, exit codes, TLS."""
+"""`dledger serve` as real processes: several groups over one port, hand-over, exit codes, TLS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 
-from formats.store_files import decode_json
+from dledger.formats.store_files import decode_json
 
 ROOT = Path(__file__).resolve().parents[2]
 SEGMENT = str(16 * 1024 * 1024)

@@ -10,8 +10,8 @@ import pytest
 
 from dledger.access import add_access, add_serve, open_client, serve
 from dledger.config import ConfigError
+from dledger.runtime.env import production_env
 from dledger.standalone import load
-from runtime.env import production_env
 
 NEEDED = {
     "dLegerGroup": "g",

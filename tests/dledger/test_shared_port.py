@@ -8,17 +8,17 @@ from functools import partial
 
 import pytest
 
-from chaos.sim import World
 from dledger import standalone
-from dledger.client import DLedgerClient, RequestFailed
+from dledger.chaos.sim import World
+from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
 from dledger.links import PeerConnection
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Message
 from dledger.node import Node
+from dledger.runtime.env import Env
+from dledger.runtime.publish import publish
+from dledger.runtime.workers import Lane
 from dledger.standalone import StandaloneConfig
-from formats.entry import HEADER_SIZE, Kind, unpack_header
-from runtime.env import Env
-from runtime.publish import publish
-from runtime.workers import Lane
 
 Call = Callable[[DLedgerClient], Awaitable[object]]
 MACHINES = ("n0", "n1", "n2")

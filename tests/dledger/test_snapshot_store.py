@@ -12,21 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.sim import World
+from dledger.chaos.sim import World
 from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
-from dledger.identity import StoreFiles
-from dledger.log.appender import Appender
-from dledger.log.base import ORIGIN, LogBase
-from dledger.log.hard_state import HardStateFile
-from dledger.log.mending import Unfitting
-from dledger.log.reading import Rotten
-from dledger.log.recovery import StoreDamaged
-from dledger.log.store import LogStore
-from dledger.node import Node
-from dledger.snapshots.catalog import SnapshotCatalog, base_of
-from formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
-from formats.snapshot import (
+from dledger.formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
+from dledger.formats.snapshot import (
     BEGINS_FILE,
     Manifest,
     check_parts,
@@ -36,9 +26,19 @@ from formats.snapshot import (
     pack_stream,
     unpack_stream,
 )
-from formats.store_files import POISONED_FILE, CorruptFile, HardState, Identity, encode_json
-from runtime.env import Env, production_env
-from runtime.files import OsFiles
+from dledger.formats.store_files import POISONED_FILE, CorruptFile, HardState, Identity, encode_json
+from dledger.identity import StoreFiles
+from dledger.log.appender import Appender
+from dledger.log.base import ORIGIN, LogBase
+from dledger.log.hard_state import HardStateFile
+from dledger.log.mending import Unfitting
+from dledger.log.reading import Rotten
+from dledger.log.recovery import StoreDamaged
+from dledger.log.store import LogStore
+from dledger.node import Node
+from dledger.runtime.env import Env, production_env
+from dledger.runtime.files import OsFiles
+from dledger.snapshots.catalog import SnapshotCatalog, base_of
 from tests.dledger.test_node import ListHost
 
 pytestmark = pytest.mark.usefixtures("index_in_memory")

@@ -1,4 +1,4 @@
-"""`python -m dledger status`: reasons below its table, and nodes that are not of one group."""
+"""`dledger status`: reasons below its table, and nodes that are not of one group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 
 from dledger import __main__ as program
-from runtime.env import production_env
+from dledger.runtime.env import production_env
 
 PEERS = {"n0": "h0:1", "n1": "h1:1", "n2": "h2:1"}
 

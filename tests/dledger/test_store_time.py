@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 from test_log_store import SEGMENT, Session, forget_units, overwrite, position, use
 
-from dledger.log.appender import Appender
-from dledger.log.base import LogBase
-from dledger.log.reading import store_time_of
-from dledger.log.store import LogStore
-from dledger.log.tail import Batch
-from formats.entry import (
+from dledger.formats.entry import (
     HEADER_SIZE,
     INDEX_UNIT,
     INDEX_UNIT_SIZE,
@@ -23,10 +18,15 @@ from formats.entry import (
     encode_entry,
     unpack_header,
 )
-from formats.record import STORE_TIMESTAMP_AT, system_record
-from runtime import Env
-from runtime.env import production_env
-from runtime.log import Log
+from dledger.formats.record import STORE_TIMESTAMP_AT, system_record
+from dledger.log.appender import Appender
+from dledger.log.base import LogBase
+from dledger.log.reading import store_time_of
+from dledger.log.store import LogStore
+from dledger.log.tail import Batch
+from dledger.runtime import Env
+from dledger.runtime.env import production_env
+from dledger.runtime.log import Log
 
 pytestmark = pytest.mark.usefixtures("index_in_memory")
 

@@ -14,10 +14,10 @@ import pytest
 from certificates import Authority
 from test_node import Group, ListHost
 
-from dledger.client import DLedgerClient, RequestFailed
+from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.node import Node
-from runtime.env import production_env
-from runtime.tls import PeerTls
+from dledger.runtime.env import production_env
+from dledger.runtime.tls import PeerTls
 
 
 class TlsGroup(Group):

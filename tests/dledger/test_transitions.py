@@ -12,6 +12,7 @@ from dledger.election import transitions
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.transitions import TRANSITIONS, Cause, State, Transition, check
 from dledger.errors import InvariantBroken
+from dledger.formats.store_files import HardState
 from dledger.messages import (
     Code,
     Heartbeat,
@@ -22,7 +23,6 @@ from dledger.messages import (
     VoteResponse,
     VoteResult,
 )
-from formats.store_files import HardState
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 SETTINGS = ElectionSettings(heartbeat_interval_s=0.1, timeout_min_s=0.4, timeout_max_s=0.8, retry_min_s=0.02)

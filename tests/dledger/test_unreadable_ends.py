@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from test_log_store import SEGMENT, Session, fill, forget_units, new_store, overwrite, use
 
+from dledger.formats.entry import HEADER_SIZE
 from dledger.log.base import LogBase
 from dledger.log.recovery import StoreDamaged
-from formats.entry import HEADER_SIZE
-from runtime import Env
-from runtime.files import OsFile
+from dledger.runtime import Env
+from dledger.runtime.files import OsFile
 
 pytestmark = pytest.mark.usefixtures("index_in_memory")
 

@@ -14,12 +14,8 @@ from test_node import Group, ListHost
 from dledger.config import ConfigError, NodeConfig
 from dledger.election.membership import Hello, HelloRefused, check_hello, decode_hello, encode_hello
 from dledger.errors import EXIT_STORE, NodeFailed
-from dledger.messages import SINCE_2, Code, Heartbeat, HeartbeatResponse, Message, TimeoutNow, VoteRequest
-from dledger.node import Node
-from dledger.versions import KIND_SINCE, Versions
-from dledger.wire import PROTOCOL_MAX, decode_frame, decode_message, encode_frame, encode_message
-from formats.entry import Kind
-from formats.store_files import (
+from dledger.formats.entry import Kind
+from dledger.formats.store_files import (
     FORMAT_VERSION,
     CorruptFile,
     Identity,
@@ -27,7 +23,11 @@ from formats.store_files import (
     decode_json,
     encode_json,
 )
-from runtime.env import production_env
+from dledger.messages import SINCE_2, Code, Heartbeat, HeartbeatResponse, Message, TimeoutNow, VoteRequest
+from dledger.node import Node
+from dledger.runtime.env import production_env
+from dledger.versions import KIND_SINCE, Versions
+from dledger.wire import PROTOCOL_MAX, decode_frame, decode_message, encode_frame, encode_message
 
 CONFIG = NodeConfig("g", "n0", {"n0": "h:1", "n1": "h:2", "n2": "h:3"}, "unused")
 HELLO = Hello("g", "n1", "i1", "c", 1, PROTOCOL_MAX, 1 << 30, True)

@@ -9,9 +9,9 @@ import pytest
 from dledger.election.effects import SaveHardState, Send
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.election.votes import Verdict, arbitrate, lost
+from dledger.formats.store_files import HardState
 from dledger.host import Role
 from dledger.messages import Heartbeat, VoteRequest, VoteResponse, VoteResult
-from formats.store_files import HardState
 
 SETTINGS = ElectionSettings(heartbeat_interval_s=0.1, timeout_min_s=0.4, timeout_max_s=0.8, retry_min_s=0.02)
 VOTERS = ("n0", "n1", "n2")

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from formats.addresses import MAX_ADDRESS, check_host, split_address
+from dledger.formats.addresses import MAX_ADDRESS, check_host, split_address
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from formats.checksum import crc32
+from dledger.formats.checksum import crc32
 
 
 def test_the_check_value_of_the_standard() -> None:

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.consume_queue import UNIT, unpack_unit
-from formats.entry import CorruptEntry, Kind, check_entry, encode_entry, pack_channel, unpack_header
-from formats.message_ids import (
+from dledger.formats.consume_queue import UNIT, unpack_unit
+from dledger.formats.entry import CorruptEntry, Kind, check_entry, encode_entry, pack_channel, unpack_header
+from dledger.formats.message_ids import (
     decode_message_id,
     encode_message_id,
     java_hash,
     pack_ipv4_host,
     tags_code,
 )
-from formats.properties import decode_properties, encode_properties, find_property
-from formats.record import (
+from dledger.formats.properties import decode_properties, encode_properties, find_property
+from dledger.formats.record import (
     CorruptRecord,
     check_body_crc,
     decode_record,
@@ -27,7 +27,7 @@ from formats.record import (
     system_record,
     system_record_size,
 )
-from formats.store_files import (
+from dledger.formats.store_files import (
     SLOT_SIZE,
     Checkpoint,
     CorruptFile,

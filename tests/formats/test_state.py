@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.state import (
+from dledger.formats.state import (
     GroupConfig,
     ReplicatedState,
     TopicConfig,
     offsets_op,
     pack_op,
 )
-from formats.state_codec import PIECE, copy_state, pack_parts, part_pieces, state_pieces, unpack_parts
-from formats.state_file import CorruptSnapshot, pack_snapshot, unpack_snapshot
+from dledger.formats.state_codec import PIECE, copy_state, pack_parts, part_pieces, state_pieces, unpack_parts
+from dledger.formats.state_file import CorruptSnapshot, pack_snapshot, unpack_snapshot
 
 NAMES = st.sampled_from(["T", "U", "%RETRY%g"])
 TOPICS = st.builds(TopicConfig, NAMES, st.integers(0, 1024), st.integers(0, 1024), st.integers(0, 7))

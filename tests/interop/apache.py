@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chaos import wire
-from chaos.cluster import wait_for
-from chaos.processes import ManagedProcess
+from dledger.chaos import wire
+from dledger.chaos.cluster import wait_for
+from dledger.chaos.processes import ManagedProcess
 
 HOST = "127.0.0.1"
 BROKER_NAME = "RaftNode00"

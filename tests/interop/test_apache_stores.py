@@ -22,15 +22,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from audit.findings import Severity
-from audit.layout import open_stores
-from chaos.cluster import find_base_port, wait_for
-from client import Message, Producer, SendResult
-from client.errors import ClientError
-from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE
-from formats.record import FIXED_SIZE
-from formats.store_files import segment_name
-from runtime.files import OsFiles
+from dledger.audit.findings import Severity
+from dledger.audit.layout import open_stores
+from dledger.chaos.cluster import find_base_port, wait_for
+from dledger.client import Message, Producer, SendResult
+from dledger.client.errors import ClientError
+from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE
+from dledger.formats.record import FIXED_SIZE
+from dledger.formats.store_files import segment_name
+from dledger.runtime.files import OsFiles
 from tests.audit.engine import audit
 from tests.interop.apache import QUEUES, SEGMENT_SIZE, START_LIMIT_S, ApacheGroup
 from tests.interop.conftest import rocketmq_libraries
@@ -213,7 +213,7 @@ def test_dump_lists_every_entry(produced: Produced) -> None:
 
 
 def test_spark_reads_what_was_acknowledged(produced: Produced, spark: Any) -> None:
-    from spark.audit_job import audit_stores
+    from dledger.spark.audit_job import audit_stores
 
     paths = [str(store) for store in produced.stores]
     distributed = audit_stores(spark, OsFiles(), paths)
@@ -236,7 +236,7 @@ def test_spark_reads_what_was_acknowledged(produced: Produced, spark: Any) -> No
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     pytest.importorskip("pyspark")
-    from spark.session import session
+    from dledger.spark.session import session
 
     made = session("interop", "local[2,4]", short=True)
     yield made

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from chaos.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
+from dledger.chaos.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
 from tests.audit.report_kit import report_of
 from tests.audit.store_builder import rewrite, sample_log, write_group
 from tests.cluster.test_group_audit import SEGMENT, TOPIC, codes, load_while, spark_audit
@@ -96,7 +96,7 @@ def test_replicas_in_s3_are_audited_like_directories(s3: tuple[dict[str, str], P
 
 @pytest.mark.interop
 def test_a_bucket_that_is_not_there_is_no_clean_audit(s3: tuple[dict[str, str], Path]) -> None:
-    command = [sys.executable, "-m", "audit", "verify", "s3://nowhere/n0"]
+    command = [sys.executable, "-m", "dledger.audit", "verify", "s3://nowhere/n0"]
     done = subprocess.run(command, env=s3[0], capture_output=True, text=True, timeout=120)
     assert done.returncode == 4, done.stdout
     assert "s3://nowhere/n0" in done.stdout

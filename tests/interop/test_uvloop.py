@@ -21,7 +21,7 @@ PACKAGE = "uvloop==0.22.1"
 def test_a_group_on_uvloop_loses_nothing_when_its_leader_is_killed(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", "."]
     modules = install(cache() / "pip" / "uvloop", [*pip, PACKAGE], "uvloop")
-    command = [sys.executable, "-m", "chaos", "failover", "--load", "--kills", "3", "--json"]
+    command = [sys.executable, "-m", "dledger.chaos", "failover", "--load", "--kills", "3", "--json"]
     done = subprocess.run(
         [*command, "--dir", str(tmp_path)],
         cwd=ROOT,

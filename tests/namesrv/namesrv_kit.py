@@ -10,15 +10,21 @@ from typing import Any
 
 import msgspec
 
-from namesrv.config import NamesrvConfig
-from namesrv.service import NameServer, main
-from remoting.bodies import TopicRoute, decode_body
-from remoting.client import RemotingClient
-from remoting.codes import RequestCode
-from remoting.commands import Response
-from remoting.headers import GetRouteHeader, RegisterBrokerHeader
-from remoting.registration import DataVersion, Registration, TopicConfig, body_crc, encode_registration
-from runtime.env import production_env
+from dledger.namesrv.config import NamesrvConfig
+from dledger.namesrv.service import NameServer, main
+from dledger.remoting.bodies import TopicRoute, decode_body
+from dledger.remoting.client import RemotingClient
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.commands import Response
+from dledger.remoting.headers import GetRouteHeader, RegisterBrokerHeader
+from dledger.remoting.registration import (
+    DataVersion,
+    Registration,
+    TopicConfig,
+    body_crc,
+    encode_registration,
+)
+from dledger.runtime.env import production_env
 
 ADDRESS = "10.0.0.1:10911"
 

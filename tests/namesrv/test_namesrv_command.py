@@ -1,4 +1,4 @@
-"""`python -m namesrv` as a real process: options, errors, start and stop."""
+"""`dledger namesrv` as a real process: options, errors, start and stop."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from namesrv.__main__ import configure
-from runtime.env import production_env
+from dledger.namesrv.__main__ import configure
+from dledger.runtime.env import production_env
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "namesrv", *arguments],
+        [sys.executable, "-m", "dledger.namesrv", *arguments],
         cwd=ROOT,
         text=True,
         stdout=subprocess.PIPE,

@@ -7,11 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from namesrv import routes as module
-from namesrv.routes import BrokerIdentity, Registered, Routes
-from remoting.bodies import QueueData
-from remoting.errors import RemotingError
-from remoting.registration import DataVersion, Registration, TopicConfig
+from dledger.namesrv import routes as module
+from dledger.namesrv.routes import BrokerIdentity, Registered, Routes
+from dledger.remoting.bodies import QueueData
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.registration import DataVersion, Registration, TopicConfig
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from namesrv_kit import ADDRESS, nameserver, run, until
 
-from namesrv import service
-from namesrv.config import NamesrvConfig
-from remoting.bodies import ClusterInfo, KvTable, TopicList, TopicRoute, decode_body
-from remoting.client import RemotingClient
-from remoting.codes import RequestCode, ResponseCode
-from remoting.headers import (
+from dledger.namesrv import service
+from dledger.namesrv.config import NamesrvConfig
+from dledger.remoting.bodies import ClusterInfo, KvTable, TopicList, TopicRoute, decode_body
+from dledger.remoting.client import RemotingClient
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import (
     BrokerHeartbeatHeader,
     BrokerIdentityHeader,
     BrokerMemberGroupHeader,
@@ -29,8 +29,8 @@ from remoting.headers import (
     RegisterBrokerResponseHeader,
     TopicHeader,
 )
-from remoting.properties_file import ConfigError
-from remoting.registration import DataVersion, decode_data_version
+from dledger.remoting.properties_file import ConfigError
+from dledger.remoting.registration import DataVersion, decode_data_version
 
 OTHER = "10.0.0.2:10911"
 

@@ -8,15 +8,15 @@ from functools import partial
 
 import pytest
 
-from chaos.sim import Trace, World
-from namesrv.config import NamesrvConfig
-from namesrv.service import main
-from remoting.client import RemotingClient
-from remoting.codes import RequestCode
-from remoting.errors import RemotingError
-from remoting.headers import GetRouteHeader, KvConfigHeader, PutKvConfigHeader, RegisterBrokerHeader
-from remoting.registration import DataVersion, Registration, TopicConfig, encode_registration
-from runtime.env import Env
+from dledger.chaos.sim import Trace, World
+from dledger.namesrv.config import NamesrvConfig
+from dledger.namesrv.service import main
+from dledger.remoting.client import RemotingClient
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import GetRouteHeader, KvConfigHeader, PutKvConfigHeader, RegisterBrokerHeader
+from dledger.remoting.registration import DataVersion, Registration, TopicConfig, encode_registration
+from dledger.runtime.env import Env
 
 NAMESRV = "ns:9876"
 CONFIG = NamesrvConfig(kvConfigPath="/kvConfig.json")

@@ -6,13 +6,13 @@ import random
 from collections.abc import Iterable
 from typing import TypeVar
 
-from chaos.cores import SETTINGS, CoreGroup, Entry, ListLog
+from dledger.chaos.cores import SETTINGS, CoreGroup, Entry, ListLog
 from dledger.election.effects import Effect, SaveHardState, Send
 from dledger.election.elector import Chance, Elector
+from dledger.formats.store_files import HardState
 from dledger.messages import Message, VoteRequest, VoteResponse, VoteResult
 from dledger.replication.follower import FollowerReplication
 from dledger.replication.leader import LeaderReplication
-from formats.store_files import HardState
 
 THREE = ("n0", "n1", "n2")
 FIVE = ("n0", "n1", "n2", "n3", "n4")

@@ -13,9 +13,11 @@ from typing import Any
 import paper_kit as kit
 import pytest
 
-from chaos.cores import Entry, FixedChance
 from dledger.applier import Applier
+from dledger.chaos.cores import Entry, FixedChance
 from dledger.election.effects import RoleChanged, SaveHardState
+from dledger.formats.entry import HEADER_SIZE, Kind, encode_entry
+from dledger.formats.store_files import HardState
 from dledger.host import Chunk, Role
 from dledger.log.faulty import FaultyEntries
 from dledger.messages import (
@@ -34,8 +36,6 @@ from dledger.messages import (
 from dledger.replication import follower as fcore
 from dledger.replication import leader as lcore
 from dledger.replication.leader import PushState
-from formats.entry import HEADER_SIZE, Kind, encode_entry
-from formats.store_files import HardState
 
 # State
 

@@ -7,7 +7,7 @@ import random
 import paper_kit as kit
 import pytest
 
-from chaos.cores import FixedChance
+from dledger.chaos.cores import FixedChance
 from dledger.errors import InvariantBroken
 from dledger.host import Role
 from dledger.messages import (

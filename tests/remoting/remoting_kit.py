@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from remoting.client import ClientLimits, RemotingClient
-from remoting.commands import Request
-from remoting.frames import FrameReader
-from remoting.server import Handler, RemotingServer, ServerLimits
-from runtime.env import Env, production_env
+from dledger.remoting.client import ClientLimits, RemotingClient
+from dledger.remoting.commands import Request
+from dledger.remoting.frames import FrameReader
+from dledger.remoting.server import Handler, RemotingServer, ServerLimits
+from dledger.runtime.env import Env, production_env
 
 DATA = Path(__file__).parent / "data"
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from remoting_kit import decode_one, java_bytes, java_samples, recorded_frames
 
-from remoting import fastjson
-from remoting.bodies import (
+from dledger.remoting import fastjson
+from dledger.remoting.bodies import (
     Body,
     BrokerMemberGroupBody,
     ClusterInfo,
@@ -35,8 +35,8 @@ from remoting.bodies import (
     queue_table,
     subscription_codes,
 )
-from remoting.errors import BadBody
-from remoting.registration import TopicTable, decode_data_version
+from dledger.remoting.errors import BadBody
+from dledger.remoting.registration import TopicTable, decode_data_version
 
 SAME_AS_JAVA: dict[str, type[Body]] = {
     "route.standard-json(version>=401 or acceptStandardJsonOnly)": TopicRoute,

@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager
 import pytest
 from remoting_kit import Pair, pair, read_frame, run, until
 
-from chaos.sim import World
-from remoting.client import ClientLimits, RemotingClient
-from remoting.codes import RequestCode
-from remoting.commands import Request, Response
-from remoting.errors import (
+from dledger.chaos.sim import World
+from dledger.remoting.client import ClientLimits, RemotingClient
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.commands import Request, Response
+from dledger.remoting.errors import (
     BadHeader,
     ConnectFailed,
     ConnectionLost,
@@ -25,10 +25,10 @@ from remoting.errors import (
     RequestTimeout,
     TooLarge,
 )
-from remoting.frames import encode_request
-from remoting.headers import ConsumerGroupHeader, OffsetResponseHeader, TimestampResponseHeader
-from remoting.server import Connection, RemotingServer, ServerLimits
-from runtime.env import Env, production_env
+from dledger.remoting.frames import encode_request
+from dledger.remoting.headers import ConsumerGroupHeader, OffsetResponseHeader, TimestampResponseHeader
+from dledger.remoting.server import Connection, RemotingServer, ServerLimits
+from dledger.runtime.env import Env, production_env
 
 ECHO, LATER = 1, 2
 

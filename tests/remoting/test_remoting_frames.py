@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from remoting_kit import decode_one, feed, java_bytes, recorded_frames
 
-from remoting.codes import RequestCode
-from remoting.commands import Request, SerializeType
-from remoting.errors import BadHeader, FrameError
-from remoting.frames import (
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.commands import Request, SerializeType
+from dledger.remoting.errors import BadHeader, FrameError
+from dledger.remoting.frames import (
     MAX_HEADER_SIZE,
     MAX_REMARK,
     FrameReader,
@@ -25,7 +25,7 @@ from remoting.frames import (
     encode_response,
     encode_response_json,
 )
-from remoting.headers import REQUEST_HEADERS, SendMessageV2Header
+from dledger.remoting.headers import REQUEST_HEADERS, SendMessageV2Header
 
 JSON, BINARY = SerializeType.JSON, SerializeType.ROCKETMQ
 FRAMES = recorded_frames()

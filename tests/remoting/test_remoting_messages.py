@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from remoting_kit import decode_one, java_bytes, recorded_frames
 
-from formats.properties import decode_properties
-from remoting.errors import BadBody
-from remoting.messages import BatchMessage, batch_message, decode_batch, encode_batch
+from dledger.formats.properties import decode_properties
+from dledger.remoting.errors import BadBody
+from dledger.remoting.messages import BatchMessage, batch_message, decode_batch, encode_batch
 
 MESSAGES = st.lists(
     st.builds(BatchMessage, st.integers(-(2**31), 2**31 - 1), st.binary(max_size=50), st.binary(max_size=50)),

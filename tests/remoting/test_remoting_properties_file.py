@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from remoting.properties_file import ConfigError, format_config, load_config, parse_properties
+from dledger.remoting.properties_file import ConfigError, format_config, load_config, parse_properties
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from remoting_kit import java_bytes, java_samples
 
-from remoting import registration as module
-from remoting.errors import BadBody
-from remoting.registration import (
+from dledger.remoting import registration as module
+from dledger.remoting.errors import BadBody
+from dledger.remoting.registration import (
     DataVersion,
     KnownTopics,
     Registration,

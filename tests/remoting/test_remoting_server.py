@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from remoting_kit import pair, read_frame, run, until
 
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request, SerializeType
-from remoting.errors import RemotingError
-from remoting.frames import encode_request, encode_response_json
-from remoting.headers import TopicHeader
-from remoting.server import Connection, RemotingServer, ServerLimits
-from runtime.env import production_env
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request, SerializeType
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.frames import encode_request, encode_response_json
+from dledger.remoting.headers import TopicHeader
+from dledger.remoting.server import Connection, RemotingServer, ServerLimits
+from dledger.runtime.env import production_env
 
 ECHO, LATER, FAIL, REFUSE, TYPED, SILENT = 1, 2, 3, 4, 5, 6
 

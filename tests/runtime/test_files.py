@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.env import production_env
-from runtime.files import OsFile, OsFiles
-from runtime.publish import publish
-from runtime.workers import Lane
+from dledger.runtime.env import production_env
+from dledger.runtime.files import OsFile, OsFiles
+from dledger.runtime.publish import publish
+from dledger.runtime.workers import Lane
 
 SIZE = 1 << 20
 

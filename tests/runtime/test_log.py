@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.log import MAX_LINE, StandardLog
+from dledger.runtime.log import MAX_LINE, StandardLog
 
 
 def test_a_line_is_bounded_whatever_its_fields_hold(caplog: pytest.LogCaptureFixture) -> None:

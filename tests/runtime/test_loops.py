@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from runtime.loops import LoopThread, Waiter
+from dledger.runtime.loops import LoopThread, Waiter
 
 
 async def name_of_thread() -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.files import OsFiles
-from runtime.paced import Pace, PacedFiles
+from dledger.runtime.files import OsFiles
+from dledger.runtime.paced import Pace, PacedFiles
 
 
 def test_reading_keeps_to_the_rate(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.processes import ProcessWorkers, cores
+from dledger.runtime.processes import ProcessWorkers, cores
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_cores() -> None:
 
 SCRIPT = """
 import asyncio, multiprocessing, signal, sys, time
-from runtime.processes import ProcessWorkers
+from dledger.runtime.processes import ProcessWorkers
 
 async def main(workers):
     sleeper = asyncio.create_task(workers.run(time.sleep, 60))

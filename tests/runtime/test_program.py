@@ -15,8 +15,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from runtime.pauses import Pauses
-from runtime.program import (
+from dledger.runtime.pauses import Pauses
+from dledger.runtime.program import (
     ACCEPT_QUIET_S,
     GC_THRESHOLDS,
     SWITCH_INTERVAL_S,

@@ -19,10 +19,10 @@ pytest.importorskip("fsspec")
 import fsspec
 from fsspec.asyn import AsyncFileSystem
 
-from runtime import remote_files
-from runtime.files import Files, OsFiles
-from runtime.publish import read_file, replace_file
-from runtime.remote_files import (
+from dledger.runtime import remote_files
+from dledger.runtime.files import Files, OsFiles
+from dledger.runtime.publish import read_file, replace_file
+from dledger.runtime.remote_files import (
     BLOCK,
     MAX_AHEAD,
     FsspecFile,

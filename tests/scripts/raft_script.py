@@ -49,8 +49,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.cores import CoreGroup, CoreNode, Entry, Envelope, describe
-from formats.store_files import HardState
+from dledger.chaos.cores import CoreGroup, CoreNode, Entry, Envelope, describe
+from dledger.formats.store_files import HardState
 
 SEPARATOR = "----"
 MAX_DELIVERIES = 2000

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.auditing import AuditJobs
-from broker.config import BrokerConfig
-from broker.processors.audit import AuditProcessor
-from remoting.bodies import BrokerData, ClusterInfo
-from remoting.codes import RequestCode, ResponseCode
-from remoting.commands import Request
-from remoting.limits import ServerLimits
-from remoting.server import Connection, RemotingServer
-from runtime.env import Env, production_env
-from runtime.loops import LoopThread
+from dledger.broker.auditing import AuditJobs
+from dledger.broker.config import BrokerConfig
+from dledger.broker.processors.audit import AuditProcessor
+from dledger.remoting.bodies import BrokerData, ClusterInfo
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.limits import ServerLimits
+from dledger.remoting.server import Connection, RemotingServer
+from dledger.runtime.env import Env, production_env
+from dledger.runtime.loops import LoopThread
 
 HOST = "127.0.0.1"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.replicas import Look, ReplicaSource
+from dledger.audit.replicas import Look, ReplicaSource
 
 
 @dataclass(frozen=True)

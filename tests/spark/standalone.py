@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark.java import cache_dir, find_java
+from dledger.spark.java import cache_dir, find_java
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 30.0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.files import OsFile, OsFiles
-from spark.jobs.archive_files import ArchiveFiles, Batch
-from spark.jobs.errors import JobError
+from dledger.runtime.files import OsFile, OsFiles
+from dledger.spark.jobs.archive_files import ArchiveFiles, Batch
+from dledger.spark.jobs.errors import JobError
 
 
 class Crash(BaseException):

@@ -10,21 +10,21 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from bench.big_store import write_big_group
-from runtime.files import OsFiles
-from spark.__main__ import run
-from spark.commands.account import COMMAND as ACCOUNT
-from spark.commands.shell import parser
-from spark.commands.source_arguments import source_of
-from spark.jobs.accounting import account, archive_gaps, bounds_of
-from spark.jobs.archive import archive, selected
-from spark.jobs.archive_files import ArchiveFiles, Batch, Gap
-from spark.jobs.errors import JobError
-from spark.jobs.lag import lag_history
-from spark.jobs.log_source import LogSource
-from spark.jobs.reading import read_rows
-from spark.jobs.replay import replay
-from spark.jobs.statistics import statistics
+from dledger.bench.big_store import write_big_group
+from dledger.runtime.files import OsFiles
+from dledger.spark.__main__ import run
+from dledger.spark.commands.account import COMMAND as ACCOUNT
+from dledger.spark.commands.shell import parser
+from dledger.spark.commands.source_arguments import source_of
+from dledger.spark.jobs.accounting import account, archive_gaps, bounds_of
+from dledger.spark.jobs.archive import archive, selected
+from dledger.spark.jobs.archive_files import ArchiveFiles, Batch, Gap
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.jobs.lag import lag_history
+from dledger.spark.jobs.log_source import LogSource
+from dledger.spark.jobs.reading import read_rows
+from dledger.spark.jobs.replay import replay
+from dledger.spark.jobs.statistics import statistics
 from tests.audit.store_builder import sample_log, write_store
 
 NO_SESSION: Any = None
@@ -140,7 +140,7 @@ def test_a_choice_is_the_same_however_it_is_written() -> None:
     ],
 )
 def test_the_command_line_takes_an_option_once(words: list[str], text: str) -> None:
-    from spark.commands import COMMANDS
+    from dledger.spark.commands import COMMANDS
 
     arguments = parser(COMMANDS).parse_args(["replay", "--archive", "/a", "--to-namesrv", "h:1", *words])
     with pytest.raises(JobError, match=text):

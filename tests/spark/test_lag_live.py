@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from client import Message
-from client.producer import AsyncProducer
-from runtime.env import production_env
-from spark.__main__ import run
-from spark.jobs.errors import JobError
-from spark.jobs.lag_live import lag_live
-from spark.jobs.lag_report import Lag
+from dledger.client import Message
+from dledger.client.producer import AsyncProducer
+from dledger.runtime.env import production_env
+from dledger.spark.__main__ import run
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.jobs.lag_live import lag_live
+from dledger.spark.jobs.lag_report import Lag
 from tests.client.fake_cluster import GROUP, FakeCluster
 
 

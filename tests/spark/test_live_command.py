@@ -1,4 +1,4 @@
-"""`python -m spark audit --namesrv`: which groups and places are chosen, and the local engine."""
+"""`dledger spark audit --namesrv`: which groups and places are chosen, and the local engine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from audit.findings import finding
-from audit.replicas import StoreSource
-from audit.report import Report
-from runtime.files import OsFiles
-from spark.__main__ import run
-from spark.places import Group, joined
+from dledger.audit.findings import finding
+from dledger.audit.replicas import StoreSource
+from dledger.audit.report import Report
+from dledger.runtime.files import OsFiles
+from dledger.spark.__main__ import run
+from dledger.spark.places import Group, joined
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group
 from tests.spark.live_kit import live_group

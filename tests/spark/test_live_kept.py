@@ -10,14 +10,14 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from audit.kept import Keep
-from audit.replicas import ReplicaSource
-from audit.report import Report
-from client.replicas import AuditOptions, ReplicaClient
-from remoting.codes import RequestCode
-from runtime import File
-from runtime.files import OsFile, OsFiles
-from spark.__main__ import run as spark_run
+from dledger.audit.kept import Keep
+from dledger.audit.replicas import ReplicaSource
+from dledger.audit.report import Report
+from dledger.client.replicas import AuditOptions, ReplicaClient
+from dledger.remoting.codes import RequestCode
+from dledger.runtime import File
+from dledger.runtime.files import OsFile, OsFiles
+from dledger.spark.__main__ import run as spark_run
 from tests.audit.faults import by_names
 from tests.audit.store_builder import Log, sample_log, segment_path, write_group
 from tests.audit.test_audit_kept import aged, counts, path_of

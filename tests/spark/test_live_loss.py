@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from client import Message, MessageQueue, Producer
-from spark.live_queues import LiveMessagesView, LiveQueues
-from spark.offsets import DataLost
-from spark.options import parse
-from spark.streaming import StreamReader
+from dledger.client import Message, MessageQueue, Producer
+from dledger.spark.live_queues import LiveMessagesView, LiveQueues
+from dledger.spark.offsets import DataLost
+from dledger.spark.options import parse
+from dledger.spark.streaming import StreamReader
 from tests.client.fake_cluster import GROUP, FakeCluster
 from tests.client.test_sync import running
 

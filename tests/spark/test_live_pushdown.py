@@ -22,15 +22,15 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from client import Message, MessageQueue, Producer
-from remoting.codes import RequestCode
-from remoting.commands import Request
-from remoting.headers import PullMessageHeader
-from remoting.server import Connection
-from spark.offsets import DataLost
-from spark.options import parse
-from spark.pushdown import push
-from spark.source import view_of
+from dledger.client import Message, MessageQueue, Producer
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.commands import Request
+from dledger.remoting.headers import PullMessageHeader
+from dledger.remoting.server import Connection
+from dledger.spark.offsets import DataLost
+from dledger.spark.options import parse
+from dledger.spark.pushdown import push
+from dledger.spark.source import view_of
 from tests.client.fake_cluster import GROUP, FakeBroker, FakeCluster
 from tests.client.test_sync import running
 from tests.spark.views_kit import rows_of
@@ -155,7 +155,7 @@ def test_tags_that_are_there_or_not_are_for_spark_to_tell(fake: FakeCluster) -> 
 
 
 def test_messages_of_system_topics_are_not_chosen_by_hash() -> None:
-    from spark.live_queues import _expression
+    from dledger.spark.live_queues import _expression
 
     assert _expression(frozenset("A"), ["orders"]) == "A"
     assert _expression(frozenset("A"), ["orders", "SCHEDULE_TOPIC_XXXX"]) == "*"

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from audit.digests import DIGEST_VERSION
-from audit.local import audit_sources
-from audit.replicas import ReplicaSource, StoreSource, look_at
-from audit.report import Report
-from client.replicas import AuditOptions, ReplicaClient, find_groups
-from remoting.codes import RequestCode
-from runtime.env import production_env
-from runtime.files import OsFiles
-from spark.live import GroupSource
+from dledger.audit.digests import DIGEST_VERSION
+from dledger.audit.local import audit_sources
+from dledger.audit.replicas import ReplicaSource, StoreSource, look_at
+from dledger.audit.report import Report
+from dledger.client.replicas import AuditOptions, ReplicaClient, find_groups
+from dledger.remoting.codes import RequestCode
+from dledger.runtime.env import production_env
+from dledger.runtime.files import OsFiles
+from dledger.spark.live import GroupSource
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, Fault, by_names
 from tests.audit.store_builder import Log, sample_log, segment_path, write_group
@@ -153,7 +153,7 @@ def test_rows_no_older_than_asked_for_are_not_read_again(log: Log, tmp_path: Pat
 
 
 def test_many_rows_come_in_pages(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("audit.row_codec.encode_pages.__defaults__", (500,))
+    monkeypatch.setattr("dledger.audit.row_codec.encode_pages.__defaults__", (500,))
     stores = write_group(log, tmp_path)
     next(by_names("rewritten committed entry")).inject(stores, log)
     with live_group(stores) as group:
@@ -166,7 +166,7 @@ def test_an_answer_waits_no_longer_than_agreed(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow scan is asked about again and again; no request waits for its end."""
-    monkeypatch.setattr("broker.auditing.HOLD_S", 0.05)
+    monkeypatch.setattr("dledger.broker.auditing.HOLD_S", 0.05)
     stores = write_group(log, tmp_path)[:1]
     with live_group(stores, bytes_per_s=600_000) as group:
         report = run(source(group))

@@ -11,13 +11,13 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from client import Message, MessageQueue, Producer
-from client.errors import BrokerRefused, ClientError, NoBroker
-from remoting.codes import RequestCode
-from remoting.commands import Request
-from remoting.server import Connection
-from spark.options import parse
-from spark.source import view_of
+from dledger.client import Message, MessageQueue, Producer
+from dledger.client.errors import BrokerRefused, ClientError, NoBroker
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
+from dledger.spark.options import parse
+from dledger.spark.source import view_of
 from tests.client.fake_cluster import GROUP, FakeBroker, FakeCluster
 from tests.client.test_sync import running
 from tests.spark.views_kit import rows_of

@@ -12,16 +12,16 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from audit.digests import DIGEST_VERSION
-from audit.layout import StoreError
-from client.errors import BrokerRefused, ClientError, NoBroker
-from client.replicas import AuditOptions, ReplicaClient
-from formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
-from formats.store_files import segment_name
-from remoting.codes import RequestCode
-from spark.messages import CorruptMessage
-from spark.options import parse
-from spark.source import view_of
+from dledger.audit.digests import DIGEST_VERSION
+from dledger.audit.layout import StoreError
+from dledger.client.errors import BrokerRefused, ClientError, NoBroker
+from dledger.client.replicas import AuditOptions, ReplicaClient
+from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
+from dledger.formats.store_files import segment_name
+from dledger.remoting.codes import RequestCode
+from dledger.spark.messages import CorruptMessage
+from dledger.spark.options import parse
+from dledger.spark.source import view_of
 from tests.audit.faults import Fault, by_names
 from tests.audit.store_builder import (
     SEGMENT_SIZE,
@@ -181,7 +181,7 @@ def test_entries_are_those_of_the_directories(
     asked: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spark.live_replicas.ENTRIES_ASKED", asked)
+    monkeypatch.setattr("dledger.spark.live_replicas.ENTRIES_ASKED", asked)
     found = rows_of(live(group, view="entries", **options))
     assert found == of_directories(stores, view="entries", **options)
     assert found or "1000000-2000000" in options.values()
@@ -199,7 +199,7 @@ def test_filters_on_the_index_leave_segments_unasked(group: LiveGroup, log: Log)
 
     from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
-    from spark.pushdown import push
+    from dledger.spark.pushdown import push
 
     whole = live(group, view="entries")
     pushed, rest = push(
@@ -216,7 +216,7 @@ def test_filters_on_the_index_leave_segments_unasked(group: LiveGroup, log: Log)
 def test_entries_that_no_index_unit_tells_of_are_read_too(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark.live_replicas.ENTRIES_ASKED", 20)
+    monkeypatch.setattr("dledger.spark.live_replicas.ENTRIES_ASKED", 20)
     store = write_store(log, tmp_path / "n0", committed=50)
     for file in (store / "dledger-n0" / "index").iterdir():
         file.unlink()
@@ -232,7 +232,7 @@ def test_entries_that_no_index_unit_tells_of_are_read_too(
 def test_damage_is_told_as_in_the_directories(
     name: str, asked: int, isolation: str, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark.live_replicas.ENTRIES_ASKED", asked)
+    monkeypatch.setattr("dledger.spark.live_replicas.ENTRIES_ASKED", asked)
     stores = write_group(log, tmp_path)
     next(by_names(name)).inject(stores, log)
     with live_group(stores) as group:
@@ -245,7 +245,7 @@ def test_damage_is_told_as_in_the_directories(
 def test_a_segment_whose_head_is_damaged_gives_the_same_entries(
     which: int, asked: int, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark.live_replicas.ENTRIES_ASKED", asked)
+    monkeypatch.setattr("dledger.spark.live_replicas.ENTRIES_ASKED", asked)
     store = write_store(log, tmp_path / "n0")
     start = sorted(log.segments)[which]
     flip(store, next(entry for entry in log.entries if entry.pos == start), 9)
@@ -291,14 +291,14 @@ def test_brokers_of_an_older_release_refuse_clearly(log: Log, stores: list[Path]
 
 def test_no_answer_is_larger_than_a_job_may_be(group: LiveGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of 72 bytes an entry: what is asked for at once is far below what fails a job."""
-    from broker.auditing import MAX_JOB_BYTES
-    from spark.live_replicas import ENTRIES_ASKED
+    from dledger.broker.auditing import MAX_JOB_BYTES
+    from dledger.spark.live_replicas import ENTRIES_ASKED
 
     assert 72 * ENTRIES_ASKED < MAX_JOB_BYTES / 4
-    monkeypatch.setattr("broker.auditing.MAX_JOB_BYTES", 5000)
+    monkeypatch.setattr("dledger.broker.auditing.MAX_JOB_BYTES", 5000)
     with pytest.raises(BrokerRefused, match="TooManyRows"):
         rows_of(live(group, view="entries"))
-    monkeypatch.setattr("spark.live_replicas.ENTRIES_ASKED", 60)
+    monkeypatch.setattr("dledger.spark.live_replicas.ENTRIES_ASKED", 60)
     assert rows_of(live(group, view="entries"))
 
 
@@ -314,7 +314,7 @@ def test_index_units_are_those_of_the_directories(
     asked: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spark.live_replicas.UNITS_ASKED", asked)
+    monkeypatch.setattr("dledger.spark.live_replicas.UNITS_ASKED", asked)
     found = rows_of(live(group, view="index", **options))
     assert found == of_directories(stores, view="index", **options)
     assert bool(found) == ("1000000" not in options.values())
@@ -324,7 +324,7 @@ def test_wrong_and_missing_units_are_shown_as_they_are(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of the broker begin anew every few units: holes between and within them."""
-    monkeypatch.setattr("broker.processors.audit._ROW_UNITS", 8)
+    monkeypatch.setattr("dledger.broker.processors.audit._ROW_UNITS", 8)
     store = write_store(log, tmp_path / "n0")
     with (store / "dledger-n0" / "index" / f"{0:020}").open("r+b") as file:
         file.seek(10 * INDEX_UNIT_SIZE)

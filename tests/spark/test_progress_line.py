@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from audit.command import run as audit_run
-from spark.__main__ import run as spark_run
-from spark.progress import WIDTH, Progress, tasks
+from dledger.audit.command import run as audit_run
+from dledger.spark.__main__ import run as spark_run
+from dledger.spark.progress import WIDTH, Progress, tasks
 from tests.audit.store_builder import Log, sample_log, write_group
 
 
@@ -134,7 +134,7 @@ def log() -> Log:
         ((audit_run, "compare"), "scanned {done} of {total} segments"),
         ((spark_run, "audit", "--engine", "local"), "audit: {done} of {total} segments"),
     ],
-    ids=["python -m audit", "python -m spark audit"],
+    ids=["dledger audit", "dledger spark audit"],
 )
 def test_the_local_audit_tells_every_segment(
     command: tuple[Callable[[Sequence[str]], int], *tuple[str, ...]],

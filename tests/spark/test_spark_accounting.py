@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from formats.state import offsets_op
+from dledger.formats.state import offsets_op
 from tests.audit.store_builder import Log, segment_path, write_store
 from tests.audit.test_audit_reports import read_page
 
@@ -41,8 +41,8 @@ class World:
             self.acks.append({"id": unique_id, "topic": topic, "queueId": queue, "queueOffset": offset})
 
     def run(self, spark: Any, where: Path, **settings: Any) -> Any:
-        from spark.jobs.accounting import account
-        from spark.jobs.log_source import LogSource
+        from dledger.spark.jobs.accounting import account
+        from dledger.spark.jobs.log_source import LogSource
 
         store = where / "n0"
         if not store.exists():
@@ -165,7 +165,7 @@ def test_findings_say_where(spark: Any, tmp_path: Path) -> None:
 
 def test_what_retention_deleted_is_not_lost(spark: Any, tmp_path: Path) -> None:
     """Also where another replica still has it, which is behind and therefore not read."""
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.log_source import LogSource
 
     world = World()
     store = write_store(world.log, tmp_path / "n0")
@@ -180,7 +180,7 @@ def test_what_retention_deleted_is_not_lost(spark: Any, tmp_path: Path) -> None:
 
 def as_if_live(store: Path) -> Any:
     """A source that is taken for live brokers; its rows come from a directory."""
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.log_source import LogSource
 
     @dataclass(frozen=True)
     class AsIfLive(LogSource):
@@ -213,8 +213,8 @@ def test_what_brokers_cannot_prove_is_not_lost(spark: Any, tmp_path: Path) -> No
 
 
 def test_topics_that_were_not_chosen_are_not_lost(spark: Any, tmp_path: Path) -> None:
-    from spark.jobs.errors import JobError
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.errors import JobError
+    from dledger.spark.jobs.log_source import LogSource
 
     source = LogSource(servers="127.0.0.1:1", options={"topics": "clicks"})
     with pytest.raises(JobError, match="acknowledgements of orders: name them with --topics, too"):
@@ -222,8 +222,8 @@ def test_topics_that_were_not_chosen_are_not_lost(spark: Any, tmp_path: Path) ->
 
 
 def test_consumers_stand_where_the_replica_says_that_knows_most(spark: Any, tmp_path: Path) -> None:
-    from spark.jobs.consumer_offsets import offsets_of_stores
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.consumer_offsets import offsets_of_stores
+    from dledger.spark.jobs.log_source import LogSource
 
     log = Log()
     log.open_term(1)
@@ -254,8 +254,8 @@ def test_files_are_read_in_the_spellings_of_other_clients(spark: Any, tmp_path: 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from spark.jobs.accounting import account
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.accounting import account
+    from dledger.spark.jobs.log_source import LogSource
 
     world = World()
     source = LogSource(stores=(str(write_store(world.log, tmp_path / "n0")),))
@@ -292,9 +292,9 @@ def test_files_are_read_in_the_spellings_of_other_clients(spark: Any, tmp_path: 
 def test_a_file_that_cannot_be_believed_is_refused(
     content: str, text: str, spark: Any, tmp_path: Path
 ) -> None:
-    from spark.jobs.accounting import account
-    from spark.jobs.errors import JobError
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.accounting import account
+    from dledger.spark.jobs.errors import JobError
+    from dledger.spark.jobs.log_source import LogSource
 
     source = LogSource(stores=(str(write_store(World().log, tmp_path / "n0")),))
     (tmp_path / "acks.jsonl").write_text(content)

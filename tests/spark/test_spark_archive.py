@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from formats.entry import Kind
-from runtime.files import OsFiles
-from spark.jobs.archive_files import ArchiveFiles
-from spark.jobs.errors import JobError
+from dledger.formats.entry import Kind
+from dledger.runtime.files import OsFiles
+from dledger.spark.jobs.archive_files import ArchiveFiles
+from dledger.spark.jobs.errors import JobError
 from tests.audit.store_builder import SEGMENT_SIZE, Log, cut_after, flip, segment_path, write_store
 
 pytestmark = pytest.mark.spark
@@ -60,8 +60,8 @@ def rewrite(log: Log, store: Path, **settings: Any) -> None:
 
 
 def run(spark: Any, root: Path, store: Path, files: OsFiles | None = None, **settings: Any) -> Any:
-    from spark.jobs.archive import archive
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.archive import archive
+    from dledger.spark.jobs.log_source import LogSource
 
     options = settings.pop("options", {})
     source = LogSource(stores=(str(store),), options=options)
@@ -82,7 +82,7 @@ def expected(log: Log, up_to: int | None = None) -> Iterator[int]:
 
 
 def test_messages_are_filed_by_topic_and_day(spark: Any, log: Log, store: Path, tmp_path: Path) -> None:
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.log_source import LogSource
 
     result = run(spark, tmp_path / "archive", store)
     found = rows(spark, tmp_path / "archive")
@@ -150,8 +150,8 @@ def test_killed_anywhere_and_run_again_the_rows_are_the_same(
 
 def test_what_retention_took_before_is_told(spark: Any, tmp_path: Path) -> None:
     """A queue that lost messages may get its next one batches later."""
-    from spark.jobs.accounting import account
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.accounting import account
+    from dledger.spark.jobs.log_source import LogSource
 
     log = Log()
     log.open_term(1)
@@ -217,7 +217,7 @@ def test_missing_offsets_are_noticed(
     spark: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Should a source ever leave rows out in silence, the batch is not committed."""
-    from spark.jobs import archive as job
+    from dledger.spark.jobs import archive as job
 
     stage = job._stage
     monkeypatch.setattr(job, "_stage", lambda frame, *rest: stage(frame.where("logIndex <> 77"), *rest))
@@ -231,8 +231,8 @@ def test_missing_offsets_are_noticed(
 
 def by_queues(spark: Any, root: Path, store: Path, **settings: Any) -> Any:
     """As from live brokers, by ranges of queue offsets; the rows come from a directory all the same."""
-    from spark.jobs.archive import archive
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.archive import archive
+    from dledger.spark.jobs.log_source import LogSource
 
     @dataclass(frozen=True)
     class AsIfLive(LogSource):
@@ -259,7 +259,7 @@ def test_queues_are_archived_in_shares(spark: Any, tmp_path: Path) -> None:
 
 
 def test_shares_are_in_proportion_and_gaps_are_told() -> None:
-    from spark.jobs.archive import _share
+    from dledger.spark.jobs.archive import _share
 
     bounds = {("a", 0): (0, 900), ("a", 1): (50, 150), ("b", 0): (5, 5)}
     assert _share(bounds, {}, 10_000) == {("a", 0): (0, 900), ("a", 1): (50, 150)}

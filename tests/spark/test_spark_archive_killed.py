@@ -55,12 +55,22 @@ def committed(root: Path) -> bool:
 def test_killed_in_the_middle_each_message_is_there_once(
     spark: Any, store: Path, tmp_path: Path, reached: Callable[[Path], bool]
 ) -> None:
-    from runtime.files import OsFiles
-    from spark.jobs.archive import archive
-    from spark.jobs.log_source import LogSource
+    from dledger.runtime.files import OsFiles
+    from dledger.spark.jobs.archive import archive
+    from dledger.spark.jobs.log_source import LogSource
 
     root = tmp_path / "archive"
-    command = [sys.executable, "-m", "spark", "archive", str(store), "--to", str(root), "--batch-mb", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "dledger.spark",
+        "archive",
+        str(store),
+        "--to",
+        str(root),
+        "--batch-mb",
+        "1",
+    ]
     job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + LIMIT_S

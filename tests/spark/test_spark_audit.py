@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from audit.digests import BLOCK_ENTRIES
-from audit.kept import Keep
-from audit.replicas import StoreSource
-from audit.report import Kept
-from bench.big_store import write_big_group
-from bench.spark_audit import audits, damaged_copy
-from runtime.files import OsFiles
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.kept import Keep
+from dledger.audit.replicas import StoreSource
+from dledger.audit.report import Kept
+from dledger.bench.big_store import write_big_group
+from dledger.bench.spark_audit import audits, damaged_copy
+from dledger.runtime.files import OsFiles
 from tests.audit.apache_store import apache_log, write_apache_group
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, by_names
@@ -33,7 +33,7 @@ def log() -> Log:
 
 
 def both(spark: Any, stores: list[Path]) -> tuple[dict[str, object], dict[str, object]]:
-    from spark.audit_job import audit_stores
+    from dledger.spark.audit_job import audit_stores
 
     distributed = audit_stores(spark, OsFiles(), [str(store) for store in stores])
     return distributed.as_json(), audit(stores).as_json()
@@ -97,7 +97,7 @@ def test_each_fault_is_reported_alike(spark: Any, fault: Any, log: Log, tmp_path
 
 def test_scans_are_kept_for_the_next_audit(spark: Any, log: Log, tmp_path: Path) -> None:
     """By executors, for either engine; and what changed since is found."""
-    from spark.audit_job import audit_sources
+    from dledger.spark.audit_job import audit_sources
 
     stores = write_group(log, tmp_path / "stores")
     keep = Keep(str(tmp_path / "keep"), OsFiles(), 4_000_000_000_000, 7 * 24 * 3_600_000)
@@ -121,7 +121,7 @@ def test_scans_are_kept_for_the_next_audit(spark: Any, log: Log, tmp_path: Path)
 
 
 def test_a_wrong_path_is_told_without_a_job(spark: Any, tmp_path: Path) -> None:
-    from spark.audit_job import audit_stores
+    from dledger.spark.audit_job import audit_stores
 
     report = audit_stores(spark, OsFiles(), [str(tmp_path / "nothing")])
     assert report.exit_code == 4

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from chaos.cluster import wait_for
+from dledger.chaos.cluster import wait_for
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.report_kit import report_of
@@ -215,7 +215,7 @@ def test_without_spark_submit_the_packages_are_sent_too(spark_cluster: Cluster, 
     defaults.write_text("\n".join(setting.replace("=", " ", 1) for setting in SMALL))
     environ["SPARK_CONF_DIR"] = str(defaults.parent)
     arguments = ["audit", "--json", "--master", spark_cluster.master, *map(str, stores[:2])]
-    done = run([sys.executable, "-m", "spark", *arguments], environ, spark_cluster.directory)
+    done = run([sys.executable, "-m", "dledger.spark", *arguments], environ, spark_cluster.directory)
     assert done.returncode == 2, done.stderr
     theirs = json.loads(done.stdout.splitlines()[-1])
     assert {**theirs, "seconds": 0} == {**audit(stores[:2]).as_json(), "seconds": 0}
@@ -239,7 +239,7 @@ def test_a_client_without_java_audits_on_the_cluster_through_a_connect_server(
     environ = {"PATH": "/nonexistent", "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
     with connect_server(tmp_path, spark_cluster.master, settings=SMALL) as server:
         for command, code in ((("audit", *map(str, stores)), 3), (("doctor", str(stores[0])), 0)):
-            arguments = ["-m", "spark", command[0], "--json", "--master", server, *command[1:]]
+            arguments = ["-m", "dledger.spark", command[0], "--json", "--master", server, *command[1:]]
             done = run([sys.executable, *arguments], environ, tmp_path)
             assert done.returncode == code, done.stdout + done.stderr
             told_last = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""`python -m spark audit`: output and exit codes, as a process."""
+"""`dledger spark audit`: output and exit codes, as a process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spark.commands.command import Command, Context, Outcome
-from spark.commands.shell import run as run_one
+from dledger.spark.commands.command import Command, Context, Outcome
+from dledger.spark.commands.shell import run as run_one
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 def spark_audit(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "spark", "audit", *arguments],
+        [sys.executable, "-m", "dledger.spark", "audit", *arguments],
         env={**os.environ, **environ},
         cwd=ROOT,
         capture_output=True,
@@ -60,7 +60,7 @@ def test_without_a_java_it_is_4(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_are_4() -> None:
-    from spark.__main__ import run
+    from dledger.spark.__main__ import run
 
     assert run(["audit"]) == 4
     assert run(["audits", "/x"]) == 4
@@ -75,4 +75,4 @@ def test_an_interrupt_is_one_line_and_4(capsys: pytest.CaptureFixture[str]) -> N
     assert run_one([command], ["wait", "--json"]) == 4
     told = capsys.readouterr()
     assert json.loads(told.out)["exit_code"] == 4
-    assert told.err == "python -m spark wait: interrupted, it is not finished\n"
+    assert told.err == "dledger spark wait: interrupted, it is not finished\n"

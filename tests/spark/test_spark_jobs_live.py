@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
-from client.message import Message
-from client.offsets import FromWhere
-from client.sync import Producer, PullConsumer
-from runtime.env import production_env
+from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.client.message import Message
+from dledger.client.offsets import FromWhere
+from dledger.client.sync import Producer, PullConsumer
+from dledger.runtime.env import production_env
 
 pytestmark = pytest.mark.spark
 
@@ -64,14 +64,14 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sent]:
 
 
 def live(sent: Sent) -> Any:
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.log_source import LogSource
 
     return LogSource(servers=sent.group.namesrv_addr, options={"subscribe": TOPIC})
 
 
 def test_statistics_and_accounts_of_a_live_group(spark: Any, sent: Sent, tmp_path: Path) -> None:
-    from spark.jobs.accounting import account
-    from spark.jobs.statistics import statistics
+    from dledger.spark.jobs.accounting import account
+    from dledger.spark.jobs.statistics import statistics
 
     (one,) = statistics(spark, live(sent)).topics
     assert (one.topic, one.messages, one.queues) == (TOPIC, len(sent.bodies), QUEUES)
@@ -87,9 +87,9 @@ def test_statistics_and_accounts_of_a_live_group(spark: Any, sent: Sent, tmp_pat
 def test_accounts_of_a_live_group_with_where_its_consumers_stand(
     spark: Any, sent: Sent, tmp_path: Path
 ) -> None:
-    from spark.jobs.accounting import account
-    from spark.jobs.consumer_offsets import offsets_of_lag
-    from spark.jobs.lag_live import lag_live
+    from dledger.spark.jobs.accounting import account
+    from dledger.spark.jobs.consumer_offsets import offsets_of_lag
+    from dledger.spark.jobs.lag_live import lag_live
 
     def accounted() -> Any:
         env = production_env("test")
@@ -126,10 +126,10 @@ def test_accounts_of_a_live_group_with_where_its_consumers_stand(
 def test_an_archive_goes_on_behind_a_killed_leader_and_is_replayed(
     spark: Any, sent: Sent, tmp_path: Path
 ) -> None:
-    from runtime.files import OsFiles
-    from spark.jobs.archive import archive
-    from spark.jobs.log_source import LogSource
-    from spark.jobs.replay import replay
+    from dledger.runtime.files import OsFiles
+    from dledger.spark.jobs.archive import archive
+    from dledger.spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.replay import replay
 
     root = str(tmp_path / "archive")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from formats.entry import Kind
-from formats.state import ReplicatedState, offsets_op, pack_op
+from dledger.formats.entry import Kind
+from dledger.formats.state import ReplicatedState, offsets_op, pack_op
 from tests.audit.store_builder import Log, patch, write_store
 from tests.audit.test_audit_reports import read_page
 
@@ -61,8 +61,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 
 @pytest.fixture(scope="module")
 def result(spark: Any, built: tuple[Path, dict[str, Any]]) -> Any:
-    from spark.jobs.lag import lag_history
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.lag import lag_history
+    from dledger.spark.jobs.log_source import LogSource
 
     return lag_history(spark, LogSource(stores=(str(built[0]),)), bucket_s=60, warn_above=200)
 
@@ -83,8 +83,8 @@ def test_history_is_what_the_state_was_at_the_end_of_each_minute(result: Any, bu
 def test_a_commit_that_is_rotten_is_not_passed_over(spark: Any, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
-    from spark.jobs.lag import lag_history
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.lag import lag_history
+    from dledger.spark.jobs.log_source import LogSource
 
     log, _ = make_log()
     store = write_store(log, tmp_path / "n0")
@@ -118,9 +118,9 @@ def test_it_is_told_in_every_form(result: Any) -> None:
 
 @pytest.mark.spark
 def test_a_group_that_never_committed_is_told(spark: Any, built: Any) -> None:
-    from spark.jobs.errors import JobError
-    from spark.jobs.lag import lag_history
-    from spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.errors import JobError
+    from dledger.spark.jobs.lag import lag_history
+    from dledger.spark.jobs.log_source import LogSource
 
     with pytest.raises(JobError, match="no commit of consumer group slwo in the log; there are: fast, slow"):
         lag_history(spark, LogSource(stores=(str(built[0]),)), consumers=("slwo",))
@@ -128,10 +128,10 @@ def test_a_group_that_never_committed_is_told(spark: Any, built: Any) -> None:
 
 def test_what_is_no_commit_gives_no_event() -> None:
     pytest.importorskip("pyspark")
-    from spark.jobs.offset_events import decode_events
+    from dledger.spark.jobs.offset_events import decode_events
 
     assert list(decode_events(1, b"")) == []
-    from formats.record import system_record
+    from dledger.formats.record import system_record
 
     for body in (b"", b"\xc1", pack_op({"op": "topic"}), pack_op({"op": "offsets", "offsets": 7})):
         assert list(decode_events(1, system_record(body, 0, 0))) == []

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from audit.kept import Keep
-from audit.replicas import StoreSource
-from audit.report import Kept
-from runtime.files import OsFiles
+from dledger.audit.kept import Keep
+from dledger.audit.replicas import StoreSource
+from dledger.audit.report import Kept
+from dledger.runtime.files import OsFiles
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.store_builder import Log, sample_log, write_group
@@ -38,7 +38,7 @@ def log() -> Log:
 
 @pytest.mark.parametrize("names", MIXES, ids=lambda names: names[0] if names else "clean")
 def test_local_live_and_spark_agree(spark: Any, names: tuple[str, ...], log: Log, tmp_path: Path) -> None:
-    from spark.audit_job import audit_sources
+    from dledger.spark.audit_job import audit_sources
 
     stores = write_group(log, tmp_path)
     for fault in by_names(*names):
@@ -52,7 +52,7 @@ def test_local_live_and_spark_agree(spark: Any, names: tuple[str, ...], log: Log
 
 
 def test_a_broker_down_and_a_directory_in_its_place(spark: Any, log: Log, tmp_path: Path) -> None:
-    from spark.audit_job import audit_sources
+    from dledger.spark.audit_job import audit_sources
 
     stores = write_group(log, tmp_path)
     next(by_names("flipped body byte")).inject(stores, log)
@@ -67,7 +67,7 @@ def test_a_broker_down_and_a_directory_in_its_place(spark: Any, log: Log, tmp_pa
 
 def test_scans_of_brokers_are_kept(spark: Any, log: Log, tmp_path: Path) -> None:
     """By executors, for either engine."""
-    from spark.audit_job import audit_sources
+    from dledger.spark.audit_job import audit_sources
 
     stores = [Path(store) for store in aged(write_group(log, tmp_path / "stores"))]
     total = 3 * len(log.segments)

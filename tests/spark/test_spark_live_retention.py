@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
-from client import Message, MessageQueue, Producer
+from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.client import Message, MessageQueue, Producer
 
 pytestmark = pytest.mark.spark
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark.option_values import BadOption
-from spark.options import ALIASES, OPTIONS, parse
+from dledger.spark.option_values import BadOption
+from dledger.spark.options import ALIASES, OPTIONS, parse
 
 
 def test_names_are_not_case_sensitive() -> None:

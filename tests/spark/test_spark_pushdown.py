@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from formats.entry import HEADER_SIZE
-from formats.record import STORE_TIMESTAMP_AT
+from dledger.formats.entry import HEADER_SIZE
+from dledger.formats.record import STORE_TIMESTAMP_AT
 from tests.audit.store_builder import SEGMENT_SIZE, Log, flip, write_store
 from tests.spark.views_kit import messages_of, planned, rows_of, view
 
@@ -49,7 +49,7 @@ def store(log: Log, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def narrowed(view: Any, *filters: Any) -> tuple[Any, list[Any]]:
     """The view with filters pushed down, and those that Spark must still apply."""
-    from spark.pushdown import push
+    from dledger.spark.pushdown import push
 
     pushed, rest = push(view.options.view, filters, all_rows=False)
     return replace(view, pushed=pushed), rest
@@ -132,7 +132,7 @@ def test_what_is_not_wanted_does_not_leave_the_task(store: Path) -> None:
 def test_queues_that_are_not_wanted_are_not_looked_at(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql.datasource import EqualTo, In
 
-    from spark.queues import QueueFiles
+    from dledger.spark.queues import QueueFiles
 
     every = rows_of(view(store, view="queues"))
     looked: list[tuple[str, int]] = []

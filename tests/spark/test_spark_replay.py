@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runtime.loops import LoopThread
+from dledger.runtime.loops import LoopThread
 from tests.audit.store_builder import Log, flip, write_store
 from tests.client.fake_cluster import FakeCluster
 
@@ -52,8 +52,8 @@ def target() -> Iterator[FakeCluster]:
 
 
 def run(spark: Any, target: FakeCluster, store: Path, **settings: Any) -> Any:
-    from spark.jobs.log_source import LogSource
-    from spark.jobs.replay import replay
+    from dledger.spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.replay import replay
 
     options = settings.pop("options", {})
     return replay(spark, LogSource(stores=(str(store),), options=options), target.namesrv, **settings)
@@ -91,7 +91,7 @@ def test_topics_keep_their_names_and_times_choose(spark: Any, target: FakeCluste
 
 
 def test_a_target_that_refuses_is_told(spark: Any, target: FakeCluster, store: Path) -> None:
-    from spark.jobs.errors import JobError
+    from dledger.spark.jobs.errors import JobError
 
     target.default_queues = 0
     with pytest.raises(JobError, match="nowhere"):
@@ -107,8 +107,8 @@ def test_what_is_rotten_is_not_sent(spark: Any, target: FakeCluster, log: Log, s
 
 
 def test_rows_can_be_looked_at(spark: Any, store: Path) -> None:
-    from spark.jobs.log_source import LogSource
-    from spark.jobs.reading import read_rows
+    from dledger.spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.reading import read_rows
 
     source = LogSource(stores=(str(store),), options={"subscribe": "orders"})
     rows = read_rows(spark, source, where="offset < 3 and partition = 1", order_by="offset", limit=2)
@@ -120,7 +120,7 @@ def test_rows_can_be_looked_at(spark: Any, store: Path) -> None:
 
 
 def test_bytes_are_shown_as_text_or_hexadecimal() -> None:
-    from spark.jobs.reading import plain
+    from dledger.spark.jobs.reading import plain
 
     assert plain(b"caf\xc3\xa9") == "café"
     assert plain(b"\xff\x00") == {"hex": "ff00"}

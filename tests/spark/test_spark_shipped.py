@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from audit.findings import Severity
-from audit.replicas import StoreSource
-from audit.shipped import ShippedSource
-from runtime.env import Env, production_env
-from runtime.files import OsFiles
+from dledger.audit.findings import Severity
+from dledger.audit.replicas import StoreSource
+from dledger.audit.shipped import ShippedSource
+from dledger.runtime.env import Env, production_env
+from dledger.runtime.files import OsFiles
 from tests.audit.faults import by_names
 from tests.audit.store_builder import SEGMENT_SIZE, Log, sample_log, segment_path, write_group
 from tests.audit.test_audit_shipped import Clock, directories, from_digests, ship
@@ -56,7 +56,7 @@ def test_shipped_digests_are_audited_alike(
     env: Env,
     tmp_path: Path,
 ) -> None:
-    from spark.audit_job import audit_sources
+    from dledger.spark.audit_job import audit_sources
 
     stores = write_group(log, tmp_path)
     for fault in by_names(*names):
@@ -85,7 +85,7 @@ def test_the_command_audits_digests_on_spark(log: Log, env: Env, tmp_path: Path)
 def test_segments_that_retention_removes_meanwhile_are_no_damage(
     spark: Any, live: bool, log: Log, tmp_path: Path
 ) -> None:
-    from spark.audit_job import audit_sources
+    from dledger.spark.audit_job import audit_sources
 
     stores = write_group(log, tmp_path)
     doomed = {

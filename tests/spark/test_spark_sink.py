@@ -15,12 +15,12 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
-from client import Message, MessageQueue, NoBroker, OutcomeUnknown, SendFailed, SendResult, SendStatus
-from spark.option_values import BadOption
-from spark.sink import QueueWriter
-from spark.sink_options import SinkOptions, check_columns, parse
-from spark.sink_rows import DEDUP_ID, Outgoing, SinkError, message_of, outgoing
+from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.client import Message, MessageQueue, NoBroker, OutcomeUnknown, SendFailed, SendResult, SendStatus
+from dledger.spark.option_values import BadOption
+from dledger.spark.sink import QueueWriter
+from dledger.spark.sink_options import SinkOptions, check_columns, parse
+from dledger.spark.sink_rows import DEDUP_ID, Outgoing, SinkError, message_of, outgoing
 
 SERVERS = "127.0.0.1:9876"
 VALUE = ("value", "string")

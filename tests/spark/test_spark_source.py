@@ -10,8 +10,8 @@ from typing import Any
 import lz4.frame
 import pytest
 
-from formats.entry import Kind
-from formats.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from dledger.formats.entry import Kind
+from dledger.formats.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from tests.audit.store_builder import Log, flip, sample_log, write_group, write_store
 
 pytestmark = pytest.mark.spark

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
-from client.message import Message, MessageQueue
-from client.sync import Producer
+from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.client.message import Message, MessageQueue
+from dledger.client.sync import Producer
 
 pytestmark = pytest.mark.spark
 

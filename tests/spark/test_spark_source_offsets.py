@@ -9,7 +9,7 @@ pytest.importorskip("pyarrow")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.offsets import (
+from dledger.spark.offsets import (
     DataLost,
     QueueRange,
     check_not_lost,
@@ -19,7 +19,7 @@ from spark.offsets import (
     limited,
     ranges_between,
 )
-from spark.selection import Bounds
+from dledger.spark.selection import Bounds
 
 QUEUES = st.sampled_from([("a", 0), ("a", 1), ("b", 0), ("c@g", 7)])
 OFFSETS = st.dictionaries(QUEUES, st.integers(0, 50))

@@ -14,8 +14,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formats.properties import KEYS, TAGS, decode_properties, encode_properties
-from formats.record import (
+from dledger.formats.properties import KEYS, TAGS, decode_properties, encode_properties
+from dledger.formats.record import (
     BORN_HOST_V6,
     COMPRESSED,
     COMPRESSION_LZ4,
@@ -25,9 +25,9 @@ from formats.record import (
     decode_record,
     encode_record,
 )
-from spark.bodies import CorruptBody, decompress
-from spark.records import Records, decode, slices
-from spark.texts import parse_properties
+from dledger.spark.bodies import CorruptBody, decompress
+from dledger.spark.records import Records, decode, slices
+from dledger.spark.texts import parse_properties
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), max_size=12)
 RAW_PROPERTIES = st.text(st.sampled_from("ab\x01\x02é"), max_size=40)

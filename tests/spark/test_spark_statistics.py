@@ -51,8 +51,8 @@ def sent() -> Sent:
 
 @pytest.fixture(scope="module")
 def result(spark: Any, sent: Sent, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from spark.jobs.log_source import LogSource
-    from spark.jobs.statistics import statistics
+    from dledger.spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.statistics import statistics
 
     store = write_store(sent.log, tmp_path_factory.mktemp("stats") / "n0")
     return statistics(spark, LogSource(stores=(str(store),)))
@@ -90,8 +90,8 @@ def test_keys_are_counted(result: Any) -> None:
 
 def test_there_are_no_more_keys_than_messages_with_one(spark: Any, tmp_path: Path) -> None:
     """The estimate of these is 2,019."""
-    from spark.jobs.log_source import LogSource
-    from spark.jobs.statistics import statistics
+    from dledger.spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.statistics import statistics
 
     log = Log()
     log.open_term(1)
@@ -124,8 +124,8 @@ def test_it_is_told_in_every_form(result: Any) -> None:
 
 
 def test_no_messages_are_no_error(spark: Any, tmp_path: Path) -> None:
-    from spark.jobs.log_source import LogSource
-    from spark.jobs.statistics import statistics
+    from dledger.spark.jobs.log_source import LogSource
+    from dledger.spark.jobs.statistics import statistics
 
     log = Log()
     log.open_term(1)

@@ -15,10 +15,10 @@ pytest.importorskip("fsspec")
 
 import fsspec
 
-from formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, Kind
-from formats.record import SYSTEM_TOPIC
-from formats.state import GroupConfig, TopicConfig, offsets_op
-from spark.messages import CorruptMessage
+from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, Kind
+from dledger.formats.record import SYSTEM_TOPIC
+from dledger.formats.state import GroupConfig, TopicConfig, offsets_op
+from dledger.spark.messages import CorruptMessage
 from tests.audit.store_builder import (
     SEGMENT_SIZE,
     Log,

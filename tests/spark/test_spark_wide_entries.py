@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from formats.properties import KEYS, encode_properties
-from spark import runs
-from spark.options import parse
-from spark.views import MessagesView
+from dledger.formats.properties import KEYS, encode_properties
+from dledger.spark import runs
+from dledger.spark.options import parse
+from dledger.spark.views import MessagesView
 from tests.audit.store_builder import Log, write_store
 
 MIB = 1 << 20

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from spark.jobs.errors import JobError
-from spark.jobs.log_source import best_replicas
+from dledger.spark.jobs.errors import JobError
+from dledger.spark.jobs.log_source import best_replicas
 from tests.audit.store_builder import Log, sample_log, write_group
 from tests.spark.views_kit import places_of, rows_of, view
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from formats.entry import HEADER_SIZE, EntryHeader, Kind
-from formats.record import TRANSACTION_PREPARED, Record, decode_record
+from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
+from dledger.formats.record import TRANSACTION_PREPARED, Record, decode_record
 from tests.audit.store_builder import Log
 
 
 def view(path: Path | str, **options: str) -> Any:
     """The view over a store that the data source would make."""
-    from spark.options import parse
-    from spark.views import directory_view
+    from dledger.spark.options import parse
+    from dledger.spark.views import directory_view
 
     return directory_view(parse({"path": str(path), **options}, "batch"))
 

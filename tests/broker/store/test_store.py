@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import message_store
-from broker.store.consume_queue import ConsumeQueue, QueueTable, free_units
-from broker.store.message_store import MessageStore, StoreLimits
-from broker.store.reader import GetStatus, Reader
+from dledger.broker.store import message_store
+from dledger.broker.store.consume_queue import ConsumeQueue, QueueTable, free_units
+from dledger.broker.store.message_store import MessageStore, StoreLimits
+from dledger.broker.store.reader import GetStatus, Reader
 from dledger.errors import InvariantBroken, NodeFailed
+from dledger.formats.consume_queue import FILE_SIZE, UNIT, UNITS_PER_FILE
+from dledger.formats.entry import HEADER_SIZE, Kind
+from dledger.formats.message_ids import java_hash
+from dledger.formats.properties import encode_properties
+from dledger.formats.record import decode_records, encode_record, system_record
+from dledger.formats.state import TopicConfig, offsets_op, pack_op
+from dledger.formats.state_codec import pack_parts
+from dledger.formats.state_file import pack_snapshot, unpack_snapshot
 from dledger.host import Chunk
-from formats.consume_queue import FILE_SIZE, UNIT, UNITS_PER_FILE
-from formats.entry import HEADER_SIZE, Kind
-from formats.message_ids import java_hash
-from formats.properties import encode_properties
-from formats.record import decode_records, encode_record, system_record
-from formats.state import TopicConfig, offsets_op, pack_op
-from formats.state_codec import pack_parts
-from formats.state_file import pack_snapshot, unpack_snapshot
-from runtime.files import OsFiles
+from dledger.runtime.files import OsFiles
 from tests.broker.fake_node import FakeLog
 from tests.broker.harness import make_env, run
 
@@ -789,8 +789,8 @@ def test_retention_takes_no_file_from_under_the_next_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed: bool
 ) -> None:
     """A queue went on in another file since its last snapshot, and the log begins behind the old one now."""
-    monkeypatch.setattr("broker.store.consume_queue.FILE_SIZE", 100 * UNIT.size)
-    monkeypatch.setattr("broker.store.message_store.UNITS_PER_FILE", 100)
+    monkeypatch.setattr("dledger.broker.store.consume_queue.FILE_SIZE", 100 * UNIT.size)
+    monkeypatch.setattr("dledger.broker.store.message_store.UNITS_PER_FILE", 100)
 
     async def test() -> None:
         store = Store(tmp_path)
@@ -876,8 +876,8 @@ def test_retention_frees_units_without_room_for_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is what makes room."""
-    monkeypatch.setattr("broker.store.consume_queue.FILE_SIZE", 100 * UNIT.size)
-    monkeypatch.setattr("broker.store.message_store.UNITS_PER_FILE", 100)
+    monkeypatch.setattr("dledger.broker.store.consume_queue.FILE_SIZE", 100 * UNIT.size)
+    monkeypatch.setattr("dledger.broker.store.message_store.UNITS_PER_FILE", 100)
     real = message_store.write_units
 
     def failing(*arguments: object) -> None:

@@ -20,6 +20,8 @@ from dledger.dialling import Dialler
 from dledger.links import PeerConnection
 from dledger.messages import Code
 from dledger.outbox import Parts
+from dledger.runtime import Env
+from dledger.runtime.tls import PeerTls
 from dledger.wire import (
     CLIENT_REQUEST,
     CLIENT_RESPONSE,
@@ -30,8 +32,6 @@ from dledger.wire import (
     WireError,
     encode_frame,
 )
-from runtime import Env
-from runtime.tls import PeerTls
 
 MAX_FRAME = 64 * 1024 * 1024
 RETRY_PAUSE_S = 0.02
