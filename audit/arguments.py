@@ -1,47 +1,121 @@
-"""An argument parser that answers a wrong word with the one that was probably meant."""
+"""The outer shell: options that several commands share, and exit codes."""
 
 from __future__ import annotations
 
 import argparse
-import re
-from difflib import get_close_matches
-from typing import Any, NoReturn
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from dledger.audit.compare import LAG_WARNING_ENTRIES
+from dledger.audit.report_files import report_path
+from dledger.runtime.remote_files import absolute, files_for, is_url
+
+if TYPE_CHECKING:
+    from dledger.audit.kept import Keep
+    from dledger.runtime import Files
+
+RESCAN_HOURS = 168
+"""As of brokers that ship digests (`digestRescanHours`)."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Words are not abbreviated: a script must not change its meaning when an option is added."""
+def add_json(command: argparse.ArgumentParser) -> None:
+    """`--json`, of every command."""
+    command.add_argument("--json", action="store_true", help="print one JSON object")
 
-    def __init__(self, **settings: object) -> None:
-        super().__init__(**{"allow_abbrev": False, **settings})  # type: ignore[arg-type]
-        self._given: list[str] = []
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's; what was given is kept for the hint."""
-        self._given = list(args or ())
-        return super().parse_known_args(args, namespace)
+FAIL_ON = {"warning": 1, "error": 2, "critical": 3}
+"""Exit codes below that of the severity chosen become 0; 4 (could not look) stays."""
 
-    def error(self, message: str) -> NoReturn:
-        """Print the message, with a hint where one is close, and end with 2."""
-        super().error(message + self._hint(message))
 
-    def _hint(self, message: str) -> str:
-        wrong = message.partition("unrecognized arguments:")[2].split()
-        wrong += re.findall(r"'([^']*)'", message.partition("(choose from")[0])
-        if "arguments are required" in message:  # perhaps one is there, misspelt
-            options = [word.partition("=")[0] for word in self._given if word.startswith("--")]
-            wrong += [option for option in options if option not in self._option_string_actions]
-        for word in wrong:
-            close = get_close_matches(word, self.words(), n=1)
-            if close and close[0] != word:
-                return f"; did you mean {close[0]!r}?"
-        return ""
+def add_report(command: argparse.ArgumentParser) -> None:
+    """`--report`, of every command with a result that is worth a file."""
+    command.add_argument(
+        "--report",
+        metavar="FILE",
+        type=report_path,
+        action="append",
+        default=[],
+        help="also write the result there: .html, .json, .parquet or .txt; may be given several times",
+    )
 
-    def words(self) -> list[str]:
-        """All options and choices, those of subcommands too (what they do not know is reported here)."""
-        words = list(self._option_string_actions)
-        for action in self._actions:
-            words += map(str, action.choices or ())
-            if isinstance(action.choices, dict):
-                for parser in action.choices.values():
-                    words += parser.words() if isinstance(parser, Parser) else ()
-        return words
+
+def add_fail_on(command: argparse.ArgumentParser) -> None:
+    """`--fail-on`, of every command with a verdict."""
+    command.add_argument(
+        "--fail-on",
+        choices=FAIL_ON,
+        default="warning",
+        help="exit with 0 when nothing is worse than what is below this (default %(default)s); "
+        "4, could not look, stays",
+    )
+
+
+def process_code(exit_code: int, fail_on: str) -> int:
+    """What the process ends with."""
+    return exit_code if exit_code >= FAIL_ON[fail_on] else 0
+
+
+def add_audit_arguments(command: argparse.ArgumentParser) -> None:
+    """Options that the audit has with and without Spark."""
+    command.add_argument(
+        "--lag-warning",
+        type=not_negative,
+        default=LAG_WARNING_ENTRIES,
+        metavar="N",
+        help="warn of a replica that is more than N entries behind (default %(default)s)",
+    )
+    command.add_argument(
+        "--keep",
+        metavar="DIR",
+        type=_keep_root,
+        help="keep the scans of full, committed, clean segments there, a directory or URL, and scan these no "
+        "more: not before they change, or --rescan-hours",
+    )
+    command.add_argument(
+        "--rescan-hours",
+        metavar="N",
+        type=not_negative,
+        help="with --keep: scan a segment again N hours after its last scan at the latest, as media rot; "
+        f"0: never (default {RESCAN_HOURS})",
+    )
+
+
+class KeepError(Exception):
+    """Options that cannot be followed; the text says why."""
+
+
+def _keep_root(text: str) -> str:
+    try:
+        import_module("pyarrow")
+    except ImportError:
+        raise argparse.ArgumentTypeError("needs pyarrow: pip install 'dledger[spark]'") from None
+    return absolute(text)
+
+
+def not_negative(text: str) -> int:
+    """A number from 0 on."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value}: at least 0")
+    return value
+
+
+def keep_of(arguments: argparse.Namespace, plain: Files, now_ms: int) -> Keep | None:
+    """What `--keep` says, None without it; `now_ms`: wall clock. Blocking. KeepError."""
+    if arguments.keep is None:
+        if arguments.rescan_hours is not None:
+            raise KeepError("--rescan-hours goes with --keep: give it too")
+        return None
+    from dledger.audit.kept import Keep  # needs pyarrow
+
+    try:
+        files = files_for(arguments.keep, plain, writable=True)
+        if not is_url(arguments.keep):
+            files.mkdir(arguments.keep)
+    except OSError as error:
+        raise KeepError(f"--keep: {error}") from error
+    hours = RESCAN_HOURS if arguments.rescan_hours is None else arguments.rescan_hours
+    return Keep(arguments.keep, files, now_ms, hours * 3_600_000)

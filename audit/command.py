@@ -7,12 +7,7 @@ import asyncio
 import json
 import sys
 
-from dledger.audit.arguments import Parser
-from dledger.audit.crash import COULD_NOT_RUN
-from dledger.audit.local import audit_stores
-from dledger.audit.report import Report, failed
-from dledger.audit.report_files import write_report
-from dledger.audit.shell import (
+from dledger.audit.arguments import (
     KeepError,
     add_audit_arguments,
     add_fail_on,
@@ -21,6 +16,11 @@ from dledger.audit.shell import (
     keep_of,
     process_code,
 )
+from dledger.audit.crash import COULD_NOT_RUN
+from dledger.audit.local import audit_stores
+from dledger.audit.parser import Parser
+from dledger.audit.report import Report, failed
+from dledger.audit.report_files import write_report
 from dledger.runtime import Env, Lane
 from dledger.runtime.env import production_env
 from dledger.runtime.processes import ProcessWorkers, cores

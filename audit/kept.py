@@ -22,7 +22,10 @@ from dataclasses import dataclass, field
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.findings import KeptRow, ReplicaRow, Row, flatten
 from dledger.audit.layout import SegmentTask
-from dledger.audit.parquet import (
+from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, StampingReader
+from dledger.audit.scan import EntryRow
+from dledger.audit.segment_stamp import SegmentStamp, still_holds
+from dledger.audit.shipped_scans import (
     SIDE,
     Place,
     Scan,
@@ -33,9 +36,6 @@ from dledger.audit.parquet import (
     segment_bound,
     write_scan,
 )
-from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, StampingReader
-from dledger.audit.scan import EntryRow
-from dledger.audit.segment_stamp import SegmentStamp, still_holds
 from dledger.formats.checksum import crc32
 from dledger.runtime import Files
 

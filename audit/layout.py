@@ -34,7 +34,7 @@ from dledger.formats.store_files import (
     segment_name,
 )
 from dledger.runtime import Files
-from dledger.runtime.publish import read_file
+from dledger.runtime.atomic_file import read_file
 
 NODE_PREFIX = "dledger-"
 QUEUES_DIR = "consumequeue"

@@ -12,7 +12,7 @@ import msgpack
 
 from dledger.formats.store_files import MEMBERS_FILE, CorruptFile, Identity, decode_json
 from dledger.runtime import Files
-from dledger.runtime.publish import read_file
+from dledger.runtime.atomic_file import read_file
 
 
 class Members(NamedTuple):

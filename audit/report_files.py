@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from dledger.runtime import Env, Lane
-from dledger.runtime.publish import publish
+from dledger.runtime.atomic_file import publish
 
 FORMATS = {
     ".html": "a page",

@@ -46,7 +46,7 @@ from dledger.formats.store_files import (
     segment_name,
 )
 from dledger.runtime import File, Files
-from dledger.runtime.publish import read_file
+from dledger.runtime.atomic_file import read_file
 
 WINDOW = 4 * 1024 * 1024
 """Bytes read at a time; doubled while one entry does not fit."""

@@ -20,7 +20,7 @@ from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
 from dledger.formats.entry import INDEX_UNIT_SIZE
 from dledger.formats.store_files import INDEX_DIR
 from dledger.runtime import Files
-from dledger.runtime.publish import read_file
+from dledger.runtime.atomic_file import read_file
 
 _CHUNK_UNITS = 1 << 16
 

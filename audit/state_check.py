@@ -25,7 +25,7 @@ from dledger.formats.state_codec import pack_parts, unpack_parts
 from dledger.formats.state_file import CorruptSnapshot, unpack_snapshot
 from dledger.formats.store_files import SNAPSHOTS_DIR, CorruptFile, segment_name
 from dledger.runtime import Files
-from dledger.runtime.publish import read_file
+from dledger.runtime.atomic_file import read_file
 
 
 class Boundary(NamedTuple):

@@ -25,9 +25,9 @@ from dledger.messages import (
     VoteResponse,
     VoteResult,
 )
+from dledger.peers.wire import decode_frame, decode_message, encode_message
 from dledger.replication.follower import FollowerReplication
 from dledger.replication.leader import LeaderReplication
-from dledger.wire import decode_frame, decode_message, encode_message
 
 NODES = ("n0", "n1", "n2")
 RUNS = 5

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 SETTLE_S = 3.0
 LIMIT_PERCENT = 2.0

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.chaos.lateness import LAG_LIMIT_MS
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 
 class LoadFailed(Exception):

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 QUEUES = 8
 TASKS = (1, 2)

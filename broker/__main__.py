@@ -21,7 +21,7 @@ from dledger.broker.config import IGNORED, PROPERTIES, BrokerConfig, effective_p
 from dledger.broker.config import ConfigError as BadProperty
 from dledger.broker.shipping import check_installed
 from dledger.errors import NodeFailed
-from dledger.node import Node
+from dledger.node.node import Node
 from dledger.remoting.properties_file import ConfigError, Property
 from dledger.remoting.shell import (
     EXIT_BAD_CONFIG,

@@ -13,7 +13,7 @@ from dledger.broker.broker import Broker, NodeFactory
 from dledger.broker.config import BrokerConfig
 from dledger.broker.store.message_store import StoreLimits
 from dledger.errors import PASSING, NodeFailed
-from dledger.leadership import FAREWELL_S
+from dledger.node.leadership import FAREWELL_S
 from dledger.runtime.env import Env
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def main(
     the NameServers told, and everything closed.
     """
     if make_node is None:
-        from dledger.node import Node
+        from dledger.node.node import Node
 
         make_node = Node
     broker = Broker(env, config, make_node, limits)

@@ -15,7 +15,7 @@ from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.runtime.env import Env
 from dledger.runtime.files import Files
-from dledger.runtime.paced import Pace, PacedFiles
+from dledger.runtime.rate_limit import Pace, PacedFiles
 from dledger.runtime.workers import Lane
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from dledger.broker.auditing import AuditJobs
 from dledger.broker.background import Background
-from dledger.broker.catalog import Catalog
 from dledger.broker.clients import Clients
-from dledger.broker.completions import Completions
+from dledger.broker.commit_log import Sealer
 from dledger.broker.config import BrokerConfig
-from dledger.broker.gate import LeaderGate
+from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.offsets import PendingOffsets
+from dledger.broker.pending_responses import Completions
 from dledger.broker.ports import Node
 from dledger.broker.processors.audit import AuditProcessor
 from dledger.broker.processors.client_manager import ClientProcessor
@@ -21,10 +21,10 @@ from dledger.broker.processors.pull import PullProcessor
 from dledger.broker.processors.send import SendProcessor
 from dledger.broker.processors.topic_admin import AdminProcessor
 from dledger.broker.registration import Registrar
-from dledger.broker.sealing import Sealer
 from dledger.broker.shipping import Shipper, ShipSettings
 from dledger.broker.store.message_store import MessageStore, StoreLimits
 from dledger.broker.store.reader import Reader
+from dledger.broker.topic_creation import Catalog
 from dledger.broker.topic_table import TopicTable
 from dledger.broker.topics import system_topics
 from dledger.config import NodeConfig

@@ -15,6 +15,7 @@ from dledger.formats.addresses import check_host, split_address
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.formats.record import MAX_TOPIC_V1
 from dledger.log.retention import RetentionSettings
+from dledger.peers.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
 from dledger.properties import (
     RETENTION,
     directory,
@@ -28,7 +29,6 @@ from dledger.properties import (
 )
 from dledger.runtime.remote_files import absolute, is_url
 from dledger.runtime.tls import TlsFiles
-from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
 
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 MAX_GROUP_NAME = 120

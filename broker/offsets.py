@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from dledger.broker.completions import Completions
-from dledger.broker.sealing import Sealer
+from dledger.broker.commit_log import Sealer
+from dledger.broker.pending_responses import Completions
 from dledger.broker.store.message_store import MessageStore
 from dledger.formats.state import offsets_op
 from dledger.remoting.commands import Request

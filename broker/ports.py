@@ -1,4 +1,4 @@
-"""What the broker needs of `dledger.node.Node`, so that tests can put a list in its place."""
+"""What the broker needs of `dledger.node.node.Node`, so that tests can put a list in its place."""
 
 from __future__ import annotations
 

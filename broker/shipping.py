@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from dledger.broker.config import ConfigError
 from dledger.runtime.env import Env
 from dledger.runtime.files import Files
-from dledger.runtime.paced import Pace, PacedFiles
+from dledger.runtime.rate_limit import Pace, PacedFiles
 from dledger.runtime.remote_files import check_driver, files_for, is_url
 from dledger.runtime.workers import Lane
 
 if TYPE_CHECKING:
     from dledger.audit.layout import Replica, SegmentTask
-    from dledger.audit.parquet import Scan
+    from dledger.audit.shipped_scans import Scan
 
 HOUR_MS = 3_600_000
 
@@ -56,7 +56,7 @@ class ShipSettings:
 def check_installed(path: str) -> None:
     """ConfigError says what to install to ship there. Loads it here: later there is an event loop."""
     try:
-        import_module("dledger.audit.parquet")
+        import_module("dledger.audit.shipped_scans")
     except ImportError as error:
         extra = "pip install 'dledger[spark]', or leave digestShipPath out"
         raise ConfigError("digestShipPath", f"{error}: {extra}") from error
@@ -132,8 +132,8 @@ class Shipper:
         raise StoreError(f"{self._store_root}: no replica of {self._node}")
 
     def _ship_segment(self, there: Files, replica: Replica, task: SegmentTask) -> int:
-        from dledger.audit.parquet import Place, ShippedRowsError, read_scan, segment_bound, write_scan
         from dledger.audit.scan import scan_segment
+        from dledger.audit.shipped_scans import Place, ShippedRowsError, read_scan, segment_bound, write_scan
 
         path = self._settings.path
         now_ms = self._env.wall.now_ms()
@@ -152,7 +152,8 @@ class Shipper:
 
     def _ship_side(self, there: Files, replica: Replica) -> None:
         from dledger.audit.layout import segment_tasks
-        from dledger.audit.parquet import (
+        from dledger.audit.scan import scan_side
+        from dledger.audit.shipped_scans import (
             SIDE,
             Place,
             ShippedRowsError,
@@ -161,7 +162,6 @@ class Shipper:
             side_bound,
             write_scan,
         )
-        from dledger.audit.scan import scan_side
 
         path = self._settings.path
         group = self._settings.group  # the store's own word may be damaged
@@ -182,7 +182,7 @@ class Shipper:
 def still_true(known: Scan, replica: Replica, task: SegmentTask, oldest_ms: int) -> bool:
     """Whether a new scan would say the same: the segment is final, or idle with nothing wrong in it."""
     from dledger.audit.findings import Finding, SegmentRow
-    from dledger.audit.parquet import reusable, segment_bound
+    from dledger.audit.shipped_scans import reusable, segment_bound
 
     if reusable(known.bound, replica.row(), task, not_before_ms=oldest_ms):
         return True

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from dledger.formats.state import ReplicatedState, TopicConfig
 from dledger.remoting import registration as wire
-from dledger.runtime.pieces import PAUSE_S
+from dledger.runtime.cooperative import PAUSE_S
 
 SLICE = 500
 """Topics encoded in one go, about 3 ms."""

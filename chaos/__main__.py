@@ -9,7 +9,7 @@ import importlib.util
 import sys
 
 COMMANDS = {
-    "sim": "dledger.chaos.simulate.shell",
+    "sim": "dledger.chaos.scenarios.command",
     "mutants": "dledger.chaos.mutants.command",
     "failover": "dledger.chaos.failover",
     "replace": "dledger.chaos.replacement",

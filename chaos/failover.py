@@ -35,7 +35,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from dledger.chaos.cluster import (
+from dledger.chaos.lateness import Lateness
+from dledger.local.cluster import (
     MIB,
     PACKAGES,
     ClusterError,
@@ -44,7 +45,6 @@ from dledger.chaos.cluster import (
     find_base_port,
     wait_for,
 )
-from dledger.chaos.lateness import Lateness
 
 TOPIC = "Probe"
 LOAD_TOPIC = "Load"

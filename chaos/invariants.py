@@ -9,7 +9,7 @@ Three kinds, after LogCabin's RaftConsensusInvariants:
 
 Every check costs O(1) per event: the chain CRC of an entry stands for the whole log up to it. All raise
 `InvariantViolated`; nothing here draws chance, waits, or changes what it looks at. The simulator calls them
-from its hooks (`chaos/simulate/probe.py`), unit tests with states that they make up.
+from its hooks (`chaos/scenarios/probe.py`), unit tests with states that they make up.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from dledger.chaos import wire
+from dledger.local import wire
 
 SEND_MESSAGE_V2 = 310
 DEADLINE_S = 0.005

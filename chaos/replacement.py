@@ -26,10 +26,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dledger.chaos.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
 from dledger.chaos.failover import LOAD_TOPIC, TOPIC, Helper
-from dledger.chaos.ports import HOST
-from dledger.log_client import DLedgerClient, RequestFailed
+from dledger.local.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port, wait_for
+from dledger.local.ports import HOST
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
 
 LIMIT_S = 120.0

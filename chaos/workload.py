@@ -17,12 +17,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from dledger.chaos import wire
 from dledger.client.errors import ClientError
 from dledger.client.message import Message, MessageQueue, SendResult
 from dledger.client.options import ProducerOptions
 from dledger.client.producer import AsyncProducer
 from dledger.formats.record import decode_records
+from dledger.local import wire
 
 PULL_MESSAGE = 11
 GET_MAX_OFFSET = 30

@@ -27,7 +27,7 @@ from dledger.remoting.headers import (
     UpdateConsumerOffsetHeader,
 )
 from dledger.runtime import Env, Lane
-from dledger.runtime.publish import publish, read_file
+from dledger.runtime.atomic_file import publish, read_file
 
 
 class FromWhere(Enum):

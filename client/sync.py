@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from dledger.client.bulk.ranges import RangeOptions, RangeReader
 from dledger.client.errors import ClientClosed, ClientError
 from dledger.client.listening import BatchListener, Listener
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, check_body, check_topic
@@ -21,7 +22,6 @@ from dledger.client.pending import OnSent
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer, MessageModel
-from dledger.client.ranges import RangeOptions, RangeReader
 from dledger.client.subscription import ALL
 from dledger.runtime.loops import LoopThread, Waiter
 

@@ -10,7 +10,7 @@ from dledger.election.preferred import PreferredSettings
 from dledger.formats.addresses import check_host, split_address
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 from dledger.log.retention import RetentionSettings
-from dledger.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
+from dledger.peers.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
 
 
 class ConfigError(ValueError):

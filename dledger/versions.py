@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from dledger.config import NodeConfig
-from dledger.election.membership import Hello
+from dledger.election.identity import Hello
 from dledger.formats.entry import Kind
-from dledger.wire import PROTOCOL_MIN
+from dledger.peers.wire import PROTOCOL_MIN
 
 KIND_SINCE: Mapping[int, int] = MappingProxyType(
     {Kind.MESSAGE: 1, Kind.TERM_OPENING: 1, Kind.CONFIG: 1, Kind.SYSTEM: 1, Kind.RAW: 1}

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dledger.remoting.properties_file import ConfigError, Property, parse_properties
+from dledger.runtime.atomic_file import read_file
 from dledger.runtime.env import Env
 from dledger.runtime.program import run_until_signal
-from dledger.runtime.publish import read_file
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 LOG_FILE_SIZE = 32 * 1024 * 1024

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from dledger.runtime.files import Files, OsFiles
+from dledger.runtime.gc_pauses import Pauses
 from dledger.runtime.ids import Ids
 from dledger.runtime.log import Log, StandardLog
-from dledger.runtime.pauses import Pauses
 from dledger.runtime.workers import ThreadWorkers, Workers
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dledger.runtime.pauses import Pauses
+from dledger.runtime.gc_pauses import Pauses
 
 WANTED_FILES = 8192
 """Open files: 4096 connections, and as many for queues, segments and clients of NameServers."""

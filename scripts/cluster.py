@@ -1,4 +1,4 @@
-"""`scripts/cluster`: start, stop, look at and break a broker group on this machine (chaos/cluster.py)."""
+"""`scripts/cluster`: start, stop, look at and break a broker group on this machine (dledger/local)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dledger.chaos.cluster import (
+from dledger.local.cluster import (
     DEFAULT_BASE_PORT,
     MIB,
     START_LIMIT_S,

@@ -22,7 +22,6 @@ from pathlib import Path
 
 from orders import OrderEvent, order_events
 
-from dledger.chaos.cluster import ClusterError, ClusterSpec, LocalCluster, ProcessError, find_base_port
 from dledger.client import (
     ClientError,
     FromWhere,
@@ -32,6 +31,7 @@ from dledger.client import (
     ReceivedMessage,
     SendResult,
 )
+from dledger.local.cluster import ClusterError, ClusterSpec, LocalCluster, ProcessError, find_base_port
 
 ROOT = Path(__file__).resolve().parent.parent
 TOPIC = "quickstart"

@@ -1,4 +1,4 @@
-"""Command line: `dledger spark COMMAND ...`. See `--help`, and `spark.commands` for what there is."""
+"""`dledger spark COMMAND ...`. See `--help`, and `dledger.spark.commands` for what there is."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from dledger.audit.crash import exit_4_on_crash
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """The whole command; the exit code of the process."""
+    """The whole command, in a process of somebody else's; its exit code."""
     from dledger.spark.commands import COMMANDS  # only now: a library that is missing is no verdict either
-    from dledger.spark.commands.shell import run as run_one
+    from dledger.spark.commands.program import run as run_one
 
     return run_one(COMMANDS, argv)
 
 
-if __name__ == "__main__":
+def main(argv: Sequence[str] | None = None) -> int:
+    """The whole command; the exit code of the process, 4 after a crash."""
     exit_4_on_crash()
-    sys.exit(run())
+    return run(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -26,8 +26,8 @@ from dledger.audit.row_codec import (
 from dledger.audit.scan import EntryRow
 from dledger.audit.segment_stamp import SegmentStamp
 from dledger.audit.walk import UNREADABLE
+from dledger.client.bulk.replicas import AuditOptions, ReplicaClient, find_groups
 from dledger.client.errors import ClientError
-from dledger.client.replicas import AuditOptions, ReplicaClient, find_groups
 
 FAILURES = (ClientError, UnknownRow)
 """What a broker that is down, of another kind or of a newer version leads to."""

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from dledger.client.bulk.ranges import OffsetsGone, RangeOptions
 from dledger.client.message import MessageQueue
-from dledger.client.ranges import OffsetsGone, RangeOptions
 from dledger.client.subscription import ALL
 from dledger.client.sync import RangePuller
 from dledger.spark import columns

@@ -19,7 +19,7 @@ from dledger.audit.findings import Finding
 from dledger.audit.layout import SegmentTask, StoreError
 from dledger.audit.replicas import Look, look_at
 from dledger.audit.row_codec import EntriesRow, UnitsRow, UnknownRow, as_columns, decode_page
-from dledger.client.replicas import ReplicaClient, find_groups
+from dledger.client.bulk.replicas import ReplicaClient, find_groups
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
 from dledger.spark import columns
 from dledger.spark.audit_source import FoundPart, ScanPack, ScanPart, SegmentPart, SidePart, pack, shares

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from dledger.client.group_state import GroupState, group_state
+from dledger.client.bulk.group_state import GroupState, group_state
 from dledger.formats.state import GroupConfig, ReplicatedState, TopicConfig
 from dledger.spark import columns
 from dledger.spark.live_replicas import chosen_groups

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
+from dledger.audit.arguments import not_negative
 from dledger.audit.layout import StoreError
 from dledger.audit.replicas import ReplicaSource, StoreSource
 from dledger.audit.report import Report
-from dledger.audit.shell import not_negative
+from dledger.client.bulk.replicas import AuditOptions, find_groups
 from dledger.client.errors import ClientError
-from dledger.client.replicas import AuditOptions, find_groups
 from dledger.runtime.remote_files import absolute, files_for
 from dledger.spark.live import GroupSource
 

@@ -16,7 +16,7 @@ from dledger.formats.state import ReplicatedState
 from dledger.formats.state_codec import unpack_parts
 from dledger.formats.state_file import CorruptSnapshot, unpack_snapshot
 from dledger.runtime import Files
-from dledger.runtime.publish import read_file
+from dledger.runtime.atomic_file import read_file
 from dledger.runtime.remote_files import files_for
 from dledger.spark.records import Records, records_of
 from dledger.spark.runs import Ints, read_windows

@@ -36,6 +36,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 OURS = tuple(MAY_IMPORT)
 """The parts. `dledger` is the replicated commit log, the others its sub-packages by links of their names."""
+INNER: dict[str, tuple[str, ...]] = {"local": LEAVES, "commands": ("*",)}
+"""Parts that lie in `dledger/` itself, outside of the log: what they may import. Nobody imports commands."""
 
 PURE = (
     "dledger/election/*", "dledger/replication/*", "dledger/messages.py", "dledger/errors.py",
@@ -75,12 +77,13 @@ DOOR_METHODS = {
 OUTSIDE: dict[str, str] = {
     "runtime/*": "is the doors",
     "*/__main__.py": "outer shell: owns argv, signals, environment and logging set-up",
-    "*/shell.py": "outer shell",
+    "dledger/commands/*": "outer shell: the command line",
+    "dledger/local/*": "drives real processes",
+    "audit/arguments.py": "outer shell",
+    "spark/commands/program.py": "outer shell",
+    "remoting/shell.py": "outer shell",
+    "chaos/scenarios/command.py": "outer shell",
     "audit/crash.py": "outer shell: how a process ends whose libraries may be missing",
-    "chaos/cluster.py": "drives real processes",
-    "chaos/ports.py": "looks at the ports of this machine",
-    "chaos/processes.py": "drives real processes",
-    "chaos/wire.py": "speaks to real processes",
     "chaos/stores.py": "reads the files of real processes",
     "chaos/failover.py": "drives real processes",
     "chaos/replacement.py": "drives real processes",
@@ -95,38 +98,41 @@ OUTSIDE: dict[str, str] = {
     "bench/spark_read.py": "measures real processes",
     "bench/spark_write.py": "measures real processes",
     "bench/topics.py": "measures with the machine's clock, against real processes",
-    "chaos/sim/*": "is the other side of the doors: simulates them",
+    "chaos/machine/*": "is the other side of the doors: simulates them",
     "chaos/mutants/*": "runs test suites on copies of the tree",
-    "chaos/simulate/plan.py": "draws plans from seeds, outside of every world",
+    "chaos/scenarios/plan.py": "draws plans from seeds, outside of every world",
     "spark/java.py": "finds or prepares a Java runtime for Spark: the machine, not our processes",
     "spark/session.py": "sets up Spark's environment and log file",
     "spark/packages.py": "zips our packages for executors into the cache",
     "spark/doctor/*": "looks at the machine: Java, Python, memory, disk",
 }
 # path pattern -> why it may import any part.
-FACES: dict[str, str] = {"dledger/__init__.py": "offers the names of the client, imported when used"}
+FACES: dict[str, str] = {
+    "dledger/__init__.py": "offers the names of the client, imported when used",
+    "dledger/__main__.py": "is the command",
+}
 # path pattern -> why a blanket `except` is right there.
 BLANKET_EXCEPT: dict[str, str] = {
-    "chaos/sim/*": "an event loop hands what callbacks raise to the exception handler, as asyncio does",
-    "dledger/node.py": "callbacks have no caller: whatever they raise ends the node through `run` (rule 7)",
+    "chaos/machine/*": "an event loop hands what callbacks raise to the exception handler, as asyncio does",
+    "dledger/node/node.py": "callbacks have no caller: what they raise ends the node through `run` (rule 7)",
     "broker/auditing.py": "the boundary of one scan for an auditor: answered with code 1 and logged (S29)",
-    "broker/gate.py": "the boundary of one held request: answered with code 1, as in the server (S29)",
+    "broker/leader_gate.py": "the boundary of one held request: answered with code 1, as in the server (S29)",
     "broker/shipping.py": "the boundary of one round: logged, counted, tried again; a broker goes on without",
-    "dledger/leadership.py": "the pump is a loop callback: the same",
-    "dledger/peers.py": "the same for the callbacks of peer connections",
+    "dledger/node/leadership.py": "the pump is a loop callback: the same",
+    "dledger/peers/peers.py": "the same for the callbacks of peer connections",
     "runtime/remote_files.py": "drivers raise what they like: behind the file door it is an OSError",
     "runtime/workers.py": "what a job raises is the result of its future, as in concurrent.futures",
     "remoting/client.py": "the boundary of one request: a failed callback must not take others with it",
     "remoting/server.py": "the boundary of one request: answered with code 1 and counted (safety.md S29)",
 }
 # path pattern -> why `sleep(0)` does not spin there.
-YIELDS: dict[str, str] = {"dledger/applier.py": "works one step a turn; ends when the range is applied"}
+YIELDS: dict[str, str] = {"dledger/node/applier.py": "works one step a turn; ends when the range is applied"}
 # path pattern -> why a task without a TaskGroup, `id()`/`hash()` or iteration of a set is right there.
 LOOSE_TASKS: dict[str, str] = {
-    "chaos/sim/*": "implements the event loop that makes tasks",
-    "chaos/simulate/faults.py": "an operator's call comes from outside of all tasks of the node",
+    "chaos/machine/*": "implements the event loop that makes tasks",
+    "chaos/scenarios/faults.py": "an operator's call comes from outside of all tasks of the node",
 }
-IDENTITY: dict[str, str] = {"chaos/sim/*": "implements hashing of tasks by number"}
+IDENTITY: dict[str, str] = {"chaos/machine/*": "implements hashing of tasks by number"}
 LONG_MODULES: dict[str, str] = {}
 
 BANNED_NAMES = ("utils", "helpers", "common", "util", "helper", "misc")
@@ -206,10 +212,10 @@ def type_only(tree: ast.Module) -> list[ast.AST]:
 
 
 def check_imports(path: str, tree: ast.Module) -> Iterator[Finding]:
-    package = path.split("/")[0]
+    package = part_of(path)
     pure = any(fnmatch(path, pattern) for pattern in PURE)
     outside = allowed(path, OUTSIDE)
-    may = MAY_IMPORT.get(package, ("*",))
+    may = (MAY_IMPORT | INNER).get(package, ("*",))
     types = type_only(tree)
     for node, name in imported_modules(path, tree):
         line, top = node.lineno, name.split(".")[0]
@@ -226,8 +232,14 @@ def check_imports(path: str, tree: ast.Module) -> Iterator[Finding]:
             yield Finding(path, line, "door", f"import {top}: only runtime/ may, use Env")
 
 
+def part_of(path: str) -> str:
+    """The part that a module belongs to."""
+    top, *below = path.split("/")
+    return below[0] if top == "dledger" and below[0] in INNER else top
+
+
 def parts_of(node: ast.stmt, name: str) -> Iterator[str]:
-    """Whose an import is: `dledger.broker.x` is of the part `broker`, `dledger.node` of `dledger`."""
+    """Whose an import is: `dledger.broker.x` is of the part `broker`, `dledger.node.node` of `dledger`."""
     top, _, rest = name.partition(".")
     if top != "dledger":
         return
@@ -236,7 +248,7 @@ def parts_of(node: ast.stmt, name: str) -> Iterator[str]:
         names = [alias.name for alias in node.names if alias.name[0].islower()]
     for one in names:
         part = one.split(".")[0]
-        yield part if part in OURS else "dledger"
+        yield part if part in OURS or part in INNER else "dledger"
 
 
 def is_pure(module: str) -> bool:
@@ -458,7 +470,8 @@ def test_nothing_looks_for_the_parts_as_packages_of_their_own() -> None:
     texts = [path for folder in ("tests", "scripts") for path in (ROOT / folder).rglob("*.py")]
     parts = "|".join(part for part in OURS if part != "dledger")
     second = re.compile(
-        rf"^\s*(from|import) ({parts})\b|\"-m\", \"({parts})\b|setattr\(\s*\"({parts})\.|python -m ({parts})\b",
+        rf"^\s*(from|import) ({parts})\b|\"-m\", \"({parts})\b|python -m ({parts})\b"
+        rf"|setattr\(\s*\"({parts})\.",
         re.M,
     )
     for path in sorted(texts):
@@ -524,12 +537,12 @@ BAD = [
     ("layer", "client/a.py", "from dledger import broker"),
     ("copy", "broker/a.py", "from broker.app import App"),
     ("copy", "chaos/a.py", "import client.sync"),
-    ("layer", "spark/a.py", "import dledger.chaos.cluster"),
+    ("layer", "spark/a.py", "import dledger.local.cluster"),
     ("pure", "dledger/election/core.py", "import asyncio"),
     ("pure", "dledger/replication/push.py", "from os import path"),
     ("pure", "formats/entry.py", "import time"),
     ("pure", "dledger/election/votes.py", "from datetime import datetime"),
-    ("pure", "dledger/election/votes.py", "from dledger.node import Node"),
+    ("pure", "dledger/election/votes.py", "from dledger.node.node import Node"),
     ("pure", "dledger/replication/leader.py", "def f():\n    import sys"),
     ("pure", "formats/entry.py", "import mystery"),
     ("door", "broker/a.py", "import time"),
@@ -538,7 +551,7 @@ BAD = [
     ("door", "broker/a.py", "import os\nx = os.environ['A']"),
     ("door", "broker/a.py", "from pathlib import Path\ntext = Path('x').read_text()"),
     ("door", "namesrv/a.py", "import asyncio\nasync def f():\n    await asyncio.open_connection('h', 1)"),
-    ("door", "dledger/node.py", "async def f(loop):\n    await loop.run_in_executor(None, f)"),
+    ("door", "dledger/node/node.py", "async def f(loop):\n    await loop.run_in_executor(None, f)"),
     ("size", "broker/a.py", "x = 1\n" * (MAX_MODULE_LINES + 1)),
     ("name", "broker/utils.py", ""),
     ("name", "broker/common/a.py", ""),
@@ -568,7 +581,7 @@ GOOD = [
     ("client/a.py", "from dledger.remoting.frames import x\nfrom dledger.formats import entry"),
     ("client/a.py", "import dledger.client.route"),
     ("client/inner/a.py", "from ..route import x\nfrom . import y"),
-    ("chaos/a.py", "import dledger.broker.app\nimport dledger.node"),
+    ("chaos/a.py", "import dledger.broker.app\nimport dledger.node.node"),
     ("dledger/election/a.py", "from dledger.replication import LogView\nimport dledger.errors\nimport json"),
     ("runtime/env.py", "import time, random, os\nx = open('y')"),
     ("broker/__main__.py", "import os, time\nx = os.environ"),

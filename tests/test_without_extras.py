@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 from tests.uninstalled import ROOT, run_module_without, run_without
 
-NEED_AN_EXTRA = tuple(f"dledger/audit/{name}.py" for name in ("kept", "parquet", "report_table", "shipped"))
+NEED_AN_EXTRA = tuple(
+    f"dledger/audit/{name}.py" for name in ("kept", "report_table", "shipped", "shipped_scans")
+)
 """Modules that cannot be imported without one; whoever does it says what to install. All of spark/ may."""
 
 FOLDERS = ("tests/audit", "tests/bench", "tests/cluster", "tests/interop", "tests/runtime", "tests/spark")
@@ -24,13 +28,12 @@ for name in sys.argv[1:]:
 """
 
 
-def packages_of_extras() -> list[str]:
+def packages_of_extras(*chosen: str) -> list[str]:
     """Names of the modules, which are those of the packages."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    names = {re.split(r"\W", text)[0] for extra in ("spark", "s3") for text in extras[extra]}
-    assert {"pyspark", "pyarrow", "s3fs"} <= names
-    return sorted(names)
+    names = {re.split(r"[^\w-]", text)[0].replace("-", "_") for extra in chosen for text in extras[extra]}
+    return sorted(names - {"dledger"})
 
 
 def modules() -> list[Path]:
@@ -43,14 +46,44 @@ def modules() -> list[Path]:
 def test_only_the_modules_that_say_so_need_an_extra() -> None:
     names = {".".join(path.with_suffix("").parts): path.as_posix() for path in modules()}
     assert len(names) > 200, "no module found: the test looks in the wrong place"
-    done = run_without(packages_of_extras(), IMPORT_ALL, *sorted(names))
+    packages = packages_of_extras("spark", "s3")
+    assert {"pyspark", "pyarrow", "s3fs"} <= set(packages)
+    done = run_without(packages, IMPORT_ALL, *sorted(names))
     assert done.returncode == 0, done.stderr
     failed = {names[line.split()[0]]: line for line in done.stdout.splitlines()}
     assert tuple(sorted(failed)) == NEED_AN_EXTRA, done.stdout
 
 
+BARE = ("client", "commands", "formats", "local", "namesrv", "remoting", "runtime")
+"""Parts that an install without any extra can use."""
+
+
+def test_clients_and_name_servers_need_no_extra() -> None:
+    paths = [path.with_suffix("") for path in modules() if path.parts[1] in BARE and path.stem != "__init__"]
+    done = run_without(
+        packages_of_extras("server", "spark", "s3"),
+        IMPORT_ALL,
+        *sorted(".".join(path.parts) for path in paths),
+    )
+    assert done.returncode == 0 and done.stdout == "" and len(paths) > 60, done.stdout + done.stderr
+
+
+def test_importing_a_client_loads_nothing_heavy() -> None:
+    program = "from dledger import Producer, Message; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "dledger.client.sync" in loaded
+    assert not loaded & {"aiohttp", "numpy", "pandas", "prometheus_client", "pyarrow", "pyspark", "click"}
+
+
+def test_importing_dledger_loads_nothing() -> None:
+    program = "import sys; before = set(sys.modules); import dledger; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert sorted(name for name in done.stdout.split() if name != "dledger") in ([], ["importlib", "typing"])
+
+
 def test_tests_are_collected_or_skipped_with_the_reason() -> None:
-    packages = packages_of_extras()
+    packages = packages_of_extras("spark", "s3")
     arguments = ("--collect-only", "-rs", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "", *FOLDERS)
     done = run_module_without(packages, "pytest", *arguments)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr

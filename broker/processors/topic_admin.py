@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 
 from dledger.broker.background import Background
-from dledger.broker.catalog import Catalog
-from dledger.broker.completions import Completions
+from dledger.broker.commit_log import Sealer
 from dledger.broker.config import BrokerConfig, effective_properties
-from dledger.broker.gate import LeaderGate
+from dledger.broker.leader_gate import LeaderGate
+from dledger.broker.pending_responses import Completions
 from dledger.broker.registration import Registrar
-from dledger.broker.sealing import Sealer
 from dledger.broker.store.message_store import MessageStore
+from dledger.broker.topic_creation import Catalog
 from dledger.broker.topic_table import TopicTable
 from dledger.broker.topics import group_problem, is_system_topic, topic_problem
 from dledger.formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig

@@ -35,10 +35,10 @@ from dledger.formats.state_file import (
     unpack_snapshot,
 )
 from dledger.host import Chunk, LogReader, misfit
+from dledger.runtime.atomic_file import publish, read_file
+from dledger.runtime.cooperative import gathered
 from dledger.runtime.env import Env
 from dledger.runtime.files import Files
-from dledger.runtime.pieces import gathered
-from dledger.runtime.publish import publish, read_file
 from dledger.runtime.workers import Lane
 
 

@@ -1,8 +1,8 @@
 """A group of pure cores: electors and replication wired by a bag of messages, over lists instead of logs.
 
 No loop, no disk, no clock: time is a number that the caller moves, a message is delivered when the caller
-says so, and an fsync ends when the caller says so (or at once). It does with effects what `dledger.node` and
-`dledger.replicator` do with them, in the same order. Scripts (tests/scripts) and random schedules
+says so, and an fsync ends when the caller says so (or at once). It does with effects what `dledger.node.node`
+and `dledger.peers.replicator` do with them, in the same order. Scripts (tests/scripts) and random schedules
 (tests/dledger) run on it; after every step `check` looks at what Raft promises of the whole group.
 """
 

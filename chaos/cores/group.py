@@ -292,7 +292,7 @@ class CoreGroup:
         else:
             self.say(f"{envelope}  (no connection)")
 
-    # The shell around the cores, as in dledger/node.py and dledger/replicator.py
+    # The shell around the cores, as in dledger/node/node.py and dledger/peers/replicator.py
 
     def _handle(self, node: CoreNode, envelope: Envelope) -> None:
         peer, message = envelope.source, envelope.message

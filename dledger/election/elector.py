@@ -9,12 +9,12 @@ The states and every step between them are the table in `dledger.election.transi
 votes came to is told by `dledger.election.votes`.
 
 Heartbeats are numbered in rounds within a term. A round that a quorum of voters answered proves that this
-node led when the round was sent: the ground of read points (dissertation 6.4, `dledger.reads`) and, when
+node led when the round was sent: the ground of read points (dissertation 6.4, `dledger.node.reads`) and, when
 the group allows it, of a lease.
 
 A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter. It
 answers vote requests all the same: it may have been promoted by an entry that it lacks, and only a candidate
-whose configuration names it counts its vote (see dledger/members.py).
+whose configuration names it counts its vote (see dledger/members/config_log.py).
 Time is a float in seconds from the shell's monotonic clock; chance is injected.
 """
 

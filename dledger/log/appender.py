@@ -12,8 +12,8 @@ from dledger.errors import InvariantBroken
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import CHAIN, COVERED, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, Kind
 from dledger.formats.record import system_record, system_record_size
+from dledger.log.hot_tail import Batch
 from dledger.log.store import LogStore
-from dledger.log.tail import Batch
 from dledger.messages import Code
 
 

@@ -14,11 +14,11 @@ from typing import NoReturn
 
 from dledger.errors import EXIT_STORE, OUT_OF_MEANS, PASSING, NodeFailed
 from dledger.formats.entry import CHANNEL_OFFSET, INDEX_UNIT, MAGIC, MIN_BLANK_SIZE
-from dledger.log.mending import MendableLog, NoRoom
+from dledger.log.hot_tail import Batch
 from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
 from dledger.log.reading import store_time_of
-from dledger.log.tail import Batch
+from dledger.log.repair_writer import MendableLog, NoRoom
 from dledger.log.writes import NotingWorkers
 from dledger.runtime import DiskUsage, Env, File, Lane
 

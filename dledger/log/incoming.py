@@ -16,7 +16,7 @@ from dledger.formats.entry import (
     CorruptEntry,
     Kind,
 )
-from dledger.log.tail import Batch
+from dledger.log.hot_tail import Batch
 
 
 @dataclass

@@ -18,12 +18,12 @@ from dledger.errors import OUT_OF_MEANS
 from dledger.formats.entry import HEADER_SIZE, CorruptEntry, check_entry, unpack_header
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.faulty import FaultyEntries
+from dledger.log.hot_tail import Batch, cut_batch
 from dledger.log.index_files import IndexFiles
+from dledger.log.index_units import ColdUnit, UnitsAtHand, settled
 from dledger.log.reading import BATCH_BROKEN, CHAIN_BROKEN, Rotten, check_stored
 from dledger.log.segments import Segments
-from dledger.log.tail import Batch, cut_batch
 from dledger.log.terms import TermTable
-from dledger.log.units import ColdUnit, UnitsAtHand, settled
 from dledger.runtime import Env, Lane
 
 HOT_SEGMENTS = 4

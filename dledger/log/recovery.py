@@ -31,9 +31,9 @@ from dledger.formats.entry import (
 )
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.index_files import IndexFiles
+from dledger.log.recovery_scan import End, Place, Roll, Rot, Walker, chain_of, header_of, read_bytes
 from dledger.log.segments import Segments
 from dledger.log.terms import TermTable
-from dledger.log.walk import End, Place, Roll, Rot, Walker, chain_of, header_of, read_bytes
 
 _EVERYTHING = 1 << 62
 _UNITS = 4096

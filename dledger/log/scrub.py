@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from dledger.formats.entry import EntryHeader
 from dledger.log.index_files import IndexFiles
+from dledger.log.recovery_scan import End, Place, Roll, Rot, Walker
 from dledger.log.segments import Segments
 from dledger.log.store import LogStore
-from dledger.log.walk import End, Place, Roll, Rot, Walker
 
 PIECE = 256 * 1024
 """Bytes of one job."""

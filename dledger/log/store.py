@@ -27,12 +27,12 @@ from dledger.formats.entry import (
 from dledger.formats.store_files import DATA_DIR, INDEX_DIR
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.flushing import ROOM_RETRY_S, FlushedLog
-from dledger.log.mending import NoRoom, write_synced
+from dledger.log.hot_tail import first_part
+from dledger.log.index_units import settled
 from dledger.log.reading import Rotten, store_time_of
 from dledger.log.recovery import REFILL_ADVICE, Recovered, choose_base, missing_segments, recover
-from dledger.log.tail import first_part
+from dledger.log.repair_writer import NoRoom, write_synced
 from dledger.log.terms import TermTable
-from dledger.log.units import settled
 from dledger.runtime import File, Lane
 
 AGAIN_BYTES = 1024 * 1024

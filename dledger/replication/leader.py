@@ -176,7 +176,7 @@ class LeaderReplication:
         """The configuration changed. New peers start DOWN until `peer_up`.
 
         `leaving`, of the peers, were removed: they get no entry that is not committed (see
-        dledger/membership.py).
+        dledger/members/effects.py).
         """
         self._voters = tuple(sorted(voters))
         before, self._leaving = self._leaving, tuple(leaving)

@@ -19,7 +19,7 @@ from dledger.host import Host
 from dledger.log.reading import Rotten, store_time_of
 from dledger.log.store import LogStore
 from dledger.runtime import Env, Lane
-from dledger.runtime.pieces import gathered
+from dledger.runtime.cooperative import gathered
 from dledger.snapshots.catalog import SnapshotCatalog
 
 MAX_WAITING = 2

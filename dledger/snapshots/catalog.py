@@ -29,11 +29,11 @@ from dledger.formats.store_files import (
     segment_name,
 )
 from dledger.log.base import LogBase
-from dledger.log.units import RETRY_S
+from dledger.log.index_units import RETRY_S
 from dledger.replication.install import Offer
 from dledger.runtime import Env, Lane
+from dledger.runtime.atomic_file import publish, read_file, write_synced
 from dledger.runtime.files import Files
-from dledger.runtime.publish import publish, read_file, write_synced
 
 READ_TRIES = 10
 """So often a snapshot that cannot be read is tried, every `RETRY_S`, until it is of no use in this life."""

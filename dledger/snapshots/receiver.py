@@ -19,18 +19,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dledger.applier import Applier
 from dledger.errors import DISK_IS_FULL, EXIT_STORE, PASSING, NodeFailed
 from dledger.formats.snapshot import Manifest, unpack_stream
 from dledger.formats.store_files import CorruptFile, decode_json, encode_json
 from dledger.host import Host
 from dledger.log.store import LogStore
 from dledger.messages import Code, InstallResponse, InstallSnapshot, Message
-from dledger.peers import Peers
+from dledger.node.applier import Applier
+from dledger.peers.peers import Peers
 from dledger.replication.install import Offer
 from dledger.runtime import Env, Lane
+from dledger.runtime.atomic_file import read_file, write_synced
 from dledger.runtime.files import Files
-from dledger.runtime.publish import read_file, write_synced
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
 
 MAX_TOTAL = 4 * 1024 * 1024 * 1024

@@ -15,7 +15,7 @@ from dledger.formats.snapshot import Manifest
 from dledger.host import Host
 from dledger.log.retention import Removal, RetentionSettings, Situation, decide
 from dledger.log.store import LogStore
-from dledger.replicator import Replicator
+from dledger.peers.replicator import Replicator
 from dledger.runtime import Env, Lane
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
 

@@ -12,10 +12,10 @@ from collections import deque
 from dledger.formats.snapshot import pack_stream
 from dledger.log.store import LogStore
 from dledger.messages import InstallResponse, InstallSnapshot
-from dledger.peers import Peers
+from dledger.peers.peers import Peers
+from dledger.peers.replicator import Replicator
 from dledger.replication.install import Offer
 from dledger.replication.leader import LeaderReplication, PushState, SendInstall
-from dledger.replicator import Replicator
 from dledger.runtime import Env, Lane
 from dledger.snapshots.catalog import SnapshotCatalog, offer_of
 
@@ -23,7 +23,7 @@ PROTOCOL_WITH_INSTALL = 2
 
 
 class InstallSender:
-    """`dledger.replicator.Installs` of a node."""
+    """`dledger.peers.replicator.Installs` of a node."""
 
     def __init__(
         self,

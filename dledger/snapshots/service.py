@@ -13,8 +13,8 @@ from dledger.formats.store_files import CorruptFile
 from dledger.host import Host
 from dledger.log.store import LogStore
 from dledger.messages import InstallResponse, InstallSnapshot, Message
-from dledger.peers import Peers
-from dledger.replicator import Replicator
+from dledger.peers.peers import Peers
+from dledger.peers.replicator import Replicator
 from dledger.runtime import Env
 from dledger.snapshots.boundary import BoundarySnapshots
 from dledger.snapshots.catalog import SnapshotCatalog

@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dledger.audit.arguments import KeepError, add_audit_arguments, keep_of
 from dledger.audit.local import audit_sources
 from dledger.audit.report import Report, failed
-from dledger.audit.shell import KeepError, add_audit_arguments, keep_of
 from dledger.runtime import Env, Lane
 from dledger.spark.commands.command import EXIT_CODES, CannotRun, Command, Context, add_master
 from dledger.spark.places import BadPlace, Group, NoAnswer, add_place_arguments, groups_to_audit, joined

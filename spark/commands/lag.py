@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dledger.audit.shell import not_negative
+from dledger.audit.arguments import not_negative
 from dledger.spark.commands.command import CannotRun, Command, Context, Outcome, add_master
 from dledger.spark.commands.source_arguments import EPILOG, add_source, source_of
 from dledger.spark.commands.words import positive

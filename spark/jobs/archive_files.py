@@ -27,8 +27,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dledger.formats.store_files import parse_segment_name, segment_name
+from dledger.runtime.atomic_file import read_file, write_synced
 from dledger.runtime.files import File, Files
-from dledger.runtime.publish import read_file, write_synced
 from dledger.spark.jobs.errors import JobError
 
 RECORDS_DIR = "_archive"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from dledger.audit.layout import Replica, StoreError, open_store
-from dledger.audit.parquet import unescape
+from dledger.audit.shipped_scans import unescape
 from dledger.runtime.remote_files import files_for
 from dledger.spark.columns import MESSAGES, ddl
 from dledger.spark.jobs.errors import JobError

@@ -25,9 +25,9 @@ from dledger.audit.findings import KeptRow, Row
 from dledger.audit.kept import SETTLED_MS, Keep, KeptReader
 from dledger.audit.layout import SegmentTask
 from dledger.audit.local import audit_stores
-from dledger.audit.parquet import find_scans
 from dledger.audit.replicas import StoreSource
 from dledger.audit.report import Kept, Report
+from dledger.audit.shipped_scans import find_scans
 from dledger.audit.state_check import load_boundary
 from dledger.bench.big_store import write_big_group
 from dledger.formats.checksum import crc32
@@ -271,7 +271,7 @@ def test_another_scanner_or_block_size_is_not_believed(
     assert other == KeptRow("n0", task.start)
     assert parts(reader, task)[1].reused == 0, "those of the other size took its place"
     with monkeypatch.context() as older:
-        older.setattr("dledger.audit.parquet.SCAN_VERSION", 1)
+        older.setattr("dledger.audit.shipped_scans.SCAN_VERSION", 1)
         assert parts(reader, task)[1].reused == 0
         assert parts(reader, task)[1].reused == 1
     assert parts(reader, task)[1].reused == 0

@@ -25,7 +25,7 @@ from dledger.formats.state import ReplicatedState
 from dledger.formats.state_file import SNAPSHOT_FILE, pack_snapshot
 from dledger.runtime.env import Env, SystemWallClock, production_env
 from dledger.runtime.files import OsFiles
-from dledger.runtime.paced import Pace
+from dledger.runtime.rate_limit import Pace
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, Fault, by_names
 from tests.audit.store_builder import Log, cut_after, sample_log, segment_path, write_group, write_store

@@ -26,7 +26,7 @@ from dledger.broker.config import ConfigError, load_config
 from dledger.broker.shipping import Shipper, ShipSettings, check_installed
 from dledger.runtime import remote_files
 from dledger.runtime.env import Env
-from dledger.runtime.paced import Pace
+from dledger.runtime.rate_limit import Pace
 from dledger.runtime.remote_files import files_for
 from tests.audit.engine import audit
 from tests.audit.faults import by_names

@@ -1,4 +1,4 @@
-"""A single-node stand-in of `dledger.node.Node`: the log is a byte array, commits come on demand."""
+"""A single-node stand-in of `dledger.node.node.Node`: the log is a byte array, commits come on demand."""
 
 from __future__ import annotations
 

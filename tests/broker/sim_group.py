@@ -11,9 +11,9 @@ from dledger.broker.app import main
 from dledger.broker.broker import Broker, NodeFactory
 from dledger.broker.config import BrokerConfig
 from dledger.broker.store.message_store import StoreLimits
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.formats.record import decode_records
-from dledger.node import Node
+from dledger.node.node import Node
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.sim import World as SimWorld
+from dledger.chaos.machine import World as SimWorld
 from dledger.host import Role
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import NameServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from tests.broker.sim_group import NAMES
 from tests.broker.test_sim_install import Group
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dledger.chaos.sim import Settings, World
-from dledger.chaos.sim.disk import Directory
+from dledger.chaos.machine import Settings, World
+from dledger.chaos.machine.disk import Directory
 from dledger.config import NodeConfig
 from dledger.host import Host
 from dledger.log.retention import RetentionSettings
-from dledger.node import Node
+from dledger.node.node import Node
 from dledger.runtime.env import Env
 from tests.audit.engine import audit
 from tests.broker.sim_group import NAMES, SimGroup

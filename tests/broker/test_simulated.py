@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from dledger.chaos.sim import Settings, Trace, World
-from dledger.log_client import DLedgerClient, RequestFailed
+from dledger.chaos.machine import Settings, Trace, World
 from dledger.messages import Code
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import Env
 from tests.broker.sim_group import BIG_SEGMENT, NAMES, SimGroup
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dledger.broker import catalog
+from dledger.broker import topic_creation as catalog
 from dledger.broker.topic_table import encode_topic
 from dledger.broker.topics import system_topics
 from dledger.formats.state import TopicConfig

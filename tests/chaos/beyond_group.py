@@ -7,9 +7,9 @@ from hashlib import sha256
 
 from disk_group import NAMES, DiskGroup
 
-from dledger.chaos.sim.disk import Disk
-from dledger.log_client import DLedgerClient, RequestFailed
+from dledger.chaos.machine.disk import Disk
 from dledger.messages import Code
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import Env
 
 ADDRESSES = {name: f"{name}:40911" for name in NAMES}

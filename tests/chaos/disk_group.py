@@ -7,11 +7,11 @@ from typing import Any
 
 import node_group
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
 from dledger.formats.entry import CHANNEL_OFFSET, HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, unpack_header
-from dledger.node import Node
+from dledger.node.node import Node
 from dledger.runtime.env import Env
 
 SEGMENT = 64 * 1024

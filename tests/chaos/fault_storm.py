@@ -13,7 +13,7 @@ from functools import partial
 import node_group
 from random_faults import PAUSES_S, Run
 
-from dledger.chaos.sim import Trace, World
+from dledger.chaos.machine import Trace, World
 
 NAMES = node_group.NAMES
 PORT = 40911

@@ -13,16 +13,16 @@ from typing import Any
 
 import node_group
 
-from dledger.chaos.sim import World
-from dledger.chaos.sim.disk import Disk
+from dledger.chaos.machine import World
+from dledger.chaos.machine.disk import Disk
 from dledger.config import NodeConfig
 from dledger.election.preferred import PreferredSettings
 from dledger.formats.entry import Kind
 from dledger.formats.record import decode_record
 from dledger.host import Role
-from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code
-from dledger.node import Node
+from dledger.node.node import Node
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import Env
 
 SETTINGS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Three real `dledger.node.Node`s in one simulated world, each with a host that keeps what was committed.
+"""Three real nodes (`dledger.node`) in one simulated world, each with a host that keeps what was committed.
 
 Run as a script it prints the trace of `scenario`.
 """
@@ -11,11 +11,11 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from dledger.chaos.sim import Settings, Trace, World
+from dledger.chaos.machine import Settings, Trace, World
 from dledger.config import NodeConfig
 from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
 from dledger.host import Chunk, LogReader, Role
-from dledger.node import Node
+from dledger.node.node import Node
 from dledger.runtime.env import Env
 
 NAMES = ("n0", "n1", "n2")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from dledger.chaos.sim import Settings, Trace, World
+from dledger.chaos.machine import Settings, Trace, World
 from dledger.runtime.env import Env
 from dledger.runtime.workers import Lane
 

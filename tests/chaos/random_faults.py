@@ -6,7 +6,7 @@ import random
 
 import node_group
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.host import Role
 
 PAUSES_S = (0.001, 0.005, 0.02, 0.1, 0.4)

@@ -8,16 +8,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dledger import standalone
-from dledger.chaos.sim import World
-from dledger.chaos.sim.disk import Disk
+from dledger.chaos.machine import World
+from dledger.chaos.machine.disk import Disk
+from dledger.commands import standalone
+from dledger.commands.standalone import StandaloneConfig
 from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
 from dledger.formats.store_files import decode_json
-from dledger.log_client import DLedgerClient, RequestFailed
-from dledger.node import Node
+from dledger.node.node import Node
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import Env
-from dledger.standalone import StandaloneConfig
 
 SEGMENT = 64 * 1024
 

@@ -12,7 +12,7 @@ from beyond_group import BeyondGroup
 from disk_group import NAMES
 from node_group import SETTINGS
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.host import Role
 
 SEEDS = range(3)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from member_group import MemberGroup
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.formats.entry import Kind
-from dledger.node import Node
+from dledger.node.node import Node
 
 
 def _deposed(world: World) -> tuple[MemberGroup, str, Node]:

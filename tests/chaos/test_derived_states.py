@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from dledger import standalone
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
+from dledger.commands import standalone
+from dledger.commands.recover import Report, force_single
+from dledger.commands.standalone import StandaloneConfig
 from dledger.config import NodeConfig
 from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.formats.store_files import decode_json, encode_json
-from dledger.node import Node
-from dledger.recover import Report, force_single
+from dledger.node.node import Node
+from dledger.runtime.atomic_file import publish
 from dledger.runtime.env import Env
-from dledger.runtime.publish import publish
 from dledger.runtime.workers import Lane
-from dledger.standalone import StandaloneConfig
 
 COUNT = "/store/g/count"
 

@@ -11,7 +11,7 @@ import pytest
 from disk_group import NAMES, DiskGroup
 from node_group import SETTINGS
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.errors import EXIT_STORE
 from dledger.formats.entry import Kind
 from dledger.log.retention import RetentionSettings

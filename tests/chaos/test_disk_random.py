@@ -13,7 +13,7 @@ from disk_group import NAMES, DiskGroup
 from node_group import SETTINGS
 from random_faults import Run
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 
 STEPS = 60
 MODES = ("prefix", "torn", "none", "all")

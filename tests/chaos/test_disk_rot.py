@@ -9,14 +9,14 @@ import pytest
 from disk_group import NAMES, SEGMENT, DiskGroup
 from node_group import SETTINGS
 
-from dledger.chaos.sim import World
-from dledger.chaos.sim.files import SimFile
+from dledger.chaos.machine import World
+from dledger.chaos.machine.files import SimFile
 from dledger.errors import EXIT_START
 from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.host import Role
-from dledger.log_client import DLedgerClient
+from dledger.peers.log_client import DLedgerClient
+from dledger.runtime.atomic_file import publish
 from dledger.runtime.env import Env
-from dledger.runtime.publish import publish
 from dledger.runtime.workers import Lane
 
 KINDS = ["body", "header", "chain", "kind", "batch", "unit", "header and unit", "body and unit"]

@@ -8,12 +8,12 @@ import pytest
 from disk_group import DiskGroup
 from node_group import NAMES, SETTINGS
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.errors import EXIT_BUG
 from dledger.formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
 from dledger.log.store import LogStore
 from dledger.messages import Append, Code, Message, PushResponse
-from dledger.replicator import CHAIN_STRIKES
+from dledger.peers.replicator import CHAIN_STRIKES
 
 
 def other_content(whole: bytes, chain_before: int, body: bytes | None = None) -> bytes:

@@ -10,12 +10,11 @@ import msgpack
 import node_group
 import pytest
 
-from dledger.chaos.sim import World
-from dledger.chaos.simulate.clients import CERTAINLY_NOT
-from dledger.log_client import DLedgerClient, RequestFailed
+from dledger.chaos.machine import World
+from dledger.chaos.scenarios.clients import CERTAINLY_NOT
 from dledger.messages import Code
-from dledger.runtime.env import Env
-from dledger.wire import (
+from dledger.peers.log_client import DLedgerClient, RequestFailed
+from dledger.peers.wire import (
     CLIENT_REQUEST,
     CLIENT_RESPONSE,
     ERROR,
@@ -26,6 +25,7 @@ from dledger.wire import (
     decode_frame,
     encode_frame,
 )
+from dledger.runtime.env import Env
 
 
 def test_a_silent_leader_costs_one_time_out_and_not_all_that_follow() -> None:

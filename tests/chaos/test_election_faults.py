@@ -14,10 +14,10 @@ import pytest
 from member_group import MemberGroup
 from voting_group import VotingGroup
 
-from dledger.chaos.sim import World
-from dledger.chaos.sim.settings import MS
-from dledger.chaos.simulate.plan import Fault, Operation, Plan
-from dledger.chaos.simulate.runner import run_plan
+from dledger.chaos.machine import World
+from dledger.chaos.machine.settings import MS
+from dledger.chaos.scenarios.plan import Fault, Operation, Plan
+from dledger.chaos.scenarios.runner import run_plan
 from dledger.host import Role
 
 SEEDS = range(4)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import node_group
 
-from dledger.chaos.sim import World
-from dledger.chaos.sim.settings import MS
+from dledger.chaos.machine import World
+from dledger.chaos.machine.settings import MS
 
 SEEDS = 30
 SLOW = replace(node_group.SETTINGS, latency_ns=(1 * MS, 6 * MS), sync_ns=(2 * MS, 20 * MS))

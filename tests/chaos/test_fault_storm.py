@@ -10,8 +10,8 @@ from pathlib import Path
 import fault_storm
 import pytest
 
-from dledger.chaos.sim import Trace
-from dledger.chaos.sim.trace import first_difference
+from dledger.chaos.machine import Trace
+from dledger.chaos.machine.trace import first_difference
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine
 import node_group
 import pytest
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.config import NodeConfig
-from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import Env
 
 PEERS = {name: f"{name}:40911" for name in node_group.NAMES}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from member_group import MemberGroup
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 
 NAMES = ("n0", "n1", "n2")
 WRONG = 50911

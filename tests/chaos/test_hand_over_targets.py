@@ -10,7 +10,7 @@ from disk_group import DiskGroup
 from test_disk_faults import fill_up
 from voting_group import VotingGroup
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.messages import Health
 
 SERVES_WITHIN_S = 0.1

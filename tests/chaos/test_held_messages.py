@@ -7,9 +7,9 @@ from collections.abc import Callable
 import node_group
 import pytest
 
-from dledger import conversation
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.host import Role
+from dledger.node import inbox as conversation
 
 
 def test_a_follower_that_held_back_too_much_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:

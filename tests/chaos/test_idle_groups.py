@@ -7,8 +7,8 @@ import pytest
 from disk_group import DiskGroup
 from member_group import MemberGroup
 
-from dledger.chaos.sim import World
-from dledger.log_client import DLedgerClient
+from dledger.chaos.machine import World
+from dledger.peers.log_client import DLedgerClient
 
 
 def test_a_store_that_lacks_nothing_after_a_failed_fsync_votes_again() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dledger.chaos.sim import World
-from dledger.chaos.simulate.disks import StoreOnDisk
+from dledger.chaos.machine import World
+from dledger.chaos.scenarios.disks import StoreOnDisk
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import HEADER, HEADER_SIZE, MAGIC, chain_crc
 from dledger.formats.store_files import DATA_DIR, segment_name

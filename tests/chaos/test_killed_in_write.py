@@ -9,9 +9,9 @@ import pytest
 from disk_group import NAMES, SEGMENT, DiskGroup
 from node_group import SETTINGS
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
+from dledger.commands.recover import RecoverRefused, force_single
 from dledger.formats.entry import HEADER_SIZE
-from dledger.recover import RecoverRefused, force_single
 from dledger.runtime.env import Env
 
 

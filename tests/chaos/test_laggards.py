@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from member_group import MemberGroup, Writer
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.messages import Code
 
 BODY = bytes(8000)

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 from node_group import NAMES, SETTINGS, Group
 
-from dledger.chaos.sim import World
-from dledger.wire import PROTOCOL_WITH_PIECES
+from dledger.chaos.machine import World
+from dledger.peers.wire import PROTOCOL_WITH_PIECES
 
 BODY = Random(1).randbytes(4_000_000)  # not to be compressed
 MBIT = 1_000_000 / 8

@@ -7,11 +7,11 @@ import pytest
 from member_group import SETTINGS, MemberGroup, Writer
 from node_group import ListHost
 
-from dledger.backup import backup
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
+from dledger.commands.backup import backup
 from dledger.config import NodeConfig
 from dledger.log.retention import RetentionSettings
-from dledger.node import Node
+from dledger.node.node import Node
 from dledger.runtime import Lane
 from dledger.runtime.env import Env
 

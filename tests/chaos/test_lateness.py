@@ -12,9 +12,9 @@ import pytest
 
 from dledger.chaos.failover import Measurement, Round, describe
 from dledger.chaos.lateness import LAG_LIMIT_MS, Delay, Lateness
-from dledger.metrics import LATE_LOOP_S, NodeMetrics
+from dledger.node.metrics import LATE_LOOP_S, NodeMetrics
+from dledger.runtime.gc_pauses import Pauses
 from dledger.runtime.log import StandardLog
-from dledger.runtime.pauses import Pauses
 
 JUST = 0.1
 

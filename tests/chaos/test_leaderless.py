@@ -5,9 +5,9 @@ from __future__ import annotations
 from disk_group import DiskGroup
 from member_group import MemberGroup
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
+from dledger.commands.recover import force_single
 from dledger.host import Role
-from dledger.recover import force_single
 from dledger.runtime.env import Env
 
 ADMIT = "no leader: this node waits for one that admits it, as no voter is recorded with its store"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dledger.chaos import wire
-from dledger.chaos.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port
-from dledger.chaos.ports import port_taken
+from dledger.local import wire
+from dledger.local.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, find_base_port
+from dledger.local.ports import port_taken
 
 
 def test_ports_of_a_group_are_distinct_and_follow_from_the_base_port() -> None:

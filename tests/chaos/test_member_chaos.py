@@ -8,7 +8,7 @@ import random
 import pytest
 from member_group import MemberGroup, Writer
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 
 STEPS = 90
 PAUSES_S = (0.002, 0.02, 0.1, 0.3, 0.8)

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from member_group import MemberGroup, Writer
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.election import configuration
 from dledger.election.configuration import MemberRole
 from dledger.host import Role
-from dledger.links import PeerConnection
-from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code, Health, VoteRequest, VoteResponse, VoteResult
-from dledger.requests import MAX_TEXT
+from dledger.node.requests import MAX_TEXT
+from dledger.peers.links import PeerConnection
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 
 FIVE = ("n0", "n1", "n2", "n3", "n4")
 

@@ -9,10 +9,10 @@ import node_group
 import pytest
 from member_group import MemberGroup
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.election.configuration import Configuration
+from dledger.files.identity import StoreFiles
 from dledger.host import LogReader
-from dledger.identity import StoreFiles
 from dledger.log.retention import RetentionSettings
 
 SEGMENT = 64 * 1024

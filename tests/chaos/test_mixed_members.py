@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from member_group import MemberGroup
 
-from dledger.chaos.sim import World
-from dledger.log_client import DLedgerClient, RequestFailed
+from dledger.chaos.machine import World
 from dledger.messages import Code
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 
 TOO_OLD = (
     "{} was not seen, or its program is too old to read the new configuration: start or upgrade it, "

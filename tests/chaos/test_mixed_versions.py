@@ -9,10 +9,10 @@ import node_group
 import pytest
 from voting_group import VotingGroup
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.formats.entry import COVERED, Kind, unpack_header
+from dledger.peers.wire import PROTOCOL_MAX
 from dledger.versions import KIND_SINCE
-from dledger.wire import PROTOCOL_MAX
 
 UNKNOWN_KIND = 100
 

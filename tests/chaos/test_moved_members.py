@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from member_group import MemberGroup, Writer
 
-from dledger.chaos.sim import World
-from dledger.dialling import Dialler
-from dledger.links import PeerConnection
+from dledger.chaos.machine import World
+from dledger.peers.dialling import Dialler
+from dledger.peers.links import PeerConnection
 
 OLD, NEW = 40911, 50911
 FAILOVER_S = 0.2

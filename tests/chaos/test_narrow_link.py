@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from node_group import NAMES, SETTINGS, Group
 
-from dledger import peers
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.messages import Append, Message
-from dledger.wire import PROTOCOL_MAX, encode_message
+from dledger.peers import peers
+from dledger.peers.wire import PROTOCOL_MAX, encode_message
 
 BODY = bytes(range(256)) * 1024
 

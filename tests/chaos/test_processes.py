@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.chaos.processes import ManagedProcess, ProcessError, boot_mark, start_mark
+from dledger.local.processes import ManagedProcess, ProcessError, boot_mark, start_mark
 
 SLEEPER = "import time; time.sleep(60)"
 STUBBORN = """

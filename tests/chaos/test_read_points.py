@@ -11,7 +11,7 @@ import node_group
 import pytest
 from voting_group import Read, VotingGroup
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 
 STEPS = 150
 PAUSES_S = (0.0005, 0.002, 0.01, 0.05, 0.2, 0.45)

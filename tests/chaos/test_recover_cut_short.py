@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from test_derived_states import Server
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
+from dledger.commands.recover import force_single
 from dledger.formats.entry import HEADER_SIZE
-from dledger.recover import force_single
 from dledger.runtime.env import Env
 
 SEGMENT = 64 * 1024

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from node_group import NAMES, SETTINGS, Group
 
-from dledger import conversation
-from dledger.chaos.sim import World
-from dledger.election.membership import Hello
-from dledger.links import PeerConnection
-from dledger.peers import Peers
+from dledger.chaos.machine import World
+from dledger.election.identity import Hello
+from dledger.node import inbox as conversation
+from dledger.peers.links import PeerConnection
+from dledger.peers.peers import Peers
 
 
 def test_a_follower_that_can_hold_no_more_is_not_stormed_with_connections(

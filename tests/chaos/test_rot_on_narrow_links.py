@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from node_group import NAMES, SEGMENT, SETTINGS, Group
 
-from dledger import peers, repair
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.formats.entry import HEADER_SIZE
 from dledger.messages import Message, RepairResponse
-from dledger.wire import PROTOCOL_MAX, encode_message
+from dledger.node import repair
+from dledger.peers import peers
+from dledger.peers.wire import PROTOCOL_MAX, encode_message
 
 BODY = bytes(range(256)) * 4 * 1024 * 3
 """3 MiB."""

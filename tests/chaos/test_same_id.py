@@ -10,9 +10,9 @@ from member_group import SETTINGS as MEMBER_SETTINGS
 from member_group import MemberGroup
 from node_group import NAMES, SETTINGS, Group, ListHost
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.config import NodeConfig
-from dledger.node import Node
+from dledger.node.node import Node
 from dledger.runtime.env import Env
 
 BODY = Random(1).randbytes(300_000)

@@ -7,7 +7,7 @@ from typing import Any
 from disk_group import DiskGroup
 from node_group import NAMES, SETTINGS
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.log.scrub import PIECE, SHARE
 
 RATE = 200_000

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from serve_group import ServeGroup
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.errors import EXIT_STORE
 from dledger.log.store import LogStore
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from serve_group import ServeGroup
 
-from dledger import counting
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
+from dledger.commands import counting
 from dledger.errors import EXIT_START, PASSING
 from dledger.formats.store_files import Checkpoint, encode_checkpoint
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from serve_group import ServeGroup
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.log.retention import HOUR_MS
-from dledger.node import Node
+from dledger.node.node import Node
 
 
 def written(world: World, **changes: Any) -> tuple[ServeGroup, Node]:

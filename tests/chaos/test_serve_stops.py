@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from serve_group import ServeGroup
 
-from dledger.chaos.sim import World
-from dledger.log_client import DLedgerClient, RequestFailed
+from dledger.chaos.machine import World
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import Env
 
 NAMES = ("n0", "n1", "n2")

@@ -10,7 +10,7 @@ from pathlib import Path
 import ping_group
 import pytest
 
-from dledger.chaos.sim.trace import first_difference
+from dledger.chaos.machine.trace import first_difference
 
 ROOT = Path(__file__).resolve().parents[2]
 

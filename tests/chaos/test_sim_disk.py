@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from dledger.chaos.sim import RunFailed, Settings, World
-from dledger.chaos.sim.files import SimFiles
+from dledger.chaos.machine import RunFailed, Settings, World
+from dledger.chaos.machine.files import SimFiles
+from dledger.runtime.atomic_file import publish, read_file
 from dledger.runtime.env import Env
-from dledger.runtime.publish import publish, read_file
 from dledger.runtime.workers import Lane
 
 

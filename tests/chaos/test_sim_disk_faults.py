@@ -10,12 +10,12 @@ from functools import partial
 
 import pytest
 
-from dledger.chaos.sim import Settings, Trace, World
-from dledger.chaos.sim.disk import Disk
-from dledger.chaos.sim.files import SimFiles
-from dledger.chaos.sim.inode import BLOCK, SECTOR, apply_op, torn
+from dledger.chaos.machine import Settings, Trace, World
+from dledger.chaos.machine.disk import Disk
+from dledger.chaos.machine.files import SimFiles
+from dledger.chaos.machine.inode import BLOCK, SECTOR, apply_op, torn
+from dledger.runtime.atomic_file import read_file
 from dledger.runtime.env import Env
-from dledger.runtime.publish import read_file
 from dledger.runtime.workers import Lane
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dledger.chaos.sim import Settings, World
+from dledger.chaos.machine import Settings, World
 from dledger.runtime.env import Env
 
 Event = tuple[object, ...]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dledger.chaos.sim import Guard, OutsideWorldError, World
+from dledger.chaos.machine import Guard, OutsideWorldError, World
 from dledger.runtime.env import Env
 from dledger.runtime.workers import Lane
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.sim import RunFailed, RunTimeout, Settings, World
-from dledger.chaos.sim.futures import SimTask
+from dledger.chaos.machine import RunFailed, RunTimeout, Settings, World
+from dledger.chaos.machine.futures import SimTask
 from dledger.runtime.env import Env
 from dledger.runtime.workers import Lane
 

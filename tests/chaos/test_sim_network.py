@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dledger.chaos.sim import Settings, World
+from dledger.chaos.machine import Settings, World
 from dledger.remoting.sockets import discard
 from dledger.runtime.env import Env
 

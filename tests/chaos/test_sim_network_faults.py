@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from test_sim_network import PORT, Scene, attempt
 
-from dledger.chaos.sim import Settings, Trace, World
+from dledger.chaos.machine import Settings, Trace, World
 
 FIXED = Settings(latency_ns=(100_000, 100_001), split_chance=0.0)
 DEAD_MS = 3000
@@ -20,7 +20,7 @@ def answer(scene: Scene, data: bytes) -> None:
 
 
 def watch(scene: Scene, *sides: asyncio.Transport) -> None:
-    """Set the options that peers of a group set (dledger/links.py)."""
+    """Set the options that peers of a group set (dledger/peers/links.py)."""
     for side in sides or (scene.client.transport, scene.accepted[0].transport):
         sock = side.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

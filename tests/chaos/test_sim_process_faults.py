@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from dledger.chaos.sim import Settings, Trace, World
-from dledger.chaos.sim.node import Process
+from dledger.chaos.machine import Settings, Trace, World
+from dledger.chaos.machine.node import Process
 from dledger.runtime.env import Env
 from dledger.runtime.workers import Lane
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from test_sim_snapshots import NAMES, SMALL, Scene, refilled
 
-from dledger.chaos.sim import Settings, World
+from dledger.chaos.machine import Settings, World
 from dledger.formats.entry import Kind
 from dledger.log.reading import store_time_of
 from dledger.log.retention import HOUR_MS, RetentionSettings

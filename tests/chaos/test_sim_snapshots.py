@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 import node_group
 import pytest
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.formats.entry import Kind
 from dledger.formats.snapshot import Manifest
 from dledger.host import Role
 from dledger.log.retention import RetentionSettings
-from dledger.node import Node
+from dledger.node.node import Node
 from dledger.runtime.files import Files
 from dledger.snapshots import catalog as catalog_module
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dledger.chaos.sim import OutsideWorldError, Settings, Trace, World
+from dledger.chaos.machine import OutsideWorldError, Settings, Trace, World
 from dledger.runtime.env import Env
 from dledger.runtime.workers import Lane
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from dledger.broker.commit_log import Sealer
 from dledger.broker.offsets import PendingOffsets
-from dledger.broker.sealing import Sealer
 from dledger.broker.store.dispatch import Dispatcher
 from dledger.chaos.invariants import InvariantViolated
-from dledger.chaos.sim import Trace
-from dledger.chaos.simulate.broker_history import Commit, Position, Receipt, Send, TopicChange
-from dledger.chaos.simulate.broker_judge import (
+from dledger.chaos.machine import Trace
+from dledger.chaos.scenarios.broker_history import Commit, Position, Receipt, Send, TopicChange
+from dledger.chaos.scenarios.broker_judge import (
     BrokerVerdict,
     judge_completeness,
     judge_offsets,
@@ -26,13 +26,13 @@ from dledger.chaos.simulate.broker_judge import (
     judge_times,
     judge_topics,
 )
-from dledger.chaos.simulate.broker_replay import BrokerReplay, Queue, Stored
-from dledger.chaos.simulate.history import ACKNOWLEDGED, REFUSED, RUNNING, UNKNOWN
-from dledger.chaos.simulate.plan import Plan, draw_plan
-from dledger.chaos.simulate.profiles import PROFILES
-from dledger.chaos.simulate.runner import run_plan
-from dledger.chaos.simulate.shrink import shrink
-from dledger.chaos.simulate.totals import Totals
+from dledger.chaos.scenarios.broker_replay import BrokerReplay, Queue, Stored
+from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, RUNNING, UNKNOWN
+from dledger.chaos.scenarios.plan import Plan, draw_plan
+from dledger.chaos.scenarios.profiles import PROFILES
+from dledger.chaos.scenarios.runner import run_plan
+from dledger.chaos.scenarios.shrink import shrink
+from dledger.chaos.scenarios.totals import Totals
 from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.record import encode_record, system_record

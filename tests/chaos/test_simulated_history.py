@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from dledger.chaos.invariants import InvariantViolated
-from dledger.chaos.simulate.clients import Client
-from dledger.chaos.simulate.history import (
+from dledger.chaos.scenarios.clients import Client
+from dledger.chaos.scenarios.history import (
     ABSENT,
     ACKNOWLEDGED,
     REFUSED,
@@ -19,8 +19,8 @@ from dledger.chaos.simulate.history import (
     judge,
     judge_batches,
 )
-from dledger.log_client import RequestFailed
 from dledger.messages import Code
+from dledger.peers.log_client import RequestFailed
 
 
 def append(value: bytes, begin: int, end: int, outcome: str = ACKNOWLEDGED, index: int = -1) -> Call:

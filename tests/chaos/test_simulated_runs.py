@@ -16,18 +16,18 @@ from pathlib import Path
 
 import pytest
 
-from dledger.applier import Applier
-from dledger.chaos.sim import Trace
-from dledger.chaos.simulate import shell
-from dledger.chaos.simulate.marks import LINES
-from dledger.chaos.simulate.plan import DURATION_MS, Fault, Plan, decode_plan, draw_plan
-from dledger.chaos.simulate.profiles import MET_IN, PROFILES
-from dledger.chaos.simulate.register_host import RegisterHost, State
-from dledger.chaos.simulate.runner import Outcome, run_plan
-from dledger.chaos.simulate.shrink import shrink
-from dledger.chaos.simulate.totals import MARKS_FROM_SEEDS, Totals
+from dledger.chaos.machine import Trace
+from dledger.chaos.scenarios import command as shell
+from dledger.chaos.scenarios.marks import LINES
+from dledger.chaos.scenarios.plan import DURATION_MS, Fault, Plan, decode_plan, draw_plan
+from dledger.chaos.scenarios.profiles import MET_IN, PROFILES
+from dledger.chaos.scenarios.register_host import RegisterHost, State
+from dledger.chaos.scenarios.runner import Outcome, run_plan
+from dledger.chaos.scenarios.shrink import shrink
+from dledger.chaos.scenarios.totals import MARKS_FROM_SEEDS, Totals
 from dledger.log import reader
 from dledger.log.hard_state import HardStateFile
+from dledger.node.applier import Applier
 from dledger.replication.leader import LeaderReplication
 
 KINDS_OF_KILLS = [f"fault {draw.kind}" for draw in PROFILES["kills"].faults + PROFILES["kills"].also]
@@ -131,10 +131,10 @@ def test_one_seed_is_one_course_of_events_here_and_elsewhere(seed: int) -> None:
 
 DIGESTS = """
 import sys
-from dledger.chaos.sim import Trace
-from dledger.chaos.simulate.plan import draw_plan
-from dledger.chaos.simulate.profiles import PROFILES
-from dledger.chaos.simulate.runner import run_plan
+from dledger.chaos.machine import Trace
+from dledger.chaos.scenarios.plan import draw_plan
+from dledger.chaos.scenarios.profiles import PROFILES
+from dledger.chaos.scenarios.runner import run_plan
 
 seeds = range(len(PROFILES))
 for seed in seeds if sys.argv[1] == "forward" else reversed(seeds):
@@ -341,9 +341,9 @@ def test_results_of_other_code_are_counted_only_when_asked_for(
 
 def test_the_fingerprint_covers_everything_that_a_run_loads() -> None:
     script = (
-        "import sys; from dledger.chaos.simulate.plan import draw_plan;"
-        "from dledger.chaos.simulate.runner import run_plan;"
-        "import dledger.chaos.simulate.broker_run, dledger.chaos.simulate.shell;"
+        "import sys; from dledger.chaos.scenarios.plan import draw_plan;"
+        "from dledger.chaos.scenarios.runner import run_plan;"
+        "import dledger.chaos.scenarios.broker_run, dledger.chaos.scenarios.command;"
         "print(*[m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)], sep='\\n')"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -400,7 +400,7 @@ def test_every_mark_that_the_code_sets_belongs_to_a_profile_and_the_other_way() 
 
 def _marks_in_the_code(listed: set[str]) -> Iterator[str]:
     """What `reach` is called with: literals; of a formatted one, the listed marks that it may make."""
-    for path in sorted((ROOT / "chaos/simulate").glob("*.py")):
+    for path in sorted((ROOT / "chaos/scenarios").glob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                 continue

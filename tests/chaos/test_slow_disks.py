@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from node_group import NAMES, Group
 
-from dledger import fitness
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.config import PreferredSettings
 from dledger.formats.entry import HEADER_SIZE
 from dledger.log import flushing
 from dledger.messages import Code, Health
+from dledger.node import health as fitness
 
 BODY = bytes(1000)
 BURST = 8

@@ -8,14 +8,14 @@ from functools import partial
 import node_group
 import pytest
 
-from dledger.chaos.sim import World
-from dledger.election.membership import encode_hello
+from dledger.chaos.machine import World
+from dledger.election.identity import encode_hello
 from dledger.formats.entry import Kind
-from dledger.links import PeerConnection
 from dledger.messages import Append, Heartbeat, Message, TimeoutNow, VoteRequest
-from dledger.node import Node
+from dledger.node.node import Node
+from dledger.peers.links import PeerConnection
+from dledger.peers.wire import HELLO, PROOF, encode_frame, encode_message
 from dledger.runtime.env import Env
-from dledger.wire import HELLO, PROOF, encode_frame, encode_message
 
 HIGH = 1_000_000
 FORGED: list[Message] = [

@@ -12,8 +12,8 @@ from pathlib import Path
 import node_group
 import pytest
 
-from dledger.chaos.sim import World
-from dledger.chaos.sim.trace import first_difference
+from dledger.chaos.machine import World
+from dledger.chaos.machine.trace import first_difference
 from dledger.formats.entry import Kind
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,10 +9,10 @@ import pytest
 from member_group import MemberGroup
 from serve_group import ServeGroup
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.errors import NodeFailed
 from dledger.messages import Health
-from dledger.node import REMOVED, Node
+from dledger.node.node import REMOVED, Node
 
 
 def row_of(node: Node, member: str) -> dict[str, Any]:

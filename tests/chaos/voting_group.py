@@ -9,12 +9,12 @@ from typing import Any
 
 from node_group import ListHost
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.config import NodeConfig
 from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.host import Role
-from dledger.node import Node
-from dledger.reads import ReadRefused
+from dledger.node.node import Node
+from dledger.node.reads import ReadRefused
 from dledger.runtime.env import Env
 
 PROBE_S = 0.01

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 HERE = Path(__file__).parent
 

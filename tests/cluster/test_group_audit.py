@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.cluster import LocalCluster, wait_for
 from dledger.chaos.workload import Load
+from dledger.local.cluster import LocalCluster, wait_for
 from dledger.runtime.files import OsFiles
 from tests.audit.report_kit import report_of
 from tests.uninstalled import run_module_without

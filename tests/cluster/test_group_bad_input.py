@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dledger.chaos.cluster import LocalCluster, wait_for
-from dledger.chaos.wire import NoAnswer, RawConnection, call, frame, request
+from dledger.local.cluster import LocalCluster, wait_for
+from dledger.local.wire import NoAnswer, RawConnection, call, frame, request
 
 SEND_MESSAGE = 10
 PULL_MESSAGE = 11

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.cluster import find_base_port
+from dledger.local.cluster import find_base_port
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE_KEYS = {"id", "pid", "addr", "raft_addr", "store", "role", "term", "end_index", "committed_index"}

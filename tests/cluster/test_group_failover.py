@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.cluster import MIB, LocalCluster
 from dledger.chaos.stores import first_difference
 from dledger.chaos.workload import Load, Report, check_log
 from dledger.client.errors import NoBroker, OutcomeUnknown
 from dledger.client.message import Message
 from dledger.client.options import ProducerOptions
 from dledger.client.producer import AsyncProducer
+from dledger.local.cluster import MIB, LocalCluster
 
 TOPIC = "Load"
 QUEUES = 4

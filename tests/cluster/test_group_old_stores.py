@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from dledger.chaos.cluster import ClusterSpec, LocalCluster, find_base_port
 from dledger.client.message import Message
 from dledger.client.offsets import FromWhere
 from dledger.client.sync import Producer, PullConsumer
+from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port
 from tests.audit.engine import audit
 
 STORES = Path(__file__).parent / "data" / "stores-of-21-november.json.xz"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.chaos.cluster import ClusterSpec, LocalCluster, find_base_port, properties_text
+from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port, properties_text
 
 LIMIT_S = 30
 

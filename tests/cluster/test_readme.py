@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dledger.chaos.cluster import LocalCluster
+from dledger.local.cluster import LocalCluster
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ADDRESS = "127.0.0.1:9876"

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from test_node import Group
 
-from dledger import backup as module
-from dledger.__main__ import _parser
 from dledger.audit.command import run as audit
-from dledger.backup import BackupFailed, backup, command
+from dledger.commands import backup as module
+from dledger.commands.backup import BackupFailed, backup, command
+from dledger.commands.dump import dump
+from dledger.commands.log import _parser
+from dledger.commands.recover import force_single
 from dledger.config import NodeConfig
-from dledger.dump import dump
+from dledger.files.offline import read_hard_state, read_identity, walk
 from dledger.formats.entry import Kind
 from dledger.formats.store_files import segment_name
 from dledger.host import Role
-from dledger.offline import read_hard_state, read_identity, walk
-from dledger.recover import force_single
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFile
 

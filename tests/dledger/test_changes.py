@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dledger.changes import Changes
 from dledger.config import NodeConfig
+from dledger.members.reconfiguration import Changes
 from dledger.messages import Health
 from dledger.replication.leader import PushState
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger import messages as all_messages
-from dledger.election.membership import Hello, HelloRefused, decode_hello, encode_hello
+from dledger.election.identity import Hello, HelloRefused, decode_hello, encode_hello
 from dledger.formats.entry import (
     HEADER_SIZE,
     CorruptEntry,
@@ -41,10 +41,10 @@ from dledger.formats.store_files import (
     encode_slot,
 )
 from dledger.log.incoming import check_run
-from dledger.members import decode_config
+from dledger.members.config_log import decode_config
 from dledger.messages import Code, Holding, Message, VoteResult
-from dledger.requests import ClientRequests
-from dledger.wire import (
+from dledger.node.requests import ClientRequests
+from dledger.peers.wire import (
     CLIENT_REQUEST,
     HELLO,
     WireError,

@@ -16,8 +16,8 @@ from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.log.appender import Appender
 from dledger.log.store import LogStore
 from dledger.messages import Append, Code, Message, PushResponse
+from dledger.peers.replicator import Replicator
 from dledger.replication.leader import LeaderReplication, PushState
-from dledger.replicator import Replicator
 from dledger.runtime.env import production_env
 from tests.dledger.test_cold_units import ForgettingFiles, cold
 from tests.dledger.test_log_races import indexed, use

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from dledger.cold_pushes import Throttle
 from dledger.config import NodeConfig
 from dledger.formats.entry import INDEX_UNIT_SIZE, unpack_header
-from dledger.leadership import Leadership
+from dledger.log.index_units import ColdUnit
 from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
-from dledger.log.units import ColdUnit
+from dledger.node.leadership import Leadership
+from dledger.peers.cold_pushes import Throttle
 from dledger.replication.leader import Effect, LeaderReplication, PushState, SendAppend
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFile, OsFiles

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.config import NodeConfig
-from dledger.config_search import ConfigSearch, SearchEvents
 from dledger.election.configuration import (
     Configuration,
     ConfigurationRefused,
@@ -22,11 +21,12 @@ from dledger.election.configuration import (
     founding,
     single_step,
 )
-from dledger.election.membership import Hello
+from dledger.election.identity import Hello
 from dledger.formats.store_files import Identity
 from dledger.log.faulty import FaultyEntries
 from dledger.log.store import LogStore
-from dledger.members import Members
+from dledger.members.config_log import Members
+from dledger.members.search import ConfigSearch, SearchEvents
 
 THREE = founding({"n0": "a", "n1": "b", "n2": "c"})
 ADDRESSES = {f"n{number}": f"host{number}:40911" for number in range(6)}
@@ -308,7 +308,7 @@ def test_the_elector_knows_of_a_configuration_before_doubt_ends_for_anybody(
     async def read(log: LogStore, index: int) -> Configuration:
         return five
 
-    monkeypatch.setattr("dledger.config_search.read_config", read)
+    monkeypatch.setattr("dledger.members.search.read_config", read)
     log = Log("cuts")
     log.faulty.add(5, 5)
     search = ConfigSearch(cast("LogStore", log), found, lambda: None, Events())

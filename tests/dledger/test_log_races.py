@@ -20,7 +20,7 @@ from dledger.log.base import LogBase
 from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
 from dledger.messages import Holding, RepairRequest
-from dledger.repair import Repairer
+from dledger.node.repair import Repairer
 from dledger.runtime import Lane
 from dledger.runtime.env import Env, production_env
 from dledger.runtime.files import File, OsFiles

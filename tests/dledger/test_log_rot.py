@@ -25,14 +25,14 @@ from dledger.formats.entry import (
     encode_entry,
     unpack_header,
 )
-from dledger.log import walk
-from dledger.log.mending import Unfitting
+from dledger.log import recovery_scan as walk
 from dledger.log.reader import _may_hold
 from dledger.log.reading import Rotten
 from dledger.log.recovery import StoreDamaged
+from dledger.log.recovery_scan import read_bytes
+from dledger.log.repair_writer import Unfitting
 from dledger.log.scrub import Scrubber
 from dledger.log.segments import Segments
-from dledger.log.walk import read_bytes
 
 pytestmark = pytest.mark.usefixtures("index_in_memory")
 

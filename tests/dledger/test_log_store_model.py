@@ -20,9 +20,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dledger.chaos.sim import Settings, World
-from dledger.chaos.sim.node import Process
-from dledger.chaos.simulate.disks import StoreOnDisk
+from dledger.chaos.machine import Settings, World
+from dledger.chaos.machine.node import Process
+from dledger.chaos.scenarios.disks import StoreOnDisk
 from dledger.formats.entry import HEADER_SIZE, Kind, chain_crc, crc_begin, unpack_header
 from dledger.log.appender import Appender
 from dledger.log.incoming import check_run

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dledger.metrics import LATE_LOOP_S, NodeMetrics
+from dledger.node.metrics import LATE_LOOP_S, NodeMetrics
+from dledger.runtime.gc_pauses import Pauses
 from dledger.runtime.log import StandardLog
-from dledger.runtime.pauses import Pauses
 from dledger.runtime.program import THREAD_STATISTICS, waits_for_cores
 
 

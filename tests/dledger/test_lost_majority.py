@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dledger.election.configuration import founding
-from dledger.election.membership import Hello
-from dledger.leaderless import lost_majority
-from dledger.powerloss import KEPT_KEY, META_KEY
+from dledger.election.identity import Hello
+from dledger.node.leaderless import lost_majority
+from dledger.node.powerloss import KEPT_KEY, META_KEY
 
 THREE = ("n0", "n1", "n2")
 FIVE = (*THREE, "n3", "n4")

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from test_node import group_of_three
 
-from dledger import member_commands
-from dledger.__main__ import _parser
+from dledger.commands import member as member_commands
+from dledger.commands.delete import delete_before
+from dledger.commands.log import _parser
 from dledger.config import ConfigError
-from dledger.delete_command import delete_before
-from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Code
-from dledger.node import Node
+from dledger.node.node import Node
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
 
 

@@ -11,8 +11,8 @@ import pytest
 from test_peers import HELLO_OF_N1, Recorder, Wire
 
 from dledger.config import NodeConfig
-from dledger.election.membership import Hello
-from dledger.peers import Peers
+from dledger.election.identity import Hello
+from dledger.peers.peers import Peers
 from dledger.runtime.env import production_env
 
 

@@ -14,8 +14,8 @@ from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
 from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
 from dledger.host import Chunk, LogReader, Role
-from dledger.log_client import DLedgerClient, RequestFailed
-from dledger.node import Node
+from dledger.node.node import Node
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
 
 SEGMENT = 16 * 1024 * 1024

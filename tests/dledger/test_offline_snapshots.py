@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from test_node import ListHost
 
-from dledger.backup import BackupFailed, backup
+from dledger.commands.backup import BackupFailed, backup
+from dledger.commands.recover import RecoverRefused, force_single
 from dledger.config import NodeConfig
 from dledger.election.configuration import encode_configuration, founding
 from dledger.formats.snapshot import make_manifest
@@ -27,8 +28,7 @@ from dledger.log.base import LogBase
 from dledger.log.hard_state import HardStateFile
 from dledger.log.reading import store_time_of
 from dledger.log.store import LogStore
-from dledger.node import Node
-from dledger.recover import RecoverRefused, force_single
+from dledger.node.node import Node
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFiles
 from dledger.snapshots.catalog import SnapshotCatalog

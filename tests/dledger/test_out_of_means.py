@@ -13,25 +13,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from dledger.applier import Applier
 from dledger.broker.background import Background
 from dledger.config import NodeConfig
-from dledger.config_search import ConfigSearch
 from dledger.formats.snapshot import Manifest, make_manifest
 from dledger.formats.store_files import POISONED_FILE
 from dledger.host import Chunk, Host
 from dledger.log import scrub
-from dledger.log.mending import Unfitting
 from dledger.log.reading import read_around_errors
+from dledger.log.repair_writer import Unfitting
 from dledger.log.retention import RetentionSettings
 from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
-from dledger.members import Members
+from dledger.members.config_log import Members
+from dledger.members.search import ConfigSearch
 from dledger.messages import Code, Holding, RepairRequest
+from dledger.node.applier import Applier
+from dledger.node.repair import Repairer
+from dledger.node.requests import ClientRequests
+from dledger.peers.replicator import Replicator
 from dledger.remoting.codes import ResponseCode
-from dledger.repair import Repairer
-from dledger.replicator import Replicator
-from dledger.requests import ClientRequests
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFile, OsFiles
 from dledger.snapshots import catalog as catalogs
@@ -283,7 +283,7 @@ def test_a_peer_that_asks_for_repair_is_told_to_ask_again(tmp_path: Path) -> Non
 
 
 def test_a_peer_that_lags_is_paused(tmp_path: Path) -> None:
-    """Paused peers are tried again at intervals (`dledger.fitness`)."""
+    """Paused peers are tried again at intervals (`dledger.node.health`)."""
 
     async def work(log: LogStore, files: FewMeans) -> None:
         paused: list[str] = []

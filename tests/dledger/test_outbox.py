@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.links import PeerConnection
 from dledger.messages import Append, Heartbeat
-from dledger.outbox import PIECE_BYTES, Inbox, Outbox
-from dledger.wire import (
+from dledger.peers.links import PeerConnection
+from dledger.peers.outbox import PIECE_BYTES, Inbox, Outbox
+from dledger.peers.wire import (
     PIECE,
     PROTOCOL_WITH_PIECES,
     Frame,

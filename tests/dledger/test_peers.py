@@ -10,9 +10,7 @@ from dataclasses import replace
 import pytest
 
 from dledger.config import NodeConfig
-from dledger.dialling import Dialler
-from dledger.election.membership import Hello, encode_hello
-from dledger.links import MAX_ERROR_TEXT, MAX_HELD, PeerConnection
+from dledger.election.identity import Hello, encode_hello
 from dledger.messages import (
     Append,
     Heartbeat,
@@ -26,10 +24,11 @@ from dledger.messages import (
     VoteResponse,
     VoteResult,
 )
-from dledger.peers import Peers
-from dledger.ports import MAX_STRANGERS
-from dledger.runtime.env import production_env
-from dledger.wire import (
+from dledger.peers.dialling import Dialler
+from dledger.peers.links import MAX_ERROR_TEXT, MAX_HELD, PeerConnection
+from dledger.peers.listener import MAX_STRANGERS
+from dledger.peers.peers import Peers
+from dledger.peers.wire import (
     ERROR,
     HELLO,
     PREFIX,
@@ -40,6 +39,7 @@ from dledger.wire import (
     encode_frame,
     encode_message,
 )
+from dledger.runtime.env import production_env
 
 HELLO_OF_N0 = Hello("g", "n0", "i0", "c", 1, 2, 16 << 20, True, {"n0": "i0", "n1": "i1"})
 HELLO_OF_N1 = replace(HELLO_OF_N0, node="n1", incarnation="i1")

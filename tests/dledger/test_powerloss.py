@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dledger.election.membership import Hello
-from dledger.powerloss import KEPT_KEY, META_KEY, Verdict, encode_end, judge
+from dledger.election.identity import Hello
+from dledger.node.powerloss import KEPT_KEY, META_KEY, Verdict, encode_end, judge
 
 VOTERS = ("n0", "n1", "n2")
 

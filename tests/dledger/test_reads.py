@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from dledger import reads as module
 from dledger.config import NodeConfig
 from dledger.election.effects import Effect, RoundConfirmed, Send
 from dledger.election.elector import ElectionSettings, Elector
@@ -24,8 +23,9 @@ from dledger.messages import (
     VoteResponse,
     VoteResult,
 )
-from dledger.peers import Peers
-from dledger.reads import ReadPoints, ReadRefused
+from dledger.node import reads as module
+from dledger.node.reads import ReadPoints, ReadRefused
+from dledger.peers.peers import Peers
 
 SETTINGS = ElectionSettings(heartbeat_interval_s=5.0, timeout_min_s=20, timeout_max_s=40, retry_min_s=1)
 VOTERS = ("n0", "n1", "n2")

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from test_node import Group
 
-from dledger.__main__ import _parser
+from dledger.commands.log import _parser
+from dledger.commands.recover import RecoverRefused, command, force_single
 from dledger.config import NodeConfig
+from dledger.files.offline import StoreUnreadable, durable_mark, node_directory, read_identity, walk
 from dledger.formats.entry import HEADER_SIZE, unpack_header
 from dledger.formats.snapshot import BEGINS_FILE, MANIFEST_FILE
 from dledger.formats.store_files import encode_json, segment_name
 from dledger.host import Role
-from dledger.log_client import DLedgerClient
-from dledger.offline import StoreUnreadable, durable_mark, node_directory, read_identity, walk
-from dledger.recover import RecoverRefused, command, force_single
+from dledger.peers.log_client import DLedgerClient
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFile
 
@@ -143,7 +143,7 @@ def test_a_run_that_was_cut_short_before_any_step_is_made_good_by_the_next(
 
         for step in steps:
             with monkeypatch.context() as patch:
-                patch.setattr(f"dledger.recover._Forced.{step}", fail)
+                patch.setattr(f"dledger.commands.recover._Forced.{step}", fail)
                 with pytest.raises(OSError, match="cut short"):
                     await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
         await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
@@ -377,7 +377,9 @@ def test_a_full_disk_leaves_no_part_of_a_segment(
         directory = Path(group.config("n0").node_dir)
         [segment] = (directory / "data").iterdir()
         size = segment.stat().st_size
-        monkeypatch.setattr("dledger.recover.MIN_BLANK_SIZE", size)  # there is no room in the first one
+        monkeypatch.setattr(
+            "dledger.commands.recover.MIN_BLANK_SIZE", size
+        )  # there is no room in the first one
         with monkeypatch.context() as patch:
             patch.setattr(OsFile, "allocate", full)
             with pytest.raises(OSError, match="No space left"):

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 from test_peers import HELLO_OF_N0, HELLO_OF_N1, Bench, connections
 
-from dledger.election.membership import Hello, encode_hello
-from dledger.refusals import MAX_SAID, Refusals
+from dledger.election.identity import Hello, encode_hello
+from dledger.peers.refusals import MAX_SAID, Refusals
+from dledger.peers.wire import HELLO, PROOF, encode_frame
 from dledger.runtime.env import production_env
-from dledger.wire import HELLO, PROOF, encode_frame
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from dledger import repair
-from dledger.conversation import Conversation
-from dledger.election.membership import Hello
+from dledger.election.identity import Hello
 from dledger.formats.entry import HEADER_SIZE, unpack_header
 from dledger.log.store import LogStore
 from dledger.messages import Holding, Message, RepairRequest, RepairResponse
-from dledger.repair import Repairer
+from dledger.node import repair
+from dledger.node.inbox import Conversation
+from dledger.node.repair import Repairer
 from dledger.runtime.env import production_env
 from tests.dledger.test_log_races import indexed, use
 from tests.dledger.test_snapshot_store import append

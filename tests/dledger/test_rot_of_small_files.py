@@ -20,15 +20,15 @@ from test_node import Group, ListHost
 from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration, encode_configuration
 from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.files.identity import StoreFiles
 from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
 from dledger.formats.snapshot import encode_manifest, make_manifest
 from dledger.formats.store_files import Identity, decode_json, encode_json, segment_name
-from dledger.identity import StoreFiles
 from dledger.log.base import LogBase
-from dledger.log_client import DLedgerClient
-from dledger.members import Members
-from dledger.node import Node
-from dledger.powerloss import Verdict
+from dledger.members.config_log import Members
+from dledger.node.node import Node
+from dledger.node.powerloss import Verdict
+from dledger.peers.log_client import DLedgerClient
 from dledger.runtime.env import production_env
 
 SEGMENT = 64 * 1024
@@ -295,7 +295,7 @@ def test_a_group_whose_stores_all_lost_members_and_have_rot_heals_by_itself(
 
 def whose_log_is_longest_waits_for_the_members(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """After all voters lost power (S9) somebody must say who "all" are. Within one turn of the loop."""
-    monkeypatch.setattr("dledger.node.judge", lambda *_: Verdict.VOTE)
+    monkeypatch.setattr("dledger.node.node.judge", lambda *_: Verdict.VOTE)
     node._lost_power, node.elector.may_vote = True, False
     leader, node.elector.leader_id = node.elector.leader_id, None
     unsure = list(node._members.unsure)

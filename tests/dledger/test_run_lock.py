@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.run_lock import LastRun, RunLock
+from dledger.files.run_lock import LastRun, RunLock
 from dledger.runtime.files import OsFiles
 
 

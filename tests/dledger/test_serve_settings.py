@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dledger.access import add_access, add_serve, open_client, serve
+from dledger.commands.access import add_access, add_serve, open_client, serve
+from dledger.commands.standalone import load
 from dledger.config import ConfigError
 from dledger.runtime.env import production_env
-from dledger.standalone import load
 
 NEEDED = {
     "dLegerGroup": "g",

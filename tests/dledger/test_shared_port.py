@@ -8,17 +8,17 @@ from functools import partial
 
 import pytest
 
-from dledger import standalone
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
+from dledger.commands import standalone
+from dledger.commands.standalone import StandaloneConfig
 from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
-from dledger.links import PeerConnection
-from dledger.log_client import DLedgerClient, RequestFailed
 from dledger.messages import Message
-from dledger.node import Node
+from dledger.node.node import Node
+from dledger.peers.links import PeerConnection
+from dledger.peers.log_client import DLedgerClient, RequestFailed
+from dledger.runtime.atomic_file import publish
 from dledger.runtime.env import Env
-from dledger.runtime.publish import publish
 from dledger.runtime.workers import Lane
-from dledger.standalone import StandaloneConfig
 
 Call = Callable[[DLedgerClient], Awaitable[object]]
 MACHINES = ("n0", "n1", "n2")

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
+from dledger.files.identity import StoreFiles
 from dledger.formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
 from dledger.formats.snapshot import (
     BEGINS_FILE,
@@ -27,15 +28,14 @@ from dledger.formats.snapshot import (
     unpack_stream,
 )
 from dledger.formats.store_files import POISONED_FILE, CorruptFile, HardState, Identity, encode_json
-from dledger.identity import StoreFiles
 from dledger.log.appender import Appender
 from dledger.log.base import ORIGIN, LogBase
 from dledger.log.hard_state import HardStateFile
-from dledger.log.mending import Unfitting
 from dledger.log.reading import Rotten
 from dledger.log.recovery import StoreDamaged
+from dledger.log.repair_writer import Unfitting
 from dledger.log.store import LogStore
-from dledger.node import Node
+from dledger.node.node import Node
 from dledger.runtime.env import Env, production_env
 from dledger.runtime.files import OsFiles
 from dledger.snapshots.catalog import SnapshotCatalog, base_of

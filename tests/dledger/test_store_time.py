@@ -21,9 +21,9 @@ from dledger.formats.entry import (
 from dledger.formats.record import STORE_TIMESTAMP_AT, system_record
 from dledger.log.appender import Appender
 from dledger.log.base import LogBase
+from dledger.log.hot_tail import Batch
 from dledger.log.reading import store_time_of
 from dledger.log.store import LogStore
-from dledger.log.tail import Batch
 from dledger.runtime import Env
 from dledger.runtime.env import production_env
 from dledger.runtime.log import Log

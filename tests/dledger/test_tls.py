@@ -14,8 +14,8 @@ import pytest
 from certificates import Authority
 from test_node import Group, ListHost
 
-from dledger.log_client import DLedgerClient, RequestFailed
-from dledger.node import Node
+from dledger.node.node import Node
+from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
 from dledger.runtime.tls import PeerTls
 

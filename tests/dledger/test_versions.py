@@ -12,7 +12,7 @@ import pytest
 from test_node import Group, ListHost
 
 from dledger.config import ConfigError, NodeConfig
-from dledger.election.membership import Hello, HelloRefused, check_hello, decode_hello, encode_hello
+from dledger.election.identity import Hello, HelloRefused, check_hello, decode_hello, encode_hello
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.formats.entry import Kind
 from dledger.formats.store_files import (
@@ -24,10 +24,10 @@ from dledger.formats.store_files import (
     encode_json,
 )
 from dledger.messages import SINCE_2, Code, Heartbeat, HeartbeatResponse, Message, TimeoutNow, VoteRequest
-from dledger.node import Node
+from dledger.node.node import Node
+from dledger.peers.wire import PROTOCOL_MAX, decode_frame, decode_message, encode_frame, encode_message
 from dledger.runtime.env import production_env
 from dledger.versions import KIND_SINCE, Versions
-from dledger.wire import PROTOCOL_MAX, decode_frame, decode_message, encode_frame, encode_message
 
 CONFIG = NodeConfig("g", "n0", {"n0": "h:1", "n1": "h:2", "n2": "h:3"}, "unused")
 HELLO = Hello("g", "n1", "i1", "c", 1, PROTOCOL_MAX, 1 << 30, True)

@@ -22,7 +22,7 @@ from dledger.messages import (
     VoteResponse,
     VoteResult,
 )
-from dledger.wire import (
+from dledger.peers.wire import (
     PREFIX,
     WireError,
     decode_frame,

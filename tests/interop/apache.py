@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dledger.chaos import wire
-from dledger.chaos.cluster import wait_for
-from dledger.chaos.processes import ManagedProcess
+from dledger.local import wire
+from dledger.local.cluster import wait_for
+from dledger.local.processes import ManagedProcess
 
 HOST = "127.0.0.1"
 BROKER_NAME = "RaftNode00"

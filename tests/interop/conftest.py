@@ -24,7 +24,7 @@ from zlib import crc32
 
 import pytest
 
-from dledger.chaos.cluster import ClusterSpec, LocalCluster, find_base_port
+from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port
 
 DRIVERS = Path(__file__).parent / "drivers"
 NPM_PACKAGES = ("ali-ons@3.12", "urllib@2")

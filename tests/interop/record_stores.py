@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from zlib import crc32
 
-from dledger.chaos.cluster import find_base_port
+from dledger.local.cluster import find_base_port
 from tests.audit.recorded import DATA, VERSIONS
 from tests.interop.apache import ApacheGroup
 from tests.interop.conftest import rocketmq_libraries

@@ -24,12 +24,12 @@ import pytest
 
 from dledger.audit.findings import Severity
 from dledger.audit.layout import open_stores
-from dledger.chaos.cluster import find_base_port, wait_for
 from dledger.client import Message, Producer, SendResult
 from dledger.client.errors import ClientError
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE
 from dledger.formats.record import FIXED_SIZE
 from dledger.formats.store_files import segment_name
+from dledger.local.cluster import find_base_port, wait_for
 from dledger.runtime.files import OsFiles
 from tests.audit.engine import audit
 from tests.interop.apache import QUEUES, SEGMENT_SIZE, START_LIMIT_S, ApacheGroup

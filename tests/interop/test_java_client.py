@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.cluster import LocalCluster, wait_for
+from dledger.local.cluster import LocalCluster, wait_for
 from tests.interop.apache import LOGBACK, java_command
 from tests.interop.conftest import java_client, rocketmq_libraries
 

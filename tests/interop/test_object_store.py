@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from dledger.chaos.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
+from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
 from tests.audit.report_kit import report_of
 from tests.audit.store_builder import rewrite, sample_log, write_group
 from tests.cluster.test_group_audit import SEGMENT, TOPIC, codes, load_while, spark_audit

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.cluster import LocalCluster
+from dledger.local.cluster import LocalCluster
 
 pytestmark = pytest.mark.interop
 

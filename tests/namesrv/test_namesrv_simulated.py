@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from dledger.chaos.sim import Trace, World
+from dledger.chaos.machine import Trace, World
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import main
 from dledger.remoting.client import RemotingClient

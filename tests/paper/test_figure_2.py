@@ -13,7 +13,6 @@ from typing import Any
 import paper_kit as kit
 import pytest
 
-from dledger.applier import Applier
 from dledger.chaos.cores import Entry, FixedChance
 from dledger.election.effects import RoleChanged, SaveHardState
 from dledger.formats.entry import HEADER_SIZE, Kind, encode_entry
@@ -33,6 +32,7 @@ from dledger.messages import (
     VoteResponse,
     VoteResult,
 )
+from dledger.node.applier import Applier
 from dledger.replication import follower as fcore
 from dledger.replication import leader as lcore
 from dledger.replication.leader import PushState

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 from remoting_kit import Pair, pair, read_frame, run, until
 
-from dledger.chaos.sim import World
+from dledger.chaos.machine import World
 from dledger.remoting.client import ClientLimits, RemotingClient
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import Request, Response

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dledger.runtime.atomic_file import publish
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFile, OsFiles
-from dledger.runtime.publish import publish
 from dledger.runtime.workers import Lane
 
 SIZE = 1 << 20

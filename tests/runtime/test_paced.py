@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dledger.runtime.files import OsFiles
-from dledger.runtime.paced import Pace, PacedFiles
+from dledger.runtime.rate_limit import Pace, PacedFiles
 
 
 def test_reading_keeps_to_the_rate(tmp_path: Path) -> None:

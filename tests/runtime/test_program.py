@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from dledger.runtime.pauses import Pauses
+from dledger.runtime.gc_pauses import Pauses
 from dledger.runtime.program import (
     ACCEPT_QUIET_S,
     GC_THRESHOLDS,

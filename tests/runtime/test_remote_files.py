@@ -20,8 +20,8 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem
 
 from dledger.runtime import remote_files
+from dledger.runtime.atomic_file import read_file, replace_file
 from dledger.runtime.files import Files, OsFiles
-from dledger.runtime.publish import read_file, replace_file
 from dledger.runtime.remote_files import (
     BLOCK,
     MAX_AHEAD,

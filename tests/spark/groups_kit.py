@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.client.message import Message, MessageQueue
 from dledger.client.sync import Producer
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 QUEUES = 4
 UNDISTURBED = {"scrubBytesPerSecond": "0", "auditBytesPerSecond": "0"}

@@ -14,7 +14,7 @@ from dledger.bench.big_store import write_big_group
 from dledger.runtime.files import OsFiles
 from dledger.spark.__main__ import run
 from dledger.spark.commands.account import COMMAND as ACCOUNT
-from dledger.spark.commands.shell import parser
+from dledger.spark.commands.program import parser
 from dledger.spark.commands.source_arguments import source_of
 from dledger.spark.jobs.accounting import account, archive_gaps, bounds_of
 from dledger.spark.jobs.archive import archive, selected

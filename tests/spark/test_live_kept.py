@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow")
 from dledger.audit.kept import Keep
 from dledger.audit.replicas import ReplicaSource
 from dledger.audit.report import Report
-from dledger.client.replicas import AuditOptions, ReplicaClient
+from dledger.client.bulk.replicas import AuditOptions, ReplicaClient
 from dledger.remoting.codes import RequestCode
 from dledger.runtime import File
 from dledger.runtime.files import OsFile, OsFiles

@@ -13,7 +13,7 @@ from dledger.audit.digests import DIGEST_VERSION
 from dledger.audit.local import audit_sources
 from dledger.audit.replicas import ReplicaSource, StoreSource, look_at
 from dledger.audit.report import Report
-from dledger.client.replicas import AuditOptions, ReplicaClient, find_groups
+from dledger.client.bulk.replicas import AuditOptions, ReplicaClient, find_groups
 from dledger.remoting.codes import RequestCode
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFiles

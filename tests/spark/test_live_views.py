@@ -14,8 +14,8 @@ pytest.importorskip("pyarrow")
 
 from dledger.audit.digests import DIGEST_VERSION
 from dledger.audit.layout import StoreError
+from dledger.client.bulk.replicas import AuditOptions, ReplicaClient
 from dledger.client.errors import BrokerRefused, ClientError, NoBroker
-from dledger.client.replicas import AuditOptions, ReplicaClient
 from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
 from dledger.formats.store_files import segment_name
 from dledger.remoting.codes import RequestCode

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dledger.chaos.cluster import wait_for
+from dledger.local.cluster import wait_for
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.report_kit import report_of

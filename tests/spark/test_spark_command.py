@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dledger.spark.commands.command import Command, Context, Outcome
-from dledger.spark.commands.shell import run as run_one
+from dledger.spark.commands.program import run as run_one
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group
 

@@ -29,7 +29,11 @@ def script(path: Path, text: str) -> Path:
 
 def test_versions_are_those_that_the_extra_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
+    extras = [
+        *project["dependencies"],
+        *project["optional-dependencies"]["server"],
+        *project["optional-dependencies"]["spark"],
+    ]
     for name, (low, high) in {**machine.PACKAGES, **machine.CONNECT_PACKAGES}.items():
         (wanted,) = [extra for extra in extras if re.match(rf"{name}\b(?!-)", extra)]
         assert wanted == f"{name}>={low}" + (f",<{high}" if high else "")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.client.message import Message
 from dledger.client.offsets import FromWhere
 from dledger.client.sync import Producer, PullConsumer
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.runtime.env import production_env
 
 pytestmark = pytest.mark.spark

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.client import Message, MessageQueue, Producer
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 pytestmark = pytest.mark.spark
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.client.message import Message, MessageQueue
 from dledger.client.offsets import FromWhere
 from dledger.client.sync import Producer, PullConsumer
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group
 from tests.spark.live_kit import live_group

@@ -98,7 +98,7 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 ALL_FROM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import dledger.audit.local, dledger.audit.parquet, dledger.client, dledger.spark.source
+import dledger.audit.local, dledger.audit.shipped_scans, dledger.client, dledger.spark.source
 for name, module in sorted(sys.modules.items()):
     if name.partition(".")[0] == "dledger":
         print(module.__file__)

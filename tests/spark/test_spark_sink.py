@@ -15,8 +15,8 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.client import Message, MessageQueue, NoBroker, OutcomeUnknown, SendFailed, SendResult, SendStatus
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.spark.option_values import BadOption
 from dledger.spark.sink import QueueWriter
 from dledger.spark.sink_options import SinkOptions, check_columns, parse

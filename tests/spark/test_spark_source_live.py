@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.client.message import Message, MessageQueue
 from dledger.client.sync import Producer
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dledger.chaos.cluster import LocalCluster, wait_for
 from dledger.client.sync import PullConsumer
+from dledger.local.cluster import LocalCluster, wait_for
 from tests.audit.report_kit import report_of
 from tests.spark.groups_kit import QUEUES, plant_rot, running_group, send
 

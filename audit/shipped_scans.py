@@ -1,0 +1,362 @@
+"""Rows of scans as Parquet files: for incremental audits, and for brokers that ship what they scanned.
+
+```
+<root>/group=<G>/replica=<R>/segment=<20 digits>/rows.parquet     rows of one segment
+<root>/group=<G>/replica=<R>/segment=side/rows.parquet            rows of the side scan
+```
+
+Values in names are escaped as Hive and Spark do it. A file holds `findings.FlatRow`s (`SCHEMA`), the first of
+kind `bound`: how far the others hold (`findings.BoundRow`). It is published by one rename, or one PUT where
+`root` is a URL (`runtime.remote_files`), so that a reader sees a whole file or none. Spark reads a tree with
+`option("recursiveFileLookup", True)`, as the columns `replica` and `segment` are in the files as well;
+pyarrow with `partitioning=None`.
+
+* **Write** (`write_scan`): for each segment scanned its rows, and at the end, *after* all segments, those of
+  the side scan, which name the segments that belong to them. So whoever finds a side finds its segments.
+* **Use again** (`reusable`): rows of a segment that is full, committed, clean and was wholly compared with
+  its derived files are `final`: while the store is the same (`origin`) and so are size and neighbours, the
+  segment need not be scanned again. A segment with a finding is never final: it may be repaired.
+* **Audit without the stores** (`find_replicas`, `collect`): the rows of every replica, with a finding for
+  what is missing or cannot be compared. `compare.analyse` makes the report from them.
+
+All functions block. `ShippedRowsError` for a file that is no such file; OSError from the disk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.findings import (
+    BoundRow,
+    Finding,
+    FlatRow,
+    ReplicaRow,
+    Row,
+    SegmentRow,
+    finding,
+    flatten,
+    unflatten,
+    unread_segment,
+)
+from dledger.audit.layout import SegmentTask
+from dledger.formats.store_files import parse_segment_name, segment_name
+from dledger.runtime import Files
+from dledger.runtime.atomic_file import read_file, replace_file
+
+SIDE = -1
+"""Stands for the side scan where a segment's start is asked for."""
+ROWS_FILE = "rows.parquet"
+SCAN_VERSION = 4
+"""Of rows and checks: raised with `audit.digests.DIGEST_VERSION`, and when a scan finds what it did not."""
+
+SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("replica", pa.string()),
+        ("segment", pa.int64()),
+        ("first_index", pa.int64()),
+        ("last_index", pa.int64()),
+        ("entries", pa.int64()),
+        ("mix_a", pa.int64()),
+        ("mix_b", pa.int64()),
+        ("code", pa.string()),
+        ("severity", pa.int32()),
+        ("data", pa.string()),
+    ]
+)
+"""`findings.FlatRow`, in its order."""
+
+_SIDE_NAME = "side"
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_SPECIAL = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
+_ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
+
+
+class ShippedRowsError(Exception):
+    """A file that does not hold the rows of a scan."""
+
+
+class Scan(NamedTuple):
+    """Rows of one segment or side, and how far they hold. `rows` are without the bound."""
+
+    bound: BoundRow
+    rows: list[Row]
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Where the rows of one scan lie. `segment`: log offset of its first byte, or `SIDE`."""
+
+    group: str
+    replica: str
+    segment: int
+
+    def directory(self, root: str) -> str:
+        """The directory of its file."""
+        name = _SIDE_NAME if self.segment == SIDE else segment_name(self.segment)
+        return f"{root}/group={_escape(self.group)}/replica={_escape(self.replica)}/segment={name}"
+
+    def path(self, root: str) -> str:
+        """Its file."""
+        return f"{self.directory(root)}/{ROWS_FILE}"
+
+
+# --- bytes ------------------------------------------------------------------------------------------
+
+
+def encode_rows(rows: Iterable[FlatRow]) -> bytes:
+    """A Parquet file (zstd) of these rows."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
+    arrays = [pa.array(values, type=field.type) for field, values in zip(SCHEMA, columns, strict=True)]
+    sink = BytesIO()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def decode_rows(data: bytes, name: str) -> list[FlatRow]:
+    """Inverse of `encode_rows`; ShippedRowsError, which names `name`, for anything else."""
+    try:
+        table = pq.read_table(BytesIO(data), partitioning=None).select(SCHEMA.names).cast(SCHEMA)
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise ShippedRowsError(f"{name}: no rows of a scan: {error}") from error
+    return [FlatRow(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+
+
+def encode_scan(bound: BoundRow, rows: Iterable[Row]) -> bytes:
+    """The file of one scan."""
+    return encode_rows(flatten(row) for row in (bound, *rows))
+
+
+def decode_scan(data: bytes, name: str) -> Scan:
+    """Inverse of `encode_scan`; ShippedRowsError."""
+    try:
+        bound, *rows = (unflatten(row) for row in decode_rows(data, name))
+    except (ValueError, TypeError, LookupError) as error:
+        raise ShippedRowsError(f"{name}: no rows of a scan: {error!r}") from error
+    if not isinstance(bound, BoundRow):
+        raise ShippedRowsError(f"{name}: the first row does not say how far the others hold")
+    return Scan(bound, rows)
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+
+def write_scan(files: Files, root: str, bound: BoundRow, rows: Iterable[Row]) -> str:
+    """Publish the rows of one scan in place of older ones; the path. Durable when it returns."""
+    place = Place(bound.group, bound.replica, bound.segment)
+    replace_file(files, place.path(root), encode_scan(bound, rows))
+    return place.path(root)
+
+
+def read_scan(files: Files, root: str, place: Place) -> Scan | None:
+    """The rows of one scan, None when there are none. ShippedRowsError for a file that cannot be believed."""
+    path = place.path(root)
+    data = read_file(files, path)
+    return None if data is None else decode_scan(data, path)
+
+
+def find_replicas(files: Files, root: str) -> list[tuple[str, str]]:
+    """Group and replica of all of which something may lie under `root`, sorted.
+
+    Foreign names are passed over. One listing for each group and replica: in an object store that is a
+    request.
+    """
+    return sorted(
+        (unescape(group), unescape(replica))
+        for group in _values(files, root, "group")
+        for replica in _values(files, f"{root}/group={group}", "replica")
+        if _starts(files, root, unescape(group), unescape(replica))
+    )
+
+
+def find_scans(files: Files, root: str) -> list[Place]:
+    """All scans under `root`, sorted; foreign names are passed over."""
+    places = (
+        Place(group, replica, start)
+        for group, replica in find_replicas(files, root)
+        for start in _starts(files, root, group, replica)
+    )
+    return [place for place in places if files.exists(place.path(root))]
+
+
+def forget_scans(files: Files, root: str, group: str, replica: str, keep: Iterable[int]) -> int:
+    """Remove the rows of segments that the replica no longer has; how many."""
+    kept = {SIDE, *keep}
+    gone = [start for start in _starts(files, root, group, replica) if start not in kept]
+    for start in gone:
+        files.rmtree(Place(group, replica, start).directory(root))
+    return len(gone)
+
+
+# --- how far rows hold ------------------------------------------------------------------------------
+
+
+def segment_bound(
+    replica: ReplicaRow,
+    task: SegmentTask,
+    rows: Iterable[Row],
+    now_ms: int,
+    block_entries: int = BLOCK_ENTRIES,
+) -> BoundRow:
+    """The bound of a segment's rows. `replica`: its own words; `now_ms`: wall clock before the scan."""
+    return BoundRow(
+        replica=replica.replica,
+        segment=task.start,
+        group=replica.group,
+        origin=_origin(replica),
+        committed=task.committed,
+        size=task.size,
+        first_index=task.first_index,
+        next_first=_or_unknown(task.next_first),
+        scanned_ms=now_ms,
+        final=int(_is_final(task, rows)),
+        version=SCAN_VERSION,
+        block_entries=block_entries,
+    )
+
+
+def side_bound(
+    replica: ReplicaRow, tasks: Iterable[SegmentTask], now_ms: int, block_entries: int = BLOCK_ENTRIES
+) -> BoundRow:
+    """The bound of a replica's side scan; `tasks`: of all its segments."""
+    return BoundRow(
+        replica=replica.replica,
+        segment=SIDE,
+        group=replica.group,
+        origin=_origin(replica),
+        committed=replica.committed,
+        size=0,
+        first_index=-1,
+        next_first=-1,
+        scanned_ms=now_ms,
+        final=0,
+        version=SCAN_VERSION,
+        block_entries=block_entries,
+        segments=tuple(task.start for task in tasks),
+    )
+
+
+def reusable(
+    bound: BoundRow,
+    replica: ReplicaRow,
+    task: SegmentTask,
+    *,
+    not_before_ms: int = 0,
+    block_entries: int = BLOCK_ENTRIES,
+) -> bool:
+    """Whether a segment's rows still say all that a new scan would say. `not_before_ms`: older ones do not
+    count, as media rot with time."""
+    then = (bound.origin, bound.size, bound.first_index, bound.next_first)
+    now = (_origin(replica), task.size, task.first_index, _or_unknown(task.next_first))
+    return (
+        bound.final == 1
+        and then == now
+        and (bound.version, bound.block_entries) == (SCAN_VERSION, block_entries)
+        and bound.scanned_ms >= not_before_ms
+    )
+
+
+def _origin(replica: ReplicaRow) -> str:
+    """What tells this store from another one in its place."""
+    return replica.incarnation or replica.store
+
+
+def _is_final(task: SegmentTask, rows: Iterable[Row]) -> bool:
+    known = list(rows)
+    segments = [row for row in known if isinstance(row, SegmentRow)]
+    if len(segments) != 1 or any(isinstance(row, Finding) for row in known) or task.next_first is None:
+        return False
+    row = segments[0]
+    whole = row.stop in ("blank", "full") and not row.lacking and not row.holes
+    return whole and row.last_index == task.next_first - 1 <= task.committed
+
+
+def _or_unknown(index: int | None) -> int:
+    return -1 if index is None else index
+
+
+# --- an audit from files alone ----------------------------------------------------------------------
+
+
+def collect(files: Files, root: str, group: str) -> list[Row]:
+    """Rows of all replicas of a group, for `compare.analyse`; what lacks or cannot be used is a finding.
+
+    Segments that a replica's side scan does not name are left out: they were retired.
+    """
+    rows: list[Row] = []
+    for owner, replica in find_replicas(files, root):
+        if owner == group:
+            rows += _collect_replica(files, root, Place(group, replica, SIDE))
+    return rows
+
+
+def _collect_replica(files: Files, root: str, side_place: Place) -> Iterator[Row]:
+    name = side_place.replica
+    side, problem = usable_scan(files, root, side_place, None)
+    if side is None:
+        yield finding("UNREADABLE", name, problem)
+        return
+    yield from side.rows
+    for start in side.bound.segments:
+        scan, problem = usable_scan(files, root, Place(side_place.group, name, start), side.bound)
+        if scan is None:
+            yield finding("UNREADABLE", name, problem, segment=start)
+            yield unread_segment(name, start)
+        else:
+            yield from scan.rows
+
+
+def usable_scan(files: Files, root: str, place: Place, side: BoundRow | None) -> tuple[Scan | None, str]:
+    """The scan, or None and why it is of no use beside that side scan (None: it is the side scan itself)."""
+    path = place.path(root)
+    try:
+        scan = read_scan(files, root, place)
+    except (ShippedRowsError, OSError) as error:
+        return None, str(error)
+    if scan is None:
+        return None, f"{path} is not there"
+    bound = scan.bound
+    if (bound.version, bound.block_entries) != (SCAN_VERSION, BLOCK_ENTRIES):
+        text = f"version {bound.version}, blocks of {bound.block_entries}"
+        return None, f"{path} comes from another version of the scanner ({text})"
+    if side is not None and bound.origin != side.origin:
+        return None, f"{path} is of another incarnation of this replica"
+    if side is not None and bound.committed < side.committed and not bound.final:
+        return None, f"{path} is older than the replica's side rows and the segment was not full then"
+    return scan, ""
+
+
+# --- names ------------------------------------------------------------------------------------------
+
+
+def _escape(value: str) -> str:
+    """As Hive and Spark write a value of a partition column."""
+    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", value) or _NO_VALUE
+
+
+def unescape(name: str) -> str:
+    """Inverse: the value in the name of a partition's directory."""
+    return "" if name == _NO_VALUE else _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
+
+
+def _starts(files: Files, root: str, group: str, replica: str) -> list[int]:
+    """Segments of which there may be rows, sorted; `SIDE` among them."""
+    directory = f"{root}/group={_escape(group)}/replica={_escape(replica)}"
+    starts = (
+        SIDE if name == _SIDE_NAME else parse_segment_name(name)
+        for name in _values(files, directory, "segment")
+    )
+    return sorted(start for start in starts if start is not None)
+
+
+def _values(files: Files, directory: str, column: str) -> list[str]:
+    prefix = f"{column}="
+    return [name.removeprefix(prefix) for name in files.listdir(directory) if name.startswith(prefix)]

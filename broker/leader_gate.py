@@ -1,0 +1,130 @@
+"""Who may be served now (safety.md S24).
+
+A request that needs the leader passes while this node serves; waits up to 200 ms while its term opens;
+and is otherwise answered 14, which means "certainly not executed", with the leader's address in the field
+`leaderAddr` and in the remark. Never 12: clients take that for success.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from dledger.broker.commit_log import Sealer
+from dledger.broker.config import BrokerConfig
+from dledger.broker.ports import Node
+from dledger.host import Role
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.limits import REQUEST_OVERHEAD
+from dledger.remoting.server import Connection, Handler
+
+LEADER_ADDR = "leaderAddr"
+"""Header field of a refusal: where the leader listens for clients. Our client follows it at once."""
+
+
+class LeaderGate:
+    """Holds the sealer of the current leadership, if there is one, and what waits for it."""
+
+    def __init__(self, node: Node, config: BrokerConfig) -> None:
+        self._node = node
+        self._config = config
+        self.sealer: Sealer | None = None
+        """Not None exactly while this node serves."""
+        self._held: deque[tuple[float, Connection, Request, Handler]] = deque()
+        self._held_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.refused = 0
+        """Requests answered 14 since start."""
+
+    def leader_only(self, serve: Callable[[Sealer, Connection, Request], None]) -> Handler:
+        """A handler that calls `serve` with the sealer while this node serves, else waits or refuses."""
+
+        def handler(connection: Connection, request: Request) -> None:
+            sealer = self.sealer
+            if sealer is None:
+                self.wait_or_refuse(connection, request, handler)
+            else:
+                serve(sealer, connection, request)
+
+        return handler
+
+    def wait_or_refuse(self, connection: Connection, request: Request, handler: Handler) -> None:
+        """For a request that came while `sealer` is None: `handler` gets it again when the term opens."""
+        if self._node.role is not Role.LEADER:
+            self.refuse(connection, request)
+            return
+        size = _cost(request)
+        if self._held_bytes + size > self._config.hold_while_opening_bytes:
+            self.refuse(connection, request)
+            return
+        loop = asyncio.get_running_loop()
+        self._held.append((loop.time() + self._config.hold_while_opening_s, connection, request, handler))
+        self._held_bytes += size
+        if self._timer is None:
+            self._timer = loop.call_at(self._held[0][0], self._expire)
+
+    def refuse(self, connection: Connection, request: Request) -> None:
+        """Answer 14 with what is known of the leader."""
+        self.refused += 1
+        leader = self._node.leader_id
+        address = None
+        if leader is not None and leader != self._config.self_id:
+            address = self._node.peer_meta(leader).get("client_addr")
+        if address is None:
+            remark = f"{self._config.broker_name}: this node does not lead, and no leader is known yet"
+            connection.respond(request, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
+            return
+        remark = f"{self._config.broker_name}: this node does not lead, the leader is {leader} at {address}"
+        connection.respond(
+            request, ResponseCode.SERVICE_NOT_AVAILABLE, ext={LEADER_ADDR: address}, remark=remark
+        )
+
+    def open(self, sealer: Sealer) -> None:
+        """The term is open: serve, first those who waited."""
+        self.sealer = sealer
+        held = self._take_held()
+        for _, connection, request, handler in held:
+            try:
+                handler(connection, request)
+            except RemotingError as error:
+                code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
+                connection.respond(request, code, remark=error.remark)
+            except Exception as error:  # the boundary of one request, as in the server (safety.md S29)
+                remark = f"{type(error).__name__}: {error}"
+                connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    def pause(self) -> None:
+        """A hand-over begins: hold what comes, until `open` (it failed) or `close` (it worked)."""
+        self.sealer = None
+
+    def close(self) -> None:
+        """Leadership ended, or was not reached."""
+        self.sealer = None
+        for _, connection, request, _ in self._take_held():
+            self.refuse(connection, request)
+
+    def _take_held(self) -> deque[tuple[float, Connection, Request, Handler]]:
+        held, self._held = self._held, deque()
+        self._held_bytes = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return held
+
+    def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        now = loop.time()
+        while self._held and self._held[0][0] <= now:
+            _, connection, request, _ = self._held.popleft()
+            self._held_bytes -= _cost(request)
+            self.refuse(connection, request)
+        if self._held:
+            self._timer = loop.call_at(self._held[0][0], self._expire)
+
+
+def _cost(request: Request) -> int:
+    return len(request.body) + REQUEST_OVERHEAD

@@ -1,0 +1,210 @@
+"""Faults of a disk: what `node.disk` can be made to do.
+
+Each fault that took place is one line of the trace, of kind `fault`, and one more in `world.faults`; arming
+one that waits for its operation is a line of kind `arm`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dledger.chaos.machine.inode import BLOCK, SECTOR, Inode
+
+if TYPE_CHECKING:
+    from dledger.chaos.machine.world import World
+
+OPERATIONS = ("write", "fsync", "read", "open")
+
+
+def absolute(path: str) -> str:
+    """Normalised, from the root."""
+    return posixpath.normpath("///" + path)  # two slashes would be kept
+
+
+@dataclass
+class _Failure:
+    operation: str
+    path: str
+    left: int
+
+
+class DiskFaults:
+    """The part of `Disk` that breaks."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.rng = world.stream(f"disk/{name}")
+        self.slowness = 1.0
+        self.hung = False
+        self.forgetful = 0.0  # that something is not in memory, each time somebody looks
+        self.troubled = False  # whether reads and writes have to ask
+        self._room: int | None = None
+        self._failures: list[_Failure] = []
+        self._misdirected: list[str] = []
+        self.on_misdirect: Callable[[str, int, int, int], None] | None = None
+        """Told of a misdirected write: file, where it was to go, bytes, where it went."""
+        self.on_failure: Callable[[str, str], None] | None = None
+        """Told of an operation that fails, and of which file."""
+        self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # ends of jobs, for `resume`
+
+    def used(self) -> int:
+        """Bytes in all files."""
+        raise NotImplementedError
+
+    def _ask(self) -> None:
+        self.troubled = bool(self._failures or self._misdirected or self._room is not None)
+
+    # -- faults --------------------------------------------------------------------------------------
+
+    def room(self, capacity: int | None) -> None:
+        """Let the disk have so many bytes in all (see `used`); None: more than anybody needs.
+
+        Beyond them, new files and writes to where no block is yet are ENOSPC. Writes to blocks that a file
+        has succeed, and removing files makes room.
+        """
+        if capacity is None:
+            self.world.note(self.name, "room", "any")
+        else:
+            self.world.fault(self.name, "disk_room", f"{capacity}, used {self.used()}")
+        self._room = capacity
+        self._ask()
+
+    def fail(self, operation: str, count: int = 1, path: str = "/") -> None:
+        """Let the next `count` operations on that file, or below that directory, end with EIO.
+
+        Operations are "write" (also allocate, truncate), "fsync" (files and directories), "read" (of files;
+        mappings show no errors here), "open".
+        """
+        if operation not in OPERATIONS:
+            raise ValueError(f"{operation}: not one of {', '.join(OPERATIONS)}")
+        self.world.note(self.name, "arm", f"eio_{operation} x{count} {path}")
+        self._failures.append(_Failure(operation, absolute(path), count))
+        self._ask()
+
+    def misdirect(self, path: str = "/") -> None:
+        """Let the next write to that file, or below that directory, land elsewhere in the same file.
+
+        By a multiple of 512 bytes; files that are too short to have another place are passed over.
+        """
+        self.world.note(self.name, "arm", f"misdirect {path}")
+        self._misdirected.append(absolute(path))
+        self._ask()
+
+    def slow(self, factor: float) -> None:
+        """Let jobs that use the disk take so many times longer. 1 ends it."""
+        if factor != 1:
+            self.world.fault(self.name, "disk_slow", f"{factor:g}")
+        else:
+            self.world.note(self.name, "quick", "")
+        self.slowness = factor
+
+    def forget(self, chance: float) -> None:
+        """Let memory be short: whatever was in it may be gone when it is looked for. 0 ends it."""
+        if chance:
+            self.world.fault(self.name, "short_memory", f"{chance:g}")
+        else:
+            self.world.note(self.name, "memory", "")
+        self.forgetful = chance
+
+    def hang(self) -> None:
+        """Let no job that uses the disk end before `resume`. A power cut meanwhile loses them."""
+        if not self.hung:
+            self.world.fault(self.name, "disk_hang")
+            self.hung = True
+
+    def resume(self) -> None:
+        """What hung goes on."""
+        if self.hung:
+            self.world.note(self.name, "resume", f"{len(self._waiting)} jobs")
+            self.hung = False
+            waiting, self._waiting = self._waiting, []
+            for action, argument in waiting:
+                self.world.push(self.world.now, action, argument)
+
+    def mend(self) -> None:
+        """End all of this: room, failures that have not happened yet, slowness, hanging, short memory. Rot
+        stays."""
+        self.resume()
+        if self.slowness != 1:
+            self.slow(1)
+        if self.forgetful:
+            self.forget(0)
+        if self._room is not None:
+            self.room(None)
+        self._failures.clear()
+        self._misdirected.clear()
+        self._ask()
+
+    # -- what the operations ask ---------------------------------------------------------------------
+
+    def wait(self, action: Callable[[Any], None], argument: Any) -> None:
+        """Have `action(argument)` called by `resume`."""
+        self._waiting.append((action, argument))
+
+    @property
+    def capacity(self) -> int:
+        """Bytes in all."""
+        return self.world.settings.disk_bytes if self._room is None else self._room
+
+    def free(self) -> int | None:
+        """Bytes left, or None when nobody needs to count them."""
+        return None if self._room is None else max(0, self._room - self.used())
+
+    def full(self, path: str) -> OSError:
+        """ENOSPC."""
+        self.world.fault(self.name, "enospc", path)
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def check_room(self, path: str) -> None:
+        """OSError ENOSPC when there is no block left for a new name."""
+        free = self.free()
+        if free is not None and free < BLOCK:
+            raise self.full(path)
+
+    def failure(self, operation: str, path: str) -> OSError | None:
+        """EIO, if this operation has to fail."""
+        for rule in self._failures:
+            if rule.operation == operation and _below(path, rule.path):
+                rule.left -= 1
+                if rule.left <= 0:
+                    self._failures.remove(rule)
+                    self._ask()
+                self.world.fault(self.name, f"eio_{operation}", path)
+                if self.on_failure is not None:
+                    self.on_failure(operation, path)
+                return OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return None
+
+    def check(self, operation: str, path: str) -> None:
+        """OSError EIO if this operation has to fail."""
+        if self._failures and (error := self.failure(operation, path)) is not None:
+            raise error
+
+    def place(self, path: str, inode: Inode, offset: int, length: int) -> int:
+        """Where a write lands."""
+        shift = offset % SECTOR
+        places = (len(inode.content) - length - shift) // SECTOR + 1
+        rule = next((rule for rule in self._misdirected if _below(path, rule)), None)
+        if rule is None or places < 1:
+            return offset
+        found = self.rng.randrange(places) * SECTOR + shift
+        if found == offset:
+            found = (found + SECTOR) % (places * SECTOR)
+        if found != offset:
+            self._misdirected.remove(rule)
+            self._ask()
+            self.world.fault(self.name, "misdirect", f"{path} {offset}+{length} to {found}")
+            if self.on_misdirect is not None:
+                self.on_misdirect(path, offset, length, found)
+        return found
+
+
+def _below(path: str, place: str) -> bool:
+    path = absolute(path)
+    return place == "/" or path == place or path.startswith(place + "/")

@@ -1,0 +1,432 @@
+"""`runtime.files.Files` and `File` of one simulated process, over the disk of its machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from dledger.chaos.machine.disk import Directory, Disk
+from dledger.chaos.machine.inode import FileOp, Inode, page_ends
+from dledger.runtime.files import Buffer, DiskUsage
+
+if TYPE_CHECKING:
+    from dledger.chaos.machine.node import Process
+
+
+class SimFile:
+    """An open file."""
+
+    def __init__(self, files: SimFiles, path: str, inode: Inode) -> None:
+        self.path = path
+        self._files = files
+        self._inode: Inode | None = inode
+        self._number = files.opened(inode)
+        self._view: memoryview | None = None
+        self._mapped = False
+
+    def _open_inode(self) -> Inode:
+        if self._inode is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+        return self._inode
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self._open_inode().content)
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes from `offset`; short only at the end of the file."""
+        inode = self._open_inode()
+        self._files.reads(self.path)
+        if self._files.on_loop:
+            self._files.against_the_rules(f"pread {self.path}: on the event loop, not in a worker (S8)")
+        return inode.read(offset, length)
+
+    def pread_now(self, length: int, offset: int) -> bytes | None:
+        """The same without waiting for the device; None when not all of it is in memory."""
+        inode, disk = self._open_inode(), self._files.disk
+        if (disk.forgetful and disk.rng.random() < disk.forgetful) or not inode.in_memory(offset, length):
+            disk.world.cold_reads += 1
+            return None
+        self._files.reads(self.path)
+        return inode.read(offset, length)
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Write all parts one after another, into the page cache. ENOSPC and EIO may leave a part of it."""
+        data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        inode = self._open_inode()
+        if not data:
+            return
+        ends = page_ends(offset, len(data))
+        if ends and self._files.dies_in_write(self.path):
+            self._tear(inode, offset, data, ends)
+            return
+        alive = self._files.alive
+        if not self._files.effect("write", self.path, offset, len(data)):
+            if alive and self._files.killed_here():
+                self._tear(inode, offset, data, [0, *ends, len(data)])
+            return
+        if not self._files.disk.troubled:
+            inode.take_room(offset, offset + len(data), None)
+            self._change(inode, (offset, data))
+            return
+        disk = self._files.disk
+        error = disk.failure("write", self.path)
+        if error is not None:
+            data = data[: disk.rng.randint(0, len(data))]
+        else:
+            offset = disk.place(self.path, inode, offset, len(data))
+        if data:
+            fits = inode.take_room(offset, offset + len(data), disk.free()) - offset
+            if fits < len(data):
+                error = disk.full(self.path)
+            if fits:
+                self._change(inode, (offset, data[:fits]))
+        if error is not None:
+            raise error
+
+    def _tear(self, inode: Inode, offset: int, data: bytes, ends: list[int]) -> None:
+        """kill -9 in the middle of a write: the kernel ends it between two pages."""
+        disk = self._files.disk
+        kept = disk.rng.choice(ends)
+        fits = inode.take_room(offset, offset + kept, disk.free()) - offset if kept else 0
+        if fits:
+            self._change(inode, (offset, data[:fits]))
+            disk.world.fault(disk.name, "torn_write", f"{self.path} {offset}+{fits} of {len(data)}")
+
+    def allocate(self, size: int) -> None:
+        """Reserve blocks up to `size`, reading as zeros."""
+        inode = self._open_inode()
+        if size <= self.size() and inode.has_room(size):
+            return
+        if self._files.effect("alloc", self.path, size):
+            disk = self._files.disk
+            disk.check("write", self.path)
+            free = disk.free()
+            if free is not None and inode.lacks_room(size) > free:
+                raise disk.full(self.path)
+            if size > self.size():
+                self._change(inode, (size, None))
+            inode.take_room(0, size, None)
+
+    def truncate(self, size: int) -> None:
+        """Set the length; new bytes read as zeros and have no room yet."""
+        inode = self._open_inode()
+        if size != self.size() and self._files.effect("trunc", self.path, size):
+            self._files.disk.check("write", self.path)
+            self._change(inode, (size, None))
+
+    def _change(self, inode: Inode, op: FileOp) -> None:
+        offset, data = op
+        before = b"" if data is None else bytes(inode.content[offset : offset + len(data)])
+        try:
+            done = inode.write(op)
+        except BufferError as error:
+            raise NotImplementedError(
+                f"{self.path}: simulated files keep their length while mapped"
+            ) from error
+        self._files.wrote(inode, done, before)
+
+    def fdatasync(self) -> None:
+        """Make durable what was written before; it is so when the job ends."""
+        inode = self._open_inode()
+        if self._files.effect("fsync", self.path, durable=True):
+            mark = inode.written
+            error = self._files.disk.failure("fsync", self.path) if self._files.disk.troubled else None
+            if error is not None:
+                self._files.sync_failed(inode.fail_commit(self._files.disk.rng))
+                raise error
+            self._files.commit(lambda: inode.commit(min(mark, inode.written)))
+
+    def view(self) -> memoryview:
+        """The whole file as it is long now, read-only, always showing what was written."""
+        inode = self._open_inode()
+        if not inode.content:
+            raise ValueError("cannot mmap an empty file")
+        if not self._files.alive:
+            return memoryview(bytes(inode.content))  # the rest of a step that a crash cut
+        if self._view is None:
+            self._view = memoryview(inode.content).toreadonly()
+            self._mapped = True
+            self._files.mapped.append(self)
+        return self._view
+
+    def close(self) -> None:
+        """Close; BufferError if a slice of `view()` is still alive somewhere (the file stays open)."""
+        inode = self._inode
+        if inode is None:
+            return
+        if self._mapped:
+            if self._view is not None:
+                self._view.release()
+                self._view = None
+            _check_no_exports(inode.content)
+            self._mapped = False
+            self._files.mapped.remove(self)
+        if inode.lock_owner is self:
+            inode.lock_owner = None
+        self._files.closed(self._number)
+        self._inode = None
+
+    def unmap(self) -> None:
+        """The process was killed. If it holds slices of the view, it keeps that memory to itself."""
+        inode = self._open_inode()
+        self._mapped = False
+        try:
+            if self._view is not None:
+                self._view.release()
+            _check_no_exports(inode.content)
+        except BufferError:
+            inode.content = bytearray(inode.content)
+
+    def held_lock(self) -> bool:
+        """Whether this open file belongs to a process that still runs."""
+        return self._inode is not None and self._files.alive
+
+
+def _check_no_exports(content: bytearray) -> None:
+    # A bytearray refuses to change its length while a view of it is alive, as mmap refuses to close.
+    try:
+        content.append(content.pop())
+    except BufferError:
+        raise BufferError("cannot close exported pointers exist") from None
+
+
+class SimFiles:
+    """Names and directories, for one process."""
+
+    def __init__(self, disk: Disk, process: Process) -> None:
+        self.disk = disk
+        self._process = process
+        self._world = process.world
+        self.mapped: list[SimFile] = []
+        self._open_numbers: dict[int, None] = {}
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.alive
+
+    def effect(
+        self,
+        operation: str,
+        path: str,
+        start: int | None = None,
+        length: int | None = None,
+        *,
+        durable: bool = False,
+        ends_job: bool = True,
+    ) -> bool:
+        """Count and trace an operation; False when the process is dead. Checks rule 4 of simulation.md."""
+        world = self._world
+        if world.job is not None and world.job.thread is not None:
+            self._process.workers.pause()
+        if not self._process.effect():
+            return False
+        if world.trace is not None:
+            detail = f"{operation} {path}" + ("" if start is None else f" {start}")
+            detail += "" if length is None else f"+{length}"
+            world.trace.add(self._process.loop.now_ns(), self._process.name, "disk", detail)
+        job = world.job
+        if job is None:
+            if durable and self.on_loop:
+                self.against_the_rules(f"{operation} {path}: durable work on the event loop, not in a worker")
+        else:
+            job.touched = True
+            if job.synced and (durable or operation != "write"):
+                self.against_the_rules(f"{operation} {path}: a job ends with its one durable action")
+            job.synced = job.synced or (durable and ends_job)
+        return True
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether an event loop runs what is done now, and no worker's job."""
+        return self._world.job is None and self._world.current is not None
+
+    def against_the_rules(self, text: str) -> None:
+        """What real hardware would punish: the run fails."""
+        if self._world.settings.strict_disk:
+            self._world.fail(self._process, text, None)
+
+    def _looks_up(self, operation: str, path: str) -> None:
+        if self._world.settings.strict_names and self.on_loop:
+            self.against_the_rules(f"{operation} {path}: on the event loop, not in a worker (S8)")
+
+    def reads(self, path: str) -> None:
+        """Content is about to be read. OSError EIO."""
+        job = self._world.job
+        if job is not None:
+            job.touched = True
+            if job.thread is not None:
+                self._process.workers.pause()
+        if self.disk.troubled:
+            self.disk.check("read", path)
+
+    def wrote(self, inode: Inode, op: FileOp, before: bytes) -> None:
+        """A kill while the job runs may tear it."""
+        job = self._world.job
+        if job is not None:
+            job.writes.append((inode, op, before, len(job.commits)))
+
+    def dies_in_write(self, path: str) -> bool:
+        """Whether the process is to be killed in the middle of this write; then it is dead now."""
+        below = self._process.dies_below
+        if below is None or below not in path or not self.alive:
+            return False
+        self._process.dies_below = None
+        self._world.kill(self._process.node)
+        return True
+
+    def killed_here(self) -> bool:
+        """Whether what ended the process just now leaves the page cache."""
+        return self._process.crash_power is None and self._process.node.powered
+
+    def sync_failed(self, how: str) -> None:
+        """An fsync made nothing durable, so the job may go on."""
+        self._world.note(self._process.name, "unsynced", how)
+        if self._world.job is not None:
+            self._world.job.synced = False
+
+    def opened(self, inode: Inode) -> int:
+        """A number for an open file."""
+        number = self.disk.next_number()
+        self.disk.open_inodes[number] = inode
+        self._open_numbers[number] = None
+        return number
+
+    def closed(self, number: int) -> None:
+        """It is closed: without a name, its room is free again."""
+        self.disk.open_inodes.pop(number, None)
+        self._open_numbers.pop(number, None)
+
+    def commit(self, action: Callable[[], None]) -> None:
+        """Make something durable: when the running job ends, or now if there is none."""
+        if self._world.job is None:
+            action()
+        else:
+            self._world.job.commits.append(action)
+
+    def killed(self) -> None:
+        """The page cache lives on, without the dead process's mappings."""
+        for file in self.mapped:
+            file.unmap()
+        self.mapped.clear()
+        for number in list(self._open_numbers):
+            self.closed(number)
+
+    def open(self, path: str, create: bool = False) -> SimFile:
+        """Open for reading and writing; FileNotFoundError without `create`."""
+        self._looks_up("open", path)
+        if self._world.job is not None:
+            self._world.job.touched = True
+        self.disk.check("open", path)
+        if create and self.disk.find(path) is None:
+            self.disk.directory(self.disk.split(path)[0])
+            if self.effect("create", path):
+                self.disk.check_room(path)
+                return SimFile(self, path, self.disk.create(path))
+            return SimFile(self, path, Inode(0))
+        return SimFile(self, path, self.disk.inode(path))
+
+    def open_read(self, path: str) -> SimFile:
+        """Open for reading; FileNotFoundError."""
+        return self.open(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+        self._looks_up("exists", path)
+        return self.disk.find(path) is not None
+
+    def size(self, path: str) -> int:
+        """Length in bytes."""
+        self._looks_up("size", path)
+        return len(self.disk.inode(path).content)
+
+    def stamp(self, path: str) -> None:
+        """Cannot be told: no simulated process asks."""
+        self.disk.inode(path)
+
+    def listdir(self, path: str) -> list[str]:
+        """Names inside, sorted; empty when the directory is not there."""
+        self._looks_up("listdir", path)
+        return sorted(self.disk.directory(path).names) if self.exists(path) else []
+
+    def is_dir(self, path: str) -> bool:
+        """Whether the name is a directory."""
+        self._looks_up("is_dir", path)
+        return isinstance(self.disk.find(path), Directory)
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory with its parents and make their names durable; no error if it is there."""
+        if self.is_dir(path):
+            return
+        # Harmless to repeat, so several in one job are allowed; all are durable when it ends.
+        if self.effect("mkdir", path, durable=True, ends_job=False):
+            self.disk.check_room(path)
+            missing = path
+            above: list[str] = []
+            while not self.is_dir(missing):
+                missing = self.disk.split(missing)[0]
+                above.append(missing)
+            self.disk.make_directory(path)
+            mark = self.disk.name_mark
+            places = [self.disk.directory(name) for name in above]
+
+            def commit() -> None:
+                for place in reversed(places):
+                    self.disk.sync_names(place, mark)
+
+            self.commit(commit)
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace atomically; durable after `sync_dir` of the parent(s)."""
+        if self.effect("rename", f"{old} {new}"):
+            self.disk.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file name; no error if it is not there."""
+        if self.is_dir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if self.exists(path) and self.effect("unlink", path):
+            self.disk.remove(path)
+
+    def rmtree(self, path: str) -> None:
+        """Remove what is in a directory, one after another, then itself; no error if it is not there."""
+        if not self.exists(path):
+            return
+        for name in sorted(self.disk.directory(path).names):
+            inner = f"{path}/{name}"
+            if self.is_dir(inner):
+                self.rmtree(inner)
+            else:
+                self.unlink(inner)
+        if self.effect("rmtree", path):
+            self.disk.remove(path)
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in this directory durable, when the job ends."""
+        directory = self.disk.directory(path)
+        if self.effect("syncdir", path, durable=True):
+            error = self.disk.failure("fsync", path) if self.disk.troubled else None
+            if error is not None:
+                self.sync_failed("names")
+                raise error
+            mark = self.disk.name_mark
+            self.commit(lambda: self.disk.sync_names(directory, mark))
+
+    def usage(self, path: str) -> DiskUsage:
+        """Of the whole disk."""
+        self._looks_up("usage", path)
+        total = self.disk.capacity
+        return DiskUsage(total, max(0, total - self.disk.used()))
+
+    def lock(self, path: str) -> SimFile:
+        """Create and lock a file against other processes until closed; BlockingIOError if held."""
+        file = self.open(path, create=True)
+        inode = self.disk.inode(path)
+        owner = inode.lock_owner
+        if isinstance(owner, SimFile) and owner.held_lock():
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+        inode.lock_owner = file
+        return file

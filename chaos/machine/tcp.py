@@ -1,0 +1,385 @@
+"""TCP as the simulated kernels do it: flows of packets, endpoints, listening sockets.
+
+* An endpoint belongs to the machine's kernel and outlives a killed process: what `send` accepted still
+  arrives, then FIN, or RST if unread data was thrown away (as Linux does at close).
+* A flow delivers in order; each packet costs one event. Its head waits at a cut of the network or at a
+  machine that is off, and comes back by retransmission.
+* One direction of a connection holds at most `window` bytes, in flight and unread together.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dledger.chaos.machine.settings import MS, US
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from dledger.chaos.machine.link import Link
+    from dledger.chaos.machine.network import Network
+    from dledger.chaos.machine.node import Node, Process
+    from dledger.chaos.machine.transport import SimTransport
+
+Address = tuple[str, int]
+ANY = ("", "0.0.0.0", "::")
+
+
+class Flow:
+    """What is on its way from one machine to another for one direction of one connection."""
+
+    __slots__ = ("_last", "_network", "closed", "link", "queue", "stalled", "stranded")
+
+    def __init__(self, network: Network, link: Link) -> None:
+        self._network = network
+        self._last = 0
+        self.link = link
+        self.queue: deque[tuple[int, Callable[[Any], None], Any]] = deque()
+        self.stalled = False
+        self.stranded = False  # for ever
+        self.closed = False
+
+    @property
+    def target(self) -> Node:
+        """Where it goes."""
+        return self.link.target
+
+    def send(self, now: int, deliver: Callable[[Any], None], payload: Any, delay_ns: int = 0) -> None:
+        """Put a packet behind the others; `deliver(payload)` runs when it arrives."""
+        if self.closed:
+            return
+        network, link = self._network, self.link
+        low, high = link.latency_ns
+        at = now + delay_ns + low + int(network.random() * (high - low))
+        if link.impaired:
+            at += link.extra_ns(self, now, payload, network.random)
+        if at <= self._last:
+            at = self._last + 1
+        self._last = at
+        self.queue.append((at, deliver, payload))
+        if len(self.queue) == 1 and not self.stalled:
+            network.world.push(at, self._arrive, None)
+
+    def clear(self) -> None:
+        """Nothing of it arrives any more, and nothing more is sent."""
+        self.queue.clear()
+        self.closed = True
+
+    def passes(self) -> bool:
+        """Whether the kernels at both ends hear each other in this direction."""
+        link = self.link
+        return link.source.powered and link.target.powered and not (link.blocked or self.stranded)
+
+    def resume(self) -> None:
+        """The obstacle is gone: the first retransmission gets through."""
+        self.stalled = False
+        network = self._network
+        if self.queue:
+            at = network.world.now + network.between(network.world.settings.retransmit_ns)
+            network.world.push(at, self._arrive, None)
+
+    def hurry(self) -> None:
+        """The link is as wide as before: what is on its way arrives at once, in its order."""
+        now = self._network.world.now
+        soon = now + self.link.latency_ns[0]
+        at = now
+        for place, (planned, deliver, payload) in enumerate(self.queue):
+            at = max(at + 1, min(planned, soon))
+            self.queue[place] = (at, deliver, payload)
+        if self.queue:
+            self._last = at
+            if not self.stalled:
+                self._network.world.push(self.queue[0][0], self._arrive, None)
+
+    def _arrive(self, argument: None) -> None:
+        if not self.queue or self.stalled or self.queue[0][0] > self._network.world.now:
+            return  # the last: called at a time of before `hurry`
+        link = self.link
+        if link.blocked or link.silent or self.stranded or not link.target.powered:
+            obstacle = self._network.obstacle(self)
+            if obstacle is not None:
+                self.stalled = True
+                obstacle.append(self)
+                return
+        _, deliver, payload = self.queue.popleft()
+        if self.queue:
+            world = self._network.world
+            world.push(max(self.queue[0][0], world.now + 1), self._arrive, None)
+        deliver(payload)
+
+
+class Endpoint:
+    """One side of a TCP connection, in the kernel of its machine."""
+
+    def __init__(self, network: Network, process: Process, local: Address, remote: Address, to: Node) -> None:
+        self.network = network
+        self.process = process
+        self.node = process.node
+        self.local = local
+        self.remote = remote
+        self.number = network.next_number()
+        self.flow = Flow(network, network.link(process.node, to))
+        self.peer: Endpoint | None = None
+        self.transport: SimTransport | None = None
+        self.space = network.world.settings.window
+        self.starved = False  # the program waits for space
+        self.taken = 0  # bytes that the peer read
+        self.eof = False
+        self.broken = False  # reset by the peer
+        self.closed = False  # by the program, or with it
+        self.gone = False  # the kernel knows nothing of it (any more)
+        self.watched = False  # by keepalive
+        self.discards = False  # a linger time of 0: what is not delivered when it is closed never is
+        self._error: OSError | None = None
+        self._inbox: deque[bytes] = deque()
+        self._unread = 0
+        self._fin_sent = False
+        process.endpoints[self.number] = self
+
+    # -- system calls of the program ----------------------------------------------------------------
+
+    @property
+    def readable(self) -> bool:
+        """Whether `recv` would not block."""
+        return bool(self._inbox) or self.eof or self.broken or self.gone
+
+    def send(self, data: bytes) -> int:
+        """Take up to the free window; 0 when it is full. ConnectionResetError, BrokenPipeError."""
+        if self._error is not None:
+            self._raise_error()
+        if self.broken or self.gone or self._fin_sent:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        count = min(len(data), self.space)
+        if count == 0:
+            self.starved = True
+            return 0
+        if not self.process.effect():
+            return len(data)
+        self.space -= count
+        if self.network.world.trace is not None:
+            self.network.trace(self, "send", f"{count}")
+        self._transmit(data if count == len(data) else data[:count])
+        return count
+
+    def recv(self, limit: int) -> bytes:
+        """Up to `limit` bytes; empty at the end of the stream. ConnectionResetError after a reset."""
+        inbox = self._inbox
+        if not inbox:
+            self._raise_error()
+            return b""
+        if len(inbox) == 1 and self._unread <= limit:
+            data = inbox.popleft()
+        else:
+            whole = b"".join(inbox)
+            inbox.clear()
+            data = whole[:limit]
+            if len(whole) > limit:
+                inbox.append(whole[limit:])
+        self._unread -= len(data)
+        self._credit_peer(len(data))
+        return data
+
+    def shutdown_write(self) -> None:
+        """Half-close: FIN after what was sent."""
+        if self._fin_sent or self.broken or self.gone or self.closed or not self.process.effect():
+            return
+        self._send_fin()
+
+    def close(self) -> None:
+        """By the program, or by the kernel when the process ends: FIN, or RST if unread data is lost, or
+        undelivered data shall be."""
+        if self.closed or self.gone:
+            return
+        self.closed = True
+        self.process.endpoints.pop(self.number, None)
+        unread, self._unread = self._unread, 0
+        self._inbox.clear()
+        if self.broken or self.peer is None:
+            return
+        if self.discards and (self.flow.stalled or not self.flow.passes()):
+            # RST is sent once: it is lost as well.
+            self.gone = True
+            self.flow.clear()
+        elif unread or self.discards:
+            self.send_reset()
+        elif not self._fin_sent:
+            self._send_fin()
+
+    def abandon(self) -> None:
+        """By the kernel, when nobody accepted the connection: RST."""
+        if not self.closed and not self.gone:
+            self.closed = True
+            self.process.endpoints.pop(self.number, None)
+            self.send_reset()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    # -- the kernel's side --------------------------------------------------------------------------
+
+    def _transmit(self, data: bytes) -> None:
+        network, peer = self.network, self.peer
+        assert peer is not None
+        now = self.process.loop.now_ns()
+        if len(data) > 1 and network.random() < network.world.settings.split_chance:
+            cut = 1 + int(network.random() * (len(data) - 1))
+            self.flow.send(now, peer.on_data, data[:cut])
+            self.flow.send(now, peer.on_data, data[cut:], delay_ns=network.between((0, 100 * US)))
+        else:
+            self.flow.send(now, peer.on_data, data)
+
+    def _send_fin(self) -> None:
+        self._fin_sent = True
+        if self.peer is not None:
+            self.network.trace(self, "fin", "")
+            self.flow.send(self.process.loop.now_ns(), self.peer.on_fin, None)
+
+    def send_reset(self) -> None:
+        """Answer RST."""
+        if self.peer is None or self.broken:
+            return
+        self.network.trace(self, "reset", "")
+        flow = Flow(self.network, self.flow.link) if self.gone else self.flow
+        flow.send(max(self.process.loop.now_ns(), self.network.world.now), self.peer.on_reset, None)
+
+    def on_data(self, data: bytes) -> None:
+        """A segment arrived. A connection that is closed or forgotten answers RST."""
+        if self.closed or self.gone:
+            self.send_reset()
+            return
+        if self.broken:
+            return
+        self._inbox.append(data)
+        self._unread += len(data)
+        if self.network.world.trace is not None:
+            self.network.trace(self, "recv", f"{len(data)}")
+        if self.transport is not None:
+            self.transport.on_readable()
+
+    def on_fin(self, _: None) -> None:
+        """The peer will send no more."""
+        if self.closed or self.broken:
+            return
+        if self.gone:
+            self.send_reset()
+            return
+        self.eof = True
+        self.network.trace(self, "recv", "fin")
+        if self.transport is not None:
+            self.transport.on_readable()
+
+    def on_reset(self, _: None) -> None:
+        """The peer's kernel threw the connection away. What arrived before can still be read."""
+        if self.closed or self.gone or self.broken:
+            return
+        self.broken = True
+        code = errno.EPIPE if self.eof else errno.ECONNRESET
+        self._error = OSError(code, os.strerror(code))
+        self.flow.clear()
+        self.network.trace(self, "recv", "reset")
+        if self.transport is not None:
+            self.transport.on_readable()
+            self.transport.on_writable()
+
+    def vanish(self, code: int) -> None:
+        """The kernel gives the connection up and tells its program only, with an errno."""
+        if self.closed or self.gone or self.broken:
+            return
+        self.gone = True
+        self._error = OSError(code, os.strerror(code))
+        self.process.endpoints.pop(self.number, None)
+        self.flow.clear()
+        if self.transport is not None:
+            self.transport.on_readable()
+            self.transport.on_writable()
+
+    def _credit_peer(self, count: int) -> None:
+        sender = self.peer
+        if sender is None or sender.closed or sender.gone:
+            return
+        link, now = self.flow.link, self.process.loop.now_ns()
+        if link.blocked:
+            link.credits.append((sender, count))
+        elif now > self.network.world.now + MS:  # after a stall: the sender must not hear of it before
+            self.network.world.push(now, self._credit_late, (sender, count))
+        else:
+            sender.credit(count, now)
+
+    def _credit_late(self, credit: tuple[Endpoint, int]) -> None:
+        sender, count = credit
+        sender.credit(count, self.network.world.now)
+
+    def credit(self, count: int, now: int) -> None:
+        """The peer read so much; a waiting writer hears of it one latency later."""
+        self.space += count
+        self.taken += count
+        if self.starved:
+            self.starved = False
+            at = now + self.network.between(self.network.world.settings.latency_ns)
+            self.network.world.push(at, self._on_space, None)
+
+    def _on_space(self, _: None) -> None:
+        if not self.closed and not self.gone and self.transport is not None:
+            self.transport.on_writable()
+
+
+class Listener:
+    """A listening socket. Looks enough like one for `asyncio.Server`."""
+
+    def __init__(self, network: Network, process: Process, address: Address) -> None:
+        self.process = process
+        self._network = network
+        self._address = address
+        self._backlog = 100
+        self._queue: list[Endpoint] = []
+        self._handle: asyncio.Handle | None = None
+        self.closed = False
+
+    def listen(self, backlog: int) -> None:
+        """As `socket.listen`."""
+        self._backlog = backlog
+
+    def getsockname(self) -> Address:
+        """(ip, port)."""
+        return self._address
+
+    def start(self, handle: asyncio.Handle) -> None:
+        """Run `handle` on the loop whenever connections wait."""
+        self._handle = handle
+        if self._queue:
+            self.process.loop.post_io(handle)
+
+    def accept(self) -> list[Endpoint]:
+        """All that wait, in order of arrival."""
+        waiting, self._queue = self._queue, []
+        return waiting
+
+    def offer(self, endpoint: Endpoint) -> None:
+        """A handshake is done."""
+        self._queue.append(endpoint)
+        if self._handle is not None and len(self._queue) == 1:
+            self.process.loop.post_io(self._handle)
+
+    @property
+    def full(self) -> bool:
+        """Whether the accept queue takes no more."""
+        return len(self._queue) >= self._backlog
+
+    def listens_on(self, ip: str) -> bool:
+        """Whether it takes connections to an address of its machine."""
+        return self._handle is not None and self._address[0] in (*ANY, ip)
+
+    def close(self) -> None:
+        """Free the port; connections that nobody accepted are reset."""
+        if self.closed:
+            return
+        self.closed = True
+        self.process.node.listeners.pop(self._address[1], None)
+        for endpoint in self.accept():
+            endpoint.abandon()

@@ -1,0 +1,289 @@
+"""Worker threads as jobs of seeded duration.
+
+A job runs in one piece when a thread of its lane takes it, as thread code does: with no running loop. Its
+future is completed when its duration is over. What an fsync in it covers was written before it began; it
+becomes durable at the end of the job. Between the two, a power cut loses it. With `Settings.spread_chance`
+some jobs are spread instead: the loop has turns between their effects, and they can be killed there.
+
+Enforced (design/simulation.md, rule 4): a job makes one thing durable, and that last but for plain writes, so
+that a crash can fall between any two durable actions.
+
+A kill may tear what a running job writes, as Linux does: a fatal signal ends a write between two pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.events import _get_running_loop, _set_running_loop
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from dledger.chaos.machine.inode import FileOp, Inode, page_ends
+from dledger.chaos.machine.job_thread import JobThread
+from dledger.runtime.workers import Lane
+
+if TYPE_CHECKING:
+    from dledger.chaos.machine.node import Process
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_PAUSE_CHANCE = 0.5  # of a spread job, at each effect and read
+_TEAR_CHANCE = 0.5  # of a running job whose process is killed
+
+
+class Job:
+    """One call on its way through a lane."""
+
+    __slots__ = (
+        "commits",
+        "error",
+        "function",
+        "future",
+        "lane",
+        "result",
+        "synced",
+        "thread",
+        "touched",
+        "writes",
+    )
+
+    def __init__(self, lane: _Lane, future: asyncio.Future[Any], function: Callable[[], Any]) -> None:
+        self.lane = lane
+        self.future = future
+        self.function = function
+        self.commits: list[Callable[[], None]] = []  # what its fsync will have made durable
+        self.synced = False  # nothing but plain writes may follow in this job
+        self.writes: list[tuple[Inode, FileOp, bytes, int]] = []  # what they replaced, and the commits before
+        self.thread: JobThread | None = None  # when it is spread
+        self.touched = False  # it uses the disk, and waits for it
+        self.result: Any = None
+        self.error: Exception | None = None
+
+
+class _Lane:
+    __slots__ = ("free", "name", "queue")
+
+    def __init__(self, name: str, threads: int) -> None:
+        self.name = name
+        self.free = threads
+        self.queue: deque[Job] = deque()
+
+
+class SimWorkers:
+    """`runtime.workers.Workers` of one process, and the executor of its loop."""
+
+    def __init__(self, process: Process) -> None:
+        settings = process.world.settings
+        self._process = process
+        self._world = process.world
+        self._settings = settings
+        self._random = process.world.stream(f"workers/{process.name}/{process.number}")
+        self._lanes = {
+            Lane.FLUSH: _Lane("flush", 1),
+            Lane.DISK: _Lane("disk", settings.disk_threads),
+            Lane.SCAN: _Lane("scan", 1),
+            "executor": _Lane("executor", settings.executor_threads),
+        }
+        self._started: list[Job] = []  # a thread is about to run them
+        self._running: list[Job] = []  # run; their time is not over
+        self._held: list[Job] = []  # would have begun while the process was stopped
+        self._closed = False
+
+    def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Start a job; the future carries its result or its exception."""
+        return self.submit(lane, job, args, kwargs)
+
+    def submit(
+        self, lane: Lane | str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> asyncio.Future[Any]:
+        """As `run`, for the executor too."""
+        if self._closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        place = self._lanes[lane]
+        call = (lambda: function(*args, **kwargs)) if args or kwargs else function
+        job = Job(place, self._process.loop.create_future(), call)
+        if place.free:
+            self._take(job)
+        else:
+            place.queue.append(job)
+        return job.future
+
+    def close(self) -> None:
+        """Run what is queued to its end now, and take no more (a blocking wait in production)."""
+        self._closed = True
+        running, self._running = self._running, []
+        for job in running:
+            self._finish_now(job)
+        for lane in self._lanes.values():
+            waiting = [job for job in self._started if job.lane is lane] + list(lane.queue)
+            lane.queue.clear()
+            for job in waiting:
+                self._execute(job)
+                self._finish_now(job)
+        self._started.clear()
+
+    def _finish_now(self, job: Job) -> None:
+        node = self._process.node
+        if node.disk.hung and job.touched:  # production waits here, for ever
+            self._running.append(job)
+            node.disk.wait(self._finish, (job, node.boots))
+        else:
+            self._complete(job)
+
+    def resume(self) -> None:
+        """SIGCONT: the threads go on."""
+        held, self._held = self._held, []
+        for job in held:
+            if job.thread is None:
+                self._hand_over(job, self._world.now)
+            else:
+                self._world.push(self._world.now, self._slice, job)
+
+    def _take(self, job: Job) -> None:
+        job.lane.free -= 1
+        self._started.append(job)
+        self._hand_over(job, self._process.loop.now_ns())
+
+    def _hand_over(self, job: Job, now: int) -> None:
+        when = now + self._between(self._settings.handoff_ns)
+        self._world.push(when, self._begin, job)
+
+    def _between(self, bounds: tuple[int, int]) -> int:
+        low, high = bounds
+        return low + int(self._random.random() * (high - low))
+
+    def _begin(self, job: Job) -> None:
+        if self._process.loop.dead or job not in self._started:
+            return  # killed, or `close` was quicker
+        if self._process.stopped:
+            self._held.append(job)
+            return
+        if job.future.cancelled():
+            self._started.remove(job)
+            self._next(job.lane)
+            return
+        chance = self._settings.spread_chance
+        if chance and self._random.random() < chance:
+            job.thread = JobThread(partial(self._call, job))
+            self._slice(job)
+        else:
+            self._execute(job)
+            self._executed(job)
+
+    def _slice(self, job: Job) -> None:
+        assert job.thread is not None
+        if self._process.loop.dead or job not in self._started:
+            return  # killed, or `close` was quicker
+        if self._process.stopped:
+            self._held.append(job)
+            return
+        self._execute(job)
+        if job.thread.done:
+            self._executed(job)
+        else:
+            self._world.push(self._world.now + self._between(self._settings.job_ns), self._slice, job)
+
+    def pause(self) -> None:
+        """The running job comes to an effect: if it is spread, others may run first."""
+        job = self._world.job
+        if job is None or job.thread is None or self._closed or self._process.loop.dead:
+            return
+        if self._random.random() < _PAUSE_CHANCE:
+            job.thread.park()
+
+    def abandon(self) -> None:
+        """The process is dead: what its spread jobs have left to do is without effect, and done now."""
+        for job in self._started:
+            if job.thread is not None and job is not self._world.job:
+                self._execute(job)
+
+    def tear(self) -> None:
+        """The process was killed: what its running jobs did may not be done yet."""
+        for job in self._running:
+            if job.writes and self._random.random() < _TEAR_CHANCE:
+                self._tear(job)
+
+    def _tear(self, job: Job) -> None:
+        last = self._random.randrange(len(job.writes))
+        for number in range(len(job.writes) - 1, last - 1, -1):
+            inode, op, before, commits = job.writes[number]
+            offset, data = op
+            size = len(data or b"")
+            kept = self._random.choice([0, size, *page_ends(offset, size)]) if number == last else 0
+            if not inode.tear(op, before, kept):
+                return
+            del job.commits[commits:]
+            if 0 < kept < size:
+                self._world.fault(self._process.name, "torn_write", f"{offset}+{kept} of {size}")
+
+    def _executed(self, job: Job) -> None:
+        if self._process.loop.dead:
+            return
+        self._started.remove(job)
+        self._running.append(job)
+        duration = self._between(self._settings.job_ns)
+        if job.commits:
+            duration += self._between(self._settings.sync_ns)
+        disk = self._process.node.disk
+        if disk.slowness != 1 and job.touched:
+            duration = round(duration * disk.slowness)
+        # The kernel finishes an fsync of a process that is killed meanwhile, but not over a power cut.
+        self._world.push(self._world.now + duration, self._finish, (job, self._process.node.boots))
+
+    def _execute(self, job: Job) -> None:
+        """Run a job to its end, or, if it is spread, to where it pauses."""
+        world = self._world
+        outer = (world.current, world.job, world.guard.inside)
+        loop = _get_running_loop() if world.current else None  # closes its workers, or its process is killed
+        world.enter(self._process)
+        world.job = job
+        try:
+            if job.thread is None:
+                self._call(job)
+            else:
+                with world.guard.watching(job.thread):
+                    job.thread.go()
+        finally:
+            world.current, world.job, world.guard.inside = outer
+            if loop is not None:
+                _set_running_loop(loop)
+
+    def _call(self, job: Job) -> None:
+        try:
+            job.result = job.function()
+        except Exception as error:
+            job.error = error
+
+    def _finish(self, job_and_boot: tuple[Job, int]) -> None:
+        job, boot = job_and_boot
+        node = self._process.node
+        if job not in self._running:
+            return
+        if node.disk.hung and job.touched and node.powered and node.boots == boot:
+            node.disk.wait(self._finish, job_and_boot)
+            return
+        self._running.remove(job)
+        if node.powered and node.boots == boot:
+            self._complete(job)
+            if not self._process.loop.dead:
+                self._next(job.lane)
+
+    def _complete(self, job: Job) -> None:
+        if job.commits:
+            for commit in job.commits:
+                commit()
+            job.commits.clear()
+        if self._process.loop.dead or job.future.done():
+            return
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.result)
+
+    def _next(self, lane: _Lane) -> None:
+        lane.free += 1
+        if lane.queue:
+            self._take(lane.queue.popleft())

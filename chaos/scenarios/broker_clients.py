@@ -1,0 +1,323 @@
+"""Client machines of a run with brokers: our real producer and consumers, and an operator.
+
+Each program may be killed and started again at any time; then it goes on with the next operation of the plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from hashlib import shake_128
+from typing import TYPE_CHECKING
+
+from dledger.chaos.machine.settings import MS
+from dledger.chaos.scenarios.broker_history import BrokerHistory, Commit, Position, Receipt, Send, TopicChange
+from dledger.chaos.scenarios.broker_stage import NAMESRV, NAMESRV_PORT
+from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
+from dledger.chaos.scenarios.plan import Operation
+from dledger.client.errors import ClientError, OutcomeUnknown
+from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult
+from dledger.client.offsets import FromWhere
+from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions
+from dledger.client.producer import AsyncProducer
+from dledger.client.pull_consumer import AsyncPullConsumer
+from dledger.client.push_consumer import AsyncPushConsumer
+from dledger.runtime.env import Env
+
+if TYPE_CHECKING:
+    from dledger.chaos.scenarios.broker_stage import BrokerStage
+
+NAMESRV_ADDR = f"{NAMESRV}:{NAMESRV_PORT}"
+FIRST_TOPIC = "auto"
+"""Made by the brokers when somebody first sends to it."""
+TAGS = 3
+PLAIN_UP_TO = 4096
+"""Larger bodies do not get smaller by compression, every second time."""
+PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=0.25))
+"""Of the producers: who waits briefly does not know what became of its messages."""
+COMMIT_EVERY_S = 0.7
+ASSIGN_EVERY_S = 2.0
+PULL_GROUP, PUSH_GROUP = "readers", "workers"
+
+
+class Program:
+    """One client machine."""
+
+    def __init__(self, stage: BrokerStage, number: int, history: BrokerHistory, topics: list[str]) -> None:
+        self.name = stage.client_names[number]
+        self.lives = 0
+        self._stage = stage
+        self._history = history
+        self._topics = topics
+        """Topics that may be used: the first one, and those whose creation was acknowledged."""
+
+    async def main(self, env: Env) -> None:
+        """One life."""
+        raise NotImplementedError
+
+    def options(self) -> ClientOptions:
+        """Of this machine's client."""
+        return ClientOptions(client_ip=self._stage.world.nodes[self.name].address)
+
+    def now(self) -> int:
+        """World time as this process has it."""
+        process = self._stage.world.nodes[self.name].process
+        assert process is not None
+        return process.loop.now_ns()
+
+
+class Planned(Program):
+    """Does what the plan says, one after another, none before its time."""
+
+    def __init__(
+        self,
+        stage: BrokerStage,
+        number: int,
+        history: BrokerHistory,
+        topics: list[str],
+        operations: list[Operation],
+    ) -> None:
+        super().__init__(stage, number, history, topics)
+        self._operations = operations
+        self._next = 0
+        self.patience = PATIENCE[number % len(PATIENCE)]
+        self.last_sent = False
+
+    @property
+    def done(self) -> bool:
+        """Whether everything of the plan was begun and ended, or cut off by a kill."""
+        return self._next >= len(self._operations) and self._stage.world.nodes[self.name].process is None
+
+    async def main(self, env: Env) -> None:
+        self.lives += 1
+        async with AsyncProducer("producers", NAMESRV_ADDR, self.patience, self.options(), env) as producer:
+            while self._next < len(self._operations):
+                operation = self._operations[self._next]
+                early = operation.at_ms * MS - self.now()
+                if early > 0:
+                    await asyncio.sleep(early / 1e9)
+                self._next += 1
+                await self.perform(producer, operation)
+
+    async def perform(self, producer: AsyncProducer, operation: Operation) -> None:
+        """One operation."""
+        raise NotImplementedError
+
+
+class Producer(Planned):
+    """Sends messages: one by one, several at once, as batches."""
+
+    _count = 0
+
+    async def perform(self, producer: AsyncProducer, operation: Operation) -> None:
+        topic = self._topics[operation.pick % len(self._topics)]
+        if operation.kind == "batch":
+            messages = [self._message(topic, operation.size) for _ in range(operation.count)]
+            send = self._begin(topic, messages, batch=True)
+            await self._settle(send, producer.send_batch(messages))
+        elif operation.kind == "burst":
+            async with asyncio.TaskGroup() as group:
+                for number in range(operation.count):
+                    group.create_task(self._one(producer, topic, operation.size), name=f"burst-{number}")
+        else:
+            await self._one(producer, topic, operation.size)
+
+    async def send_last(self, env: Env) -> None:
+        """The liveness phase: one more message to every topic must be taken."""
+        async with AsyncProducer("producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
+            for topic in list(self._topics):
+                outcome = UNKNOWN
+                while outcome != ACKNOWLEDGED:
+                    outcome = (await self._one(producer, topic, 100)).outcome
+                    await asyncio.sleep(0.05)
+        self.last_sent = True
+
+    def _message(self, topic: str, size: int) -> Message:
+        self._count += 1
+        unique = f"{self.name}-{self._count}"
+        filling = b"." * size
+        if size > PLAIN_UP_TO and self._count % 2:
+            filling = shake_128(unique.encode()).digest(size)
+        tag = f"tag{self._count % TAGS}" if self._count % (TAGS + 1) else None
+        return Message(topic, f"{unique}|".encode() + filling, tags=tag, keys=unique)
+
+    def _begin(self, topic: str, messages: list[Message], *, batch: bool = False) -> Send:
+        send = Send(self.name, topic, [message.body for message in messages], self.now(), batch)
+        self._history.sends.append(send)
+        return send
+
+    async def _one(self, producer: AsyncProducer, topic: str, size: int) -> Send:
+        message = self._message(topic, size)
+        send = self._begin(topic, [message])
+        await self._settle(send, producer.send(message))
+        return send
+
+    async def _settle(self, send: Send, sending: Awaitable[SendResult]) -> None:
+        try:
+            result = await sending
+            send.outcome, send.queue, send.offset = ACKNOWLEDGED, result.queue.queue_id, result.queue_offset
+            send.ids = tuple(result.offset_message_id.split(","))
+        except OutcomeUnknown as error:
+            send.outcome, send.text = UNKNOWN, str(error)
+        except ClientError as error:  # all others say: certainly not stored
+            send.outcome, send.text = REFUSED, str(error)
+        send.end = self.now()
+
+
+class Operator(Planned):
+    """Creates topics, and gives them more queues."""
+
+    def __init__(
+        self,
+        stage: BrokerStage,
+        number: int,
+        history: BrokerHistory,
+        topics: list[str],
+        operations: list[Operation],
+    ) -> None:
+        super().__init__(stage, number, history, topics, operations)
+        self._queues: dict[str, int] = {}
+
+    async def perform(self, producer: AsyncProducer, operation: Operation) -> None:
+        names = list(self._queues)
+        topic = f"made{len(names)}"
+        if names and operation.pick % 3 == 0:
+            topic = names[operation.pick // 3 % len(names)]
+        queues = self._queues[topic] = self._queues.get(topic, 0) + 1 + operation.pick % 2
+        change = TopicChange(topic, queues, self.now())
+        self._history.changes.append(change)
+        elections, unanswered = self._stage.elections, producer.unanswered
+        try:
+            await producer.create_topic(topic, queues)
+            change.outcome = ACKNOWLEDGED
+            if topic not in self._topics:
+                self._topics.append(topic)
+            if self._stage.elections > elections:
+                self._stage.marks.reach("a topic was made while the leader changed")
+        except ClientError as error:
+            change.outcome, change.text = UNKNOWN, str(error)
+        change.unanswered = producer.unanswered > unanswered
+        change.end = self.now()
+
+
+class Consumer(Program):
+    """What both kinds of consumers tell the history."""
+
+    group = ""
+
+    def handed(self, life: int, message: ReceivedMessage) -> None:
+        """A message came out of the client."""
+        queue = (message.queue.topic, message.queue.queue_id)
+        self._history.received(
+            Receipt(
+                self.group,
+                self.name,
+                life,
+                queue,
+                message.queue_offset,
+                message.body,
+                message.physical_offset,
+                message.store_timestamp_ms,
+                self._stage.leader_term(),
+                self._stage.begun,
+            )
+        )
+
+
+class PullReader(Consumer):
+    """Reads all queues of all topics, commits, and asks where its group stands."""
+
+    group = PULL_GROUP
+
+    async def main(self, env: Env) -> None:
+        self.lives += 1
+        life = self.lives
+        async with AsyncPullConsumer(self.group, NAMESRV_ADDR, client=self.options(), env=env) as consumer:
+            next_commit = next_assign = 0
+            while True:
+                if self.now() >= next_assign:
+                    await self._assign(consumer)
+                    next_assign = self.now() + round(ASSIGN_EVERY_S * 1e9)
+                if not consumer.assignment:
+                    await asyncio.sleep(0.1)
+                    continue
+                for message in await consumer.poll(timeout_s=COMMIT_EVERY_S):
+                    self.handed(life, message)
+                if self.now() >= next_commit:
+                    await self._commit(consumer)
+                    next_commit = self.now() + round(COMMIT_EVERY_S * 1e9)
+
+    async def _assign(self, consumer: AsyncPullConsumer) -> None:
+        for topic in list(self._topics):
+            try:
+                for queue in await consumer.queues(topic):
+                    if queue not in consumer.assignment:
+                        begin = self.now()
+                        await consumer.assign([*consumer.assignment, queue], start=FromWhere.FIRST)
+                        self._stands(queue, consumer.position(queue), begin)
+            except ClientError:
+                continue  # not there yet, or nobody leads: again in a moment
+
+    def _stands(self, queue: MessageQueue, offset: int, begin: int) -> None:
+        if self.lives > 1 and offset > 0:
+            self._stage.marks.reach("a consumer went on where its group had been")
+        self._history.positions.append(Position(self.group, (queue.topic, queue.queue_id), offset, begin))
+
+    async def _commit(self, consumer: AsyncPullConsumer) -> None:
+        """Each queue for itself, so that each outcome is known; now and then ask for it."""
+        for queue in consumer.assignment:
+            key = (queue.topic, queue.queue_id)
+            offset = consumer.position(queue)
+            if offset == self._committed(key):
+                continue
+            commit = Commit(self.group, key, offset, self.now())
+            self._history.commits.append(commit)
+            try:
+                await consumer.offsets.commit(queue, self.group, offset)
+            except ClientError:
+                commit.outcome, commit.end = UNKNOWN, self.now()
+                continue
+            commit.outcome, commit.end = ACKNOWLEDGED, self.now()
+            commit.term = self._stage.leader_term()
+            try:
+                found = await consumer.committed(queue)
+            except ClientError:
+                continue
+            self._stands(queue, -1 if found is None else found, commit.end)
+
+    def _committed(self, queue: tuple[str, int]) -> int:
+        own = (one for one in reversed(self._history.commits) if one.queue == queue)
+        return next((one.offset for one in own if one.outcome == ACKNOWLEDGED), -1)
+
+
+class PushWorker(Consumer):
+    """Shares the queues of all topics with the other worker."""
+
+    group = PUSH_GROUP
+
+    async def main(self, env: Env) -> None:
+        self.lives += 1
+        life = self.lives
+
+        async def handle(message: ReceivedMessage) -> None:
+            self.handed(life, message)
+
+        options = ConsumerOptions(concurrency=1, commit_s=1.0)
+        consumer = AsyncPushConsumer(
+            self.group,
+            NAMESRV_ADDR,
+            handle,
+            from_where=FromWhere.FIRST,
+            options=options,
+            client=self.options(),
+            env=env,
+        )
+        known = list(self._topics)
+        for topic in known:
+            consumer.subscribe(topic)
+        async with consumer:
+            while True:
+                await asyncio.sleep(ASSIGN_EVERY_S)
+                for topic in [topic for topic in self._topics if topic not in known]:
+                    known.append(topic)
+                    consumer.subscribe(topic)

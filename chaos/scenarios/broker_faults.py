@@ -1,0 +1,131 @@
+"""Faults of runs with brokers: those of nodes, and of what is around them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from dledger.chaos.scenarios.broker_stage import NAMESRV, PULL, BrokerStage
+from dledger.chaos.scenarios.faults import Injector
+from dledger.chaos.scenarios.plan import Fault
+
+DERIVED = ("consumequeue", "state")
+
+
+class BrokerInjector(Injector):
+    """Also hits the NameServer and the clients; brokers are shut down as by SIGTERM."""
+
+    def __init__(self, stage: BrokerStage) -> None:
+        super().__init__(stage)
+        self._brokers = stage
+        self._kinds |= {
+            "namesrv-kill": self._namesrv_kill,
+            "namesrv-leader": self._namesrv_leader,
+            "namesrv-power": self._namesrv_power,
+            "namesrv-cut": self._namesrv_cut,
+            "namesrv-stop": self._namesrv_stop,
+            "client-kill": self._client_kill,
+            "eio-derived": self._derived_error,
+        }
+
+    def finish(self) -> None:
+        super().finish()
+        world = self._world
+        world.cont(NAMESRV)
+        self._brokers.start_namesrv()
+        for name in self._brokers.client_names:
+            self._brokers.start_client(name)
+
+    def _terminate(self, fault: Fault) -> bool:
+        """The broker hands over, says good-bye and ends; it is started again afterwards."""
+        target = self._target(fault)
+        process = None if target is None else self._world.nodes[target].process
+        if target is None or process is None or not self._brokers.shut_down(target):
+            return False
+
+        def again() -> None:
+            if self.over:
+                self._stage.start(target)
+            else:
+                self._start_later(fault.lasting_ms, target)
+
+        self._stage.when_ended(process, again)
+        return True
+
+    # The NameServer
+
+    def _namesrv_kill(self, fault: Fault) -> bool:
+        self._world.kill(NAMESRV)
+        self._later(fault.lasting_ms, self._brokers.start_namesrv)
+        return True
+
+    def _namesrv_leader(self, fault: Fault) -> bool:
+        """It is killed, and a moment later the leader: clients find the next one without it."""
+        if self._stage.leader() is None:
+            return False
+        self._namesrv_kill(fault)
+        shorter = replace(fault, lasting_ms=fault.lasting_ms // 2)
+
+        def kill() -> None:
+            self._kill(shorter)
+
+        self._later(fault.pick % 100, kill)
+        return True
+
+    def _namesrv_power(self, fault: Fault) -> bool:
+        self._world.power_cut(NAMESRV, mode=self._mode(fault))
+        self._later(fault.lasting_ms, self._brokers.start_namesrv)
+        return True
+
+    def _namesrv_cut(self, fault: Fault) -> bool:
+        """Nobody reaches it, or the leader does not, or a client does not."""
+        others = [*self._stage.names, *self._stage.client_names]
+        if fault.pick % 3:
+            target = self._target(fault) or self._stage.names[0]
+            others = [target] if fault.pick % 3 == 1 else [others[fault.pick // 3 % len(others)]]
+        pairs = [(NAMESRV, other) for other in others]
+        return self._block(fault, pairs + [(other, NAMESRV) for _, other in pairs])
+
+    def _namesrv_stop(self, fault: Fault) -> bool:
+        if not self._brokers.namesrv_runs:
+            return False
+        self._world.stop(NAMESRV)
+        self._later(fault.lasting_ms, partial(self._world.cont, NAMESRV))
+        return True
+
+    # Derived files
+
+    def _derived_error(self, fault: Fault) -> bool:
+        """The next writes or fsyncs of ConsumeQueues or of their snapshot fail: the broker ends."""
+        target = self._target(fault)
+        if target is None:
+            return False
+        disk, machine = self._world.nodes[target].disk, self._stage.machines[target]
+        place = DERIVED[fault.pick // 2 % len(DERIVED)]
+        disk.fail(
+            "fsync" if fault.pick % 2 else "write", fault.amount, f"{self._brokers.broker_root}/{place}"
+        )
+        machine.may_end = True
+
+        def again() -> None:
+            disk.mend()
+            machine.may_end = False
+            self._world.kill(target)
+            self._stage.start(target)
+
+        self._later(fault.lasting_ms, again)
+        return True
+
+    # Clients
+
+    def _client_kill(self, fault: Fault) -> bool:
+        """Every second time the reader, else any client; it comes back and goes on."""
+        names = self._brokers.client_names
+        wanted = names[PULL : PULL + 1] if fault.pick % 2 else names
+        running = [name for name in wanted if self._world.nodes[name].process is not None]
+        if not running:
+            return False
+        name = running[fault.pick // 2 % len(running)]
+        self._world.kill(name)
+        self._later(fault.lasting_ms, partial(self._brokers.start_client, name))
+        return True

@@ -1,0 +1,107 @@
+"""What producers, consumers and the operator of a run with brokers saw: plain facts, for the judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dledger.chaos.scenarios.broker_replay import Queue
+from dledger.chaos.scenarios.history import RUNNING
+
+
+@dataclass
+class Send:
+    """One send: a message, or several as one batch. Times in ns of the world; `end` is -1 while it runs."""
+
+    client: str
+    topic: str
+    values: list[bytes]
+    begin: int
+    batch: bool = False
+    end: int = -1
+    outcome: str = RUNNING
+    queue: int = -1
+    offset: int = -1
+    """Queue offset of the first message, as acknowledged."""
+    ids: tuple[str, ...] = ()
+    """Offset message ids, as acknowledged."""
+    text: str = ""
+
+
+@dataclass
+class Receipt:
+    """A message that was handed to a consumer. `life`: a number for each start of its program."""
+
+    group: str
+    consumer: str
+    life: int
+    queue: Queue
+    offset: int
+    value: bytes
+    position: int
+    store_ms: int
+    term: int = 0
+    """Of the leader at that time."""
+    begun: int = 0
+    """Where the log of some broker began at that time: messages before it may be skipped."""
+
+
+@dataclass
+class Commit:
+    """A consumer offset that was reported to the leader, and whether it said that it stored it."""
+
+    group: str
+    queue: Queue
+    offset: int
+    begin: int
+    end: int = -1
+    outcome: str = RUNNING
+    term: int = 0
+
+
+@dataclass
+class Position:
+    """Where a group goes on, as the leader answered: to a question, or to a consumer that begins."""
+
+    group: str
+    queue: Queue
+    offset: int
+    begin: int
+
+
+@dataclass
+class TopicChange:
+    """A topic was to be created, or to get more queues."""
+
+    topic: str
+    queues: int
+    begin: int
+    end: int = -1
+    outcome: str = RUNNING
+    text: str = ""
+    unanswered: bool = False
+    """Of a try nobody knows whether it still arrives."""
+
+
+@dataclass
+class BrokerHistory:
+    """All of it, each list in the order of beginnings."""
+
+    sends: list[Send] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    positions: list[Position] = field(default_factory=list)
+    changes: list[TopicChange] = field(default_factory=list)
+    reached: dict[str, dict[Queue, int]] = field(default_factory=dict)
+    """Group -> queue -> behind the furthest message that it was handed."""
+
+    def received(self, receipt: Receipt) -> None:
+        """A consumer was handed a message."""
+        self.receipts.append(receipt)
+        reached = self.reached.setdefault(receipt.group, {})
+        reached[receipt.queue] = max(reached.get(receipt.queue, 0), receipt.offset + 1)
+
+    @property
+    def operations(self) -> int:
+        """What the clients asked for: messages, commits, questions, topics. Pulls are not counted."""
+        sent = sum(len(send.values) for send in self.sends)
+        return sent + len(self.commits) + len(self.positions) + len(self.changes)

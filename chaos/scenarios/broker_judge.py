@@ -1,0 +1,272 @@
+"""What must hold above the log, in English above each check: producers, consumers, offsets, topics.
+
+`messages` is what the whole log holds, by queue, as the judge's own replay found it; the rest is what clients
+saw. All raise `InvariantViolated`. A send ends in one of three ways. *Acknowledged*: it is exactly where the
+answer said. *Refused*: it is nowhere. Anything else is *unknown*: it may be there, also more than once, as
+our producer sends again what may have been lost and marks each such copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.scenarios.broker_history import Commit, Position, Receipt, Send, TopicChange
+from dledger.chaos.scenarios.broker_replay import Queue, Stored
+from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
+from dledger.formats.message_ids import decode_message_id
+
+Messages = Mapping[Queue, Sequence[Stored]]
+
+
+@dataclass
+class BrokerVerdict:
+    """Counts of one history."""
+
+    acknowledged: int = 0
+    refused: int = 0
+    unknown: int = 0
+    recovered: int = 0
+    """Messages of unknown outcome that are in the log."""
+    duplicated: int = 0
+    """Further copies of messages, each marked as one by the producer."""
+    batches: int = 0
+    received: int = 0
+    repeated: int = 0
+    """Messages that a group was handed again."""
+    committed: int = 0
+    """Consumer offsets acknowledged."""
+    topic_changes: int = 0
+
+
+# Producers
+
+
+def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdict) -> None:
+    """Everything that producers were told, against the log."""
+    places: dict[bytes, list[tuple[Queue, int]]] = {}
+    for queue, stored in messages.items():
+        for offset, message in enumerate(stored):
+            places.setdefault(message.value, []).append((queue, offset))
+    sent: dict[bytes, None] = {}
+    for send in sends:
+        for number, value in enumerate(send.values):
+            sent[value] = None
+            _judge_place(send, number, places.get(value, []), messages, verdict)
+        if send.batch:
+            verdict.batches += 1
+            _judge_batch(send, places, messages)
+    for value, found in places.items():
+        # Nothing is in a queue that nobody sent.
+        if value not in sent:
+            raise InvariantViolated(f"unexpected: {name_of(value)} at {found} was never sent")
+        # A message is there twice only where the producer could not know, and said so with the second copy.
+        plain = [place for place in found if not messages[place[0]][place[1]].resent]
+        if len(plain) > 1:
+            raise InvariantViolated(f"duplicated: {name_of(value)} is at {plain}, none marked as sent again")
+    _judge_order(sends)
+
+
+def _judge_place(
+    send: Send, number: int, found: list[tuple[Queue, int]], messages: Messages, verdict: BrokerVerdict
+) -> None:
+    name = name_of(send.values[number])
+    verdict.duplicated += max(0, len(found) - 1)
+    if send.outcome == ACKNOWLEDGED:
+        verdict.acknowledged += 1
+        place = ((send.topic, send.queue), send.offset + number)
+        # What was acknowledged is there, exactly at the queue offset that was told.
+        if not found:
+            raise InvariantViolated(f"lost: {name}, acknowledged at {place}")
+        if place not in found:
+            raise InvariantViolated(f"moved: {name}, acknowledged at {place}, is at {found}")
+        # Its message id says where it lies in the log.
+        position = messages[place[0]][place[1]].position
+        told = decode_message_id(send.ids[number]).physical_offset if number < len(send.ids) else -1
+        if told != position:
+            raise InvariantViolated(f"the message id of {name} says {told}, the log has it at {position}")
+    elif send.outcome == REFUSED:
+        verdict.refused += 1
+        # "Certainly not stored" is nowhere.
+        if found:
+            raise InvariantViolated(f"{name} was refused ({send.text}), but it is at {found}")
+    else:
+        verdict.unknown += 1
+        verdict.recovered += bool(found)
+
+
+def _judge_batch(send: Send, places: Mapping[bytes, list[tuple[Queue, int]]], messages: Messages) -> None:
+    # A batch is in one queue as a whole, its messages one behind the other, also in the log; or not at all.
+    first = sorted(places.get(send.values[0], []))
+    for number, value in enumerate(send.values):
+        found = sorted(places.get(value, []))
+        wanted = [(queue, offset + number) for queue, offset in first]
+        if found != wanted:
+            raise InvariantViolated(
+                f"the batch from {name_of(send.values[0])} on is at {first}, its message {number} at {found}"
+            )
+        for (queue, begin), (_, offset) in zip(first, found, strict=True):
+            indexes = messages[queue][begin].entry, messages[queue][offset].entry
+            if indexes[1] != indexes[0] + number:
+                raise InvariantViolated(
+                    f"the batch from {name_of(send.values[0])} on is not in one piece in the log: {indexes}"
+                )
+
+
+def _judge_order(sends: Sequence[Send]) -> None:
+    # A queue has the order of acknowledgements: what began after another was acknowledged lies behind it.
+    by_queue: dict[Queue, list[Send]] = {}
+    for send in sends:
+        if send.outcome == ACKNOWLEDGED:
+            by_queue.setdefault((send.topic, send.queue), []).append(send)
+    for queue, group in by_queue.items():
+        done = sorted(group, key=lambda send: send.end)
+        highest: Send | None = None
+        place = 0
+        for send in sorted(group, key=lambda one: one.begin):
+            while place < len(done) and done[place].end < send.begin:
+                if highest is None or done[place].offset > highest.offset:
+                    highest = done[place]
+                place += 1
+            if highest is not None and send.offset <= highest.offset:
+                raise InvariantViolated(
+                    f"{name_of(send.values[0])} is at {send.offset} of {queue}, but began after"
+                    f" {name_of(highest.values[0])} was acknowledged at {highest.offset}"
+                )
+
+
+# Consumers
+
+
+def judge_receipts(
+    receipts: Sequence[Receipt], messages: Messages, strict: Iterable[str], verdict: BrokerVerdict
+) -> None:
+    """What consumers were handed. `strict`: groups whose consumers keep their queues all their lives."""
+    reached: dict[tuple[str, Queue], int] = {}
+    runs: dict[tuple[str, int, Queue], int] = {}
+    strict = tuple(strict)
+    for receipt in receipts:
+        verdict.received += 1
+        stored = messages.get(receipt.queue, ())
+        what = (
+            f"{receipt.consumer} was handed {name_of(receipt.value)} as {receipt.offset} of {receipt.queue}"
+        )
+        # Nothing is shown to a consumer that is not in the log in the end, at that very place.
+        if receipt.offset >= len(stored):
+            raise InvariantViolated(f"{what}, which has {len(stored)} messages")
+        wanted = stored[receipt.offset]
+        handed = (receipt.value, receipt.position, receipt.store_ms)
+        if handed != (wanted.value, wanted.position, wanted.store_ms):
+            raise InvariantViolated(f"{what}, the log has {wanted} there: {receipt}")
+        # A group skips nothing: before a message it was handed all of the queue before it, but for what
+        # retention had taken.
+        key = (receipt.group, receipt.queue)
+        behind = reached.get(key, 0)
+        _check_skipped(what, stored[behind : receipt.offset], receipt.begun)
+        verdict.repeated += receipt.offset < behind
+        reached[key] = max(behind, receipt.offset + 1)
+        # A consumer that keeps its queues sees each message once, in order.
+        run = (receipt.consumer, receipt.life, receipt.queue)
+        if receipt.group in strict and receipt.offset <= runs.get(run, -1):
+            raise InvariantViolated(f"{what} after {runs[run]} in the same life")
+        runs[run] = receipt.offset
+
+
+def judge_completeness(
+    reached: Mapping[str, Mapping[Queue, int]], groups: Iterable[str], messages: Messages, begun: int
+) -> None:
+    """In the end every group was handed every message, but for what retention had taken."""
+    for group in groups:
+        for queue, stored in messages.items():
+            end = reached.get(group, {}).get(queue, 0)
+            _check_skipped(f"{group} ended at {end} of {queue}", stored[end:], begun)
+
+
+def _check_skipped(what: str, skipped: Sequence[Stored], begun: int) -> None:
+    for message in skipped:
+        if message.position >= begun:
+            raise InvariantViolated(f"{what}: it was never handed {name_of(message.value)}")
+
+
+# Consumer offsets
+
+
+def judge_offsets(
+    commits: Sequence[Commit],
+    positions: Sequence[Position],
+    final: Mapping[str, Mapping[Queue, int]],
+    stale_ns: int,
+    verdict: BrokerVerdict,
+) -> None:
+    """A consumer offset that was acknowledged never goes back; `final` are those that the log makes.
+
+    A leader that was cut off may answer from its own past until it steps down: questions are judged by what
+    was acknowledged `stale_ns` before they began.
+    """
+    done = sorted((commit for commit in commits if commit.outcome == ACKNOWLEDGED), key=lambda one: one.end)
+    highest: dict[tuple[str, Queue], int] = {}
+    place = 0
+    for position in sorted(positions, key=lambda one: one.begin):
+        while place < len(done) and done[place].end + stale_ns < position.begin:
+            key = (done[place].group, done[place].queue)
+            highest[key] = max(highest.get(key, -1), done[place].offset)
+            place += 1
+        wanted = highest.get((position.group, position.queue), -1)
+        if position.offset < wanted:
+            raise InvariantViolated(
+                f"{position.group} goes on at {position.offset} of {position.queue},"
+                f" but {wanted} was acknowledged"
+            )
+    for commit in done:
+        verdict.committed += 1
+        found = final.get(commit.group, {}).get(commit.queue, -1)
+        if found < commit.offset:
+            raise InvariantViolated(
+                f"offset {commit.offset} of {commit.group} in {commit.queue} was acknowledged,"
+                f" the log makes {found}"
+            )
+
+
+# Topics
+
+
+def judge_topics(
+    changes: Sequence[TopicChange], topics: Mapping[str, Mapping[str, object]], verdict: BrokerVerdict
+) -> None:
+    """The last acknowledged change of a topic stays, unless one of unknown outcome came after it, or a try
+    that its client had given up."""
+    by_topic: dict[str, list[TopicChange]] = {}
+    for change in changes:
+        verdict.topic_changes += change.outcome == ACKNOWLEDGED
+        by_topic.setdefault(change.topic, []).append(change)
+    for topic, own in by_topic.items():
+        known = [place for place, change in enumerate(own) if change.outcome == ACKNOWLEDGED]
+        last = known[-1] if known else 0
+        possible = {
+            change.queues: None for place, change in enumerate(own) if place >= last or change.unanswered
+        }
+        found = topics.get(topic)
+        if found is None and known:
+            raise InvariantViolated(f"topic {topic} is lost, it was acknowledged")
+        if found is not None and (found["read"], found["write"]) not in [
+            (count, count) for count in possible
+        ]:
+            raise InvariantViolated(f"topic {topic} has {found}, possible are {list(possible)} queues")
+
+
+# Store time
+
+
+def judge_times(messages: Messages) -> None:
+    """Store time never goes back within a queue (safety.md S15)."""
+    for queue, stored in messages.items():
+        for before, after in pairwise(stored):
+            if after.store_ms < before.store_ms:
+                raise InvariantViolated(f"store time goes back in {queue}: {before} before {after}")
+
+
+def name_of(value: bytes) -> str:
+    """The unique name at the beginning of a body."""
+    return value[:64].partition(b"|")[0].decode(errors="replace") or "an empty value"

@@ -1,0 +1,213 @@
+"""One run with whole brokers: clients, a NameServer, and the judge of what is above the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.machine import Trace
+from dledger.chaos.machine.settings import MS
+from dledger.chaos.scenarios.broker_clients import (
+    FIRST_TOPIC,
+    PULL_GROUP,
+    PUSH_GROUP,
+    Operator,
+    Planned,
+    Producer,
+    Program,
+    PullReader,
+    PushWorker,
+)
+from dledger.chaos.scenarios.broker_faults import BrokerInjector
+from dledger.chaos.scenarios.broker_history import BrokerHistory
+from dledger.chaos.scenarios.broker_judge import (
+    BrokerVerdict,
+    judge_completeness,
+    judge_offsets,
+    judge_receipts,
+    judge_sends,
+    judge_times,
+    judge_topics,
+)
+from dledger.chaos.scenarios.broker_replay import BrokerReplay
+from dledger.chaos.scenarios.broker_stage import OPERATOR, PRODUCERS, PULL, PUSH, BrokerStage
+from dledger.chaos.scenarios.disks import find_file
+from dledger.chaos.scenarios.history import ACKNOWLEDGED
+from dledger.chaos.scenarios.plan import Plan
+from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
+from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
+from dledger.formats.entry import EntryHeader
+from dledger.formats.store_files import segment_name
+
+ROUTES_LIMIT_S = 35.0
+"""Within this the NameServer knows the leader and the others. Brokers register every 30 s, and one that has
+nothing to say before does not notice that the NameServer lost power, and with it all routes."""
+CATCH_UP_LIMIT_S = 45.0
+"""After healing, and after the last message was taken, every group must have been handed everything within
+this virtual time: a pull that hangs at a dead connection is given up after 30 s only."""
+STALE_S = 1.0
+"""A leader that was cut off answers from its own past for so long at most (docs/guarantees.md: 0.8 s)."""
+GROUPS = (PULL_GROUP, PUSH_GROUP)
+STANDSTILL = ("stop", "stall", "slow", "namesrv-stop")
+"""Faults after which a deposed leader may answer once more before its timers run."""
+
+
+class BrokerRun(Run):
+    """See the module."""
+
+    stage: BrokerStage
+    injector: BrokerInjector
+
+    def __init__(self, plan: Plan, trace: Trace | None = None) -> None:
+        super().__init__(plan, trace)
+        self.broker_history = BrokerHistory()
+        self._broker_verdict = BrokerVerdict()
+        self._programs: list[Program] = []
+        self._waits_for = (-1, -1, -1)
+
+    def make_stage(self) -> BrokerStage:
+        return BrokerStage(self.plan, self._trace)
+
+    def make_injector(self) -> BrokerInjector:
+        return BrokerInjector(self.stage)
+
+    # Clients
+
+    def begin_clients(self) -> None:
+        stage, history = self.stage, self.broker_history
+        topics = [FIRST_TOPIC]
+        own = [
+            [one for one in self.plan.operations if one.client == number] for number in range(stage.clients)
+        ]
+        self._programs = [
+            *(Producer(stage, number, history, topics, own[number]) for number in PRODUCERS),
+            Operator(stage, OPERATOR, history, topics, own[OPERATOR]),
+            PullReader(stage, PULL, history, topics),
+            *(PushWorker(stage, number, history, topics) for number in PUSH),
+        ]
+        for program in self._programs:
+            stage.programs[program.name] = program.main
+            stage.start_client(program.name)
+
+    def end_clients(self) -> None:
+        """The plan is done."""
+        planned = [program for program in self._programs if isinstance(program, Planned)]
+        self.within(CLIENTS_LIMIT_S, "the clients end", lambda: all(program.done for program in planned))
+
+    def change_leaders(self) -> None:
+        """Brokers went through enough: consumers have a limit of time for what comes after."""
+
+    def await_progress(self) -> None:
+        """Routes are right, each topic takes one more message, all consumers catch up."""
+        world = self.stage.world
+        # Before that a producer that begins may not find its topics: routes are what it asks for first.
+        self.within(ROUTES_LIMIT_S, "the NameServer knows all brokers", self.stage.routes_are_right)
+        self.stage.cluster.count("the NameServer knows the leader and the others")
+        last = next(program for program in self._programs if isinstance(program, Producer))
+        world.spawn(last.name, last.send_last)
+        self.within(PROGRESS_LIMIT_S, "each topic takes a message", lambda: last.last_sent)
+        self.within(CATCH_UP_LIMIT_S, "all consumers catch up", self._caught_up)
+
+    def _caught_up(self) -> bool:
+        """Whether every group was handed everything; looked at only when something changed."""
+        now = (len(self.broker_history.receipts), self.stage.ledger.index, self.stage.begun)
+        if now == self._waits_for:
+            return False
+        self._waits_for = now
+        try:
+            self._judge_completeness()
+        except InvariantViolated:
+            return False
+        return True
+
+    def _judge_completeness(self) -> None:
+        stage = self.stage
+        judge_completeness(self.broker_history.reached, GROUPS, stage.ledger.messages, stage.begun)
+
+    # Checkpoints and the end
+
+    def check_all(self) -> None:
+        super().check_all()
+        for name in self.stage.names:
+            self._check_queues(name)
+
+    def _check_queues(self, name: str) -> None:
+        """The ConsumeQueues of a broker, in memory and in files, are what the log makes."""
+        stage = self.stage
+        broker, probe = stage.broker(name), stage.machines[name].probe
+        if broker is None or probe is None or not probe.opened or probe.node.snapshots.receiver.replacing:
+            return
+        disk = stage.world.nodes[name].disk
+        for queue in broker.store.queues.all():
+            key = (queue.topic, queue.queue_id)
+            bounds = queue.bounds
+            stored = stage.ledger.messages.get(key, [])
+            if not 0 <= bounds.min <= bounds.next <= len(stored):
+                raise InvariantViolated(f"{name}: {key} has {bounds}, the log has {len(stored)} messages")
+            # Nothing is missing at the beginning but what is before the beginning of a log.
+            if bounds.min and stored[bounds.min - 1].position >= stage.begun:
+                raise InvariantViolated(f"{name}: {key} begins at {bounds.min}, but the log holds more")
+            path = f"{stage.broker_root}/consumequeue/{queue.topic}/{queue.queue_id}/{segment_name(0)}"
+            content = find_file(disk, path)
+            for offset in range(bounds.min, min(bounds.next, UNITS_PER_FILE)):
+                stage.cluster.count("ConsumeQueue unit equals the log")
+                wanted = stored[offset].unit
+                if offset >= queue.tail_start:
+                    at = (offset - queue.tail_start) * UNIT_SIZE
+                    if bytes(queue.tail[at : at + UNIT_SIZE]) != wanted:
+                        raise InvariantViolated(f"{name}: unit {offset} of {key} in memory is not the log's")
+                if offset < queue.flushed and content[offset * UNIT_SIZE :][:UNIT_SIZE] != wanted:
+                    raise InvariantViolated(f"{name}: unit {offset} of {key} on disk is not the log's")
+
+    def judge_history(self, log: Iterable[tuple[EntryHeader, bytes]]) -> None:
+        stage, history, verdict = self.stage, self.broker_history, self._broker_verdict
+        replay = BrokerReplay()
+        for header, record in log:
+            replay.apply(header, record)
+        messages = replay.messages
+        judge_sends(history.sends, messages, verdict)
+        judge_times(messages)
+        judge_receipts(history.receipts, messages, (PULL_GROUP,), verdict)
+        self._judge_completeness()
+        judge_offsets(history.commits, history.positions, replay.offsets, self._stale_ns(), verdict)
+        judge_topics(history.changes, replay.topics, verdict)
+        stage.cluster.count("a batch is whole or not there", verdict.batches)
+        stage.cluster.count("what a consumer was handed is in the log", verdict.received)
+        stage.cluster.count("an acknowledged consumer offset stays", verdict.committed)
+        stage.cluster.count("an acknowledged topic stays", verdict.topic_changes)
+        self._reach_marks()
+
+    def _stale_ns(self) -> int:
+        stops = [fault.lasting_ms for fault in self.plan.faults if fault.kind in STANDSTILL]
+        return round(STALE_S * 1000 + max(stops, default=0)) * MS
+
+    def _reach_marks(self) -> None:
+        history, verdict, marks = self.broker_history, self._broker_verdict, self.stage.marks
+        if verdict.recovered:
+            marks.reach("a send of unknown outcome is stored")
+        if verdict.unknown > verdict.recovered:
+            marks.reach("a send of unknown outcome is nowhere")
+        if verdict.duplicated:
+            marks.reach("a message was sent again and is there twice")
+        if verdict.repeated:
+            marks.reach("a group was handed a message again")
+        terms: dict[object, int] = {}
+        for receipt in history.receipts:
+            before = terms.setdefault((receipt.consumer, receipt.life, receipt.queue), receipt.term)
+            if before != receipt.term:
+                marks.reach("a consumer went on with a new leader")
+                break
+        for commit in history.commits:
+            if commit.outcome == ACKNOWLEDGED:
+                before = terms.setdefault((commit.group, commit.queue), commit.term)
+                if before != commit.term:
+                    marks.reach("a consumer offset moved on with a new leader")
+                    break
+
+    def sum_up_history(self) -> None:
+        history = self.broker_history
+        self.outcome.history = asdict(self._broker_verdict) | {"operations": history.operations}
+        for send in history.sends:
+            if send.end >= 0 and send.outcome == ACKNOWLEDGED:
+                self.took((send.end - send.begin) / MS)

@@ -1,0 +1,246 @@
+"""The stage of a run with whole brokers: three of them, a NameServer, and machines for clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from dledger.broker.app import main as broker_main
+from dledger.broker.broker import Broker
+from dledger.broker.config import BrokerConfig
+from dledger.broker.store.message_store import StoreLimits
+from dledger.chaos.machine import Process, Trace
+from dledger.chaos.machine.node import Main
+from dledger.chaos.scenarios.broker_replay import BrokerReplay
+from dledger.chaos.scenarios.chronicle import Replay
+from dledger.chaos.scenarios.machine import Machine
+from dledger.chaos.scenarios.plan import BROKER_PRODUCERS, Plan
+from dledger.chaos.scenarios.probe import Probe
+from dledger.chaos.scenarios.stage import PUSH_BYTES, Stage
+from dledger.config import NodeConfig
+from dledger.errors import NodeFailed
+from dledger.formats.entry import unpack_header
+from dledger.formats.state_codec import pack_parts
+from dledger.host import Chunk, Host, LogReader, Role
+from dledger.namesrv.config import NamesrvConfig
+from dledger.namesrv.service import NameServer
+from dledger.namesrv.service import main as namesrv_main
+from dledger.node.node import Node
+from dledger.runtime.env import Env
+
+NAMESRV = "ns"
+NAMESRV_PORT = 9876
+CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
+LIMITS = StoreLimits(flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_queue=16)
+"""Derived files and their snapshots often, and so little in memory that reads go to the files."""
+PRODUCERS, OPERATOR = tuple(range(BROKER_PRODUCERS)), BROKER_PRODUCERS
+PULL, PUSH = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3)
+"""Numbers of the client machines."""
+
+
+class WatchedHost:
+    """The host of a node in a broker: the broker, and the probe that hears the same."""
+
+    def __init__(self, stage: BrokerStage, broker: Broker, probe: Probe) -> None:
+        self._stage = stage
+        self._probe = probe
+        self.broker = broker
+
+    @property
+    def index(self) -> int:
+        """Of the last entry that state and queues of the broker hold."""
+        return self.broker.store.applied_index
+
+    def content(self) -> bytes:
+        """The replicated state of the broker, as the judge's replay encodes it."""
+        return self._content(self.index)
+
+    def _content(self, index: int) -> bytes:
+        return BrokerReplay.from_parts(pack_parts(self.broker.store.state), index).encode()
+
+    async def open(self, log: LogReader) -> int:
+        self._probe.opening(log)
+        index = await self.broker.open(log)
+        if index >= 0:
+            self._stage.marks.reach("a broker goes on from its own snapshot")
+        return index
+
+    def snapshot(self) -> Iterable[tuple[str, bytes]]:
+        return self.broker.snapshot()
+
+    async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        await self.broker.restore(parts, index, pos)
+        self._stage.begins(pos)
+        self._probe.restored(self._content(index), index)
+
+    async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        self._stage.begins(pos)
+        await self.broker.log_begins(parts, index, pos)
+
+    def apply(self, chunk: Chunk) -> None:
+        offset = 0
+        for _ in range(chunk.count):
+            header = unpack_header(chunk.data, offset)
+            self._probe.applied(header)
+            offset += header.size
+        self.broker.apply(chunk)
+
+    def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
+        self._probe.role(role, term)
+        self.broker.on_role(role, term, leader_id)
+
+    def on_serving(self, term: int) -> None:
+        self._probe.serving(term)
+        self.broker.on_serving(term)
+
+    def on_commit(self, commit_index: int) -> None:
+        self._probe.committed(commit_index)
+        self._stage.committed(self._probe)
+        self.broker.on_commit(commit_index)
+
+    def on_stopped_serving(self, term: int) -> None:
+        self._probe.stopped_serving(term)
+        self.broker.on_stopped_serving(term)
+
+
+class BrokerStage(Stage):
+    """Brokers on the machines of the group."""
+
+    clients = PUSH[-1] + 1
+    bystanders = (NAMESRV,)
+    may_raise = (NodeFailed, OSError)
+    broker_root = "/store"
+    """Where a broker has its files."""
+
+    def __init__(self, plan: Plan, trace: Trace | None) -> None:
+        super().__init__(plan, trace)
+        self.ledger = BrokerReplay()
+        """What everything that was committed so far makes."""
+        self.begun = 0
+        """The latest position at which some broker's log began: what was before may not be read any more."""
+        self.programs: dict[str, Main] = {}
+        """Of the client machines."""
+        self._stops: dict[Process, asyncio.Event] = {}
+        self._nameserver: NameServer | None = None
+        self.start_namesrv()
+
+    # The NameServer
+
+    def start_namesrv(self) -> None:
+        """Start it, if it does not run."""
+        if self.world.nodes[NAMESRV].process is None:
+            config = NamesrvConfig(listenPort=NAMESRV_PORT, kvConfigPath="/kvConfig.json")
+            main = partial(namesrv_main, config=config, on_ready=self._namesrv_ready)
+            self.world.restart(NAMESRV, main)
+
+    def _namesrv_ready(self, nameserver: NameServer) -> None:
+        self._nameserver = nameserver
+
+    def routes_are_right(self) -> bool:
+        """Whether the NameServer knows all brokers, and who serves as the leader, id 0."""
+        leader = self.leader()
+        nameserver = self._nameserver if self.namesrv_runs else None
+        if leader is None or nameserver is None:
+            return False
+        known = nameserver.routes.member_group(CLUSTER, BROKER_NAME)
+        addresses = {} if known is None else known.brokerAddrs
+        brokers = {name: self.broker(name) for name in self.founders}
+        wanted = {name: one.config.client_addr for name, one in brokers.items() if one is not None}
+        complete = sorted(addresses.values()) == sorted(wanted.values())
+        return complete and addresses.get(0) == wanted.get(leader)
+
+    @property
+    def namesrv_runs(self) -> bool:
+        """Whether its process runs."""
+        return self.world.nodes[NAMESRV].process is not None
+
+    def start_client(self, name: str) -> None:
+        """Start the program of a client machine, if it does not run."""
+        if self.world.nodes[name].process is None:
+            self.world.restart(name, self.programs[name])
+
+    # Brokers
+
+    async def _main(self, env: Env, machine: Machine) -> None:
+        config = BrokerConfig(
+            cluster_name=CLUSTER,
+            broker_name=BROKER_NAME,
+            broker_ip=self.world.nodes[machine.name].address,
+            namesrv_addr=(f"{NAMESRV}:{NAMESRV_PORT}",),
+            store_root=self.broker_root,
+            self_id=machine.name,
+            peers={name: self.peers[name] for name in self.founders},
+            pool_segments=1,
+            http_port=0,
+        )
+        stop = asyncio.Event()
+        process = self.world.nodes[machine.name].process
+        assert process is not None
+        self._stops[process] = stop
+        factory = partial(self._make_node, machine)
+        await broker_main(env, config, stop, make_node=factory, limits=LIMITS)
+
+    def _make_node(self, machine: Machine, env: Env, config: NodeConfig, host: Host) -> Node:
+        small = replace(
+            config,
+            segment_size=self.profile.segment,
+            max_entry_bytes=16 * 1024,
+            index_units_per_file=self.index_units,
+            push_bytes=PUSH_BYTES,
+            scrub_pause_s=3.0,
+            lag_probe_s=1.0,
+            retention=self._retention(),
+        )
+        assert isinstance(host, Broker)
+        probe = Probe(self, machine)
+        machine.host = watched = WatchedHost(self, host, probe)
+        node = Node(env, small, watched)
+        probe.attach(node)
+        machine.probe = probe
+        return node
+
+    def broker(self, name: str) -> Broker | None:
+        """The running broker of a machine, once it was made."""
+        machine = self.machines[name]
+        host = machine.host
+        return host.broker if machine.running and isinstance(host, WatchedHost) else None
+
+    def shut_down(self, name: str) -> bool:
+        """What the outer shell does on SIGTERM; False when there is nothing to shut down."""
+        process = self.world.nodes[name].process
+        stop = None if process is None else self._stops.get(process)
+        if process is None or stop is None:
+            return False
+        process.loop.call_soon(stop.set)
+        return True
+
+    # What happened
+
+    def replay(self, parts: Mapping[str, bytes] | None = None, index: int = -1) -> Replay:
+        return BrokerReplay() if parts is None else BrokerReplay.from_parts(parts, index)
+
+    def begins(self, pos: int) -> None:
+        """The log of a broker begins there, or will in a moment."""
+        self.begun = max(self.begun, pos)
+
+    def committed(self, probe: Probe) -> None:
+        """A commit index moved: the ledger follows the highest."""
+        if self.ledger.index < self.cluster.commit_index:
+            probe.guarded(self._advance)
+
+    def _advance(self) -> None:
+        for header, record in self.chronicle.entries(self.ledger.index + 1, self.cluster.commit_index):
+            self.ledger.apply(header, record)
+
+    def elected(self, machine: Machine, term: int) -> None:
+        super().elected(machine, term)
+        if not self.namesrv_runs:
+            self.marks.reach("the NameServer was down while the leader changed")
+
+    def leader_term(self) -> int:
+        """Term of who serves, -1 while nobody does."""
+        leader = self.leader()
+        node = None if leader is None else self.machines[leader].node
+        return -1 if node is None else node.term

@@ -1,0 +1,128 @@
+"""Changes of the members while the group runs: an operator on a machine of its own gives the commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from dledger.chaos.machine.settings import MS
+from dledger.chaos.scenarios.link_faults import LinkFaults
+from dledger.chaos.scenarios.plan import Fault
+from dledger.chaos.scenarios.stage import PORT
+from dledger.peers.log_client import DLedgerClient, RequestFailed
+from dledger.runtime.env import Env
+
+OPERATOR = "op"
+START_MS = 20
+"""A new node is started first, then added."""
+TRIES, PAUSE_S = 10, 0.5
+"""Of an operator who adds a member again."""
+
+
+class MemberFaults(LinkFaults):
+    """Add, remove, prefer. An operator gives one command at a time."""
+
+    def member_kinds(self) -> dict[str, Callable[[Fault], bool]]:
+        """The kinds of this module."""
+        return {
+            "grow": self._grow,
+            "shrink": self._shrink,
+            "rejoin": self._rejoin,
+            "prefer": self._prefer,
+        }
+
+    def _grow(self, fault: Fault) -> bool:
+        """A new node is started on a spare machine and added."""
+        spares = [name for name in self._stage.names if not self._stage.machines[name].in_use]
+        if not spares or not self._operator_is_free():
+            return False
+        name = spares[fault.pick % len(spares)]
+        self._stage.machines[name].in_use = True
+        self._stage.start(name)
+
+        async def add(client: DLedgerClient) -> None:
+            await client.add_member(name, f"{name}:{PORT}")
+            self._stage.marks.reach("member added")
+
+        self._later(START_MS, lambda: self._command(add))
+        return True
+
+    def _shrink(self, fault: Fault) -> bool:
+        """A member beyond the group's planned size is removed; its machine is wiped and a spare again."""
+        members = self._stage.members()
+        spare = len(members) - self._stage.plan.nodes
+        if spare <= 0 or not self._operator_is_free():
+            return False
+        name = members[fault.pick % len(members)]
+
+        async def remove(client: DLedgerClient) -> None:
+            await client.remove_member(name)
+            self._stage.marks.reach("member removed")
+            self._world.push(self._world.now + fault.lasting_ms * MS, self._retire, name)
+
+        self._command(remove)
+        return True
+
+    def _retire(self, name: str) -> None:
+        if name in self._stage.members():
+            return  # added again meanwhile
+        machine = self._stage.machines[name]
+        machine.in_use = False
+        self._world.kill(name)
+        if machine.has_store:
+            machine.wipe()
+
+    def _rejoin(self, fault: Fault) -> bool:
+        """A member is removed and added again with its store, as when its machine moved; its disk may be so
+        slow that it does not know yet of its removal."""
+        members = self._stage.members()
+        if len(members) < self._stage.plan.nodes or not self._operator_is_free():
+            return False
+        name = members[fault.pick % len(members)]
+        disk = self._world.nodes[name].disk
+        disk.slow(fault.amount)
+        self._later(fault.lasting_ms, partial(disk.slow, 1))
+
+        async def again(client: DLedgerClient) -> None:
+            await client.remove_member(name)
+            for _ in range(TRIES):
+                try:
+                    await client.add_member(name, f"{name}:{PORT}")
+                except RequestFailed:
+                    await asyncio.sleep(PAUSE_S)
+                else:
+                    self._stage.marks.reach("a member left and came back")
+                    return
+
+        self._command(again)
+        return True
+
+    def _prefer(self, fault: Fault) -> bool:
+        """Somebody else should lead; or nobody in particular."""
+        members = self._stage.members()
+        if not members or not self._operator_is_free():
+            return False
+        chosen = [members[fault.pick % len(members)]] if fault.pick % 4 else None
+
+        async def prefer(client: DLedgerClient) -> None:
+            await client.prefer(chosen)
+
+        self._command(prefer)
+        return True
+
+    def _operator_is_free(self) -> bool:
+        return self._world.node(OPERATOR).process is None
+
+    def _command(self, work: Callable[[DLedgerClient], Awaitable[None]]) -> None:
+        if not self._operator_is_free():
+            return
+
+        async def main(env: Env) -> None:
+            async with DLedgerClient(env, self._stage.peers) as client:
+                try:
+                    await work(client)
+                except RequestFailed as error:
+                    env.log.info("command failed", error=error)
+
+        self._world.spawn(OPERATOR, main)

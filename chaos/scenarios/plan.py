@@ -1,0 +1,298 @@
+"""The plan of a seed: everything that the outside will do to a group, as data, drawn before the run.
+
+A run is the function of (seed, plan): the seed decides the order and duration of everything in the world,
+the plan lists the operations of the clients and the faults. So a failing run is shrunk by leaving out parts
+of its plan, and replayed from a file that holds what is left.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+
+from dledger.chaos.scenarios.profiles import PROFILES, Draw, Profile
+from dledger.formats.entry import HEADER_SIZE
+from dledger.formats.record import system_record_size
+from dledger.peers.wire import PROTOCOL_MAX, PROTOCOL_MIN
+
+CLIENTS = 3
+FIRST_FAULT_MS = 4_000
+DURATION_MS = 60_000
+MIN_FAULTS, MAX_FAULTS = 11, 18
+ALSO = 2
+"""At most so many of the faults that a seed has besides (`Profile.also`)."""
+NEAR_FAULTS = 0.35
+"""Share of the operations that come when a fault does: what is in flight then is what may be lost."""
+QUIET = 0.5
+"""Share of the plans with a time in which clients ask for nothing, but faults happen: what only the next
+append would mend is wrong for long there."""
+QUIET_MS = (12_000, 35_000)
+LARGEST_BODY = 12 * 1024
+"""Of most profiles; for the others see `Profile.max_entry`."""
+MAX_BURSTS, MAX_LARGE = 3, 6
+"""At most so many of the bursts and of the large appends that some profiles have besides."""
+LARGEST_BATCH = 12 * 1024
+"""Bytes of the bodies of a client batch: more than a push frame aims at."""
+BROKER_PRODUCERS = 2
+TOPIC_CHANGES = 6
+"""By the operator of a run with brokers; all but the first come when a fault does."""
+LEASE_READS = 0.5
+"""Share of the appends that become reads where leases are on: a stale read takes both around a fault."""
+BATCHES = 0.3
+"""Share of the bursts that are client batches."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a client does: not before `at_ms`, and after what it did before.
+
+    `kind`: "append" (`size` bytes), "burst" (`count` appends of `size` bytes at once), "batch" (the same as a
+    client batch), "get" (an entry that somebody may have: `pick` chooses which), "read" (a read point, of the
+    leader or of a node that `pick` chooses). With brokers: "append", "burst" and "batch" are messages to a
+    topic that `pick` chooses, "topic" makes a topic or gives it more queues.
+    """
+
+    at_ms: int
+    client: int
+    kind: str
+    size: int = 0
+    count: int = 1
+    pick: int = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to the machines at `at_ms`, and is undone after `lasting_ms`.
+
+    `target`: "leader", "follower", or "any"; `pick` chooses among those that fit. `amount` is the fault's own
+    number (effects until a crash, a factor, bytes).
+    """
+
+    at_ms: int
+    kind: str
+    target: str
+    lasting_ms: int
+    pick: int = 0
+    amount: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of a run."""
+
+    seed: int
+    profile: str
+    nodes: int
+    spares: int
+    duration_ms: int
+    operations: tuple[Operation, ...] = field(default=())
+    faults: tuple[Fault, ...] = field(default=())
+
+    def encode(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def decode_plan(text: str) -> Plan:
+    """Inverse of `Plan.encode`; ValueError, KeyError, TypeError when it is none."""
+    value = json.loads(text)
+    operations = tuple(Operation(**item) for item in value.pop("operations"))
+    faults = tuple(Fault(**item) for item in value.pop("faults"))
+    return Plan(**value, operations=operations, faults=faults)
+
+
+def profile_of(seed: int) -> str:
+    """The profile of a seed when none is asked for: all get their share."""
+    names = tuple(PROFILES)
+    return names[seed % len(names)]
+
+
+def draw_plan(seed: int, profile: str | None = None) -> Plan:
+    """The plan of a seed. KeyError when there is no such profile."""
+    name = profile_of(seed) if profile is None else profile
+    chosen = PROFILES[name]
+    rng = random.Random(f"{seed}/plan/{name}")
+    faults = _draw_faults(rng, chosen)
+    draw_operations = _draw_broker_operations if chosen.brokers else _draw_operations
+    operations = draw_operations(rng, chosen, faults)
+    nodes = random.Random(f"{seed}/nodes/{name}").choice(chosen.nodes)
+    operations += _draw_heavy(random.Random(f"{seed}/heavy/{name}"), chosen, faults)
+    also = _draw_also(random.Random(f"{seed}/also/{name}"), chosen)
+    operations = _with_quiet(random.Random(f"{seed}/quiet/{name}"), operations)
+    in_turn = tuple(sorted(operations, key=lambda one: (one.at_ms, one.client)))
+    return Plan(seed, name, nodes, chosen.spares, DURATION_MS, in_turn, faults + also)
+
+
+def draw_protocol(plan: Plan, name: str, life: int) -> int:
+    """The highest peer protocol that a life of a node speaks, where the profile has several."""
+    return random.Random(f"{plan.seed}/protocol/{name}/{life}").randint(PROTOCOL_MIN, PROTOCOL_MAX)
+
+
+def _draw_operations(
+    rng: random.Random, profile: Profile, faults: tuple[Fault, ...]
+) -> tuple[Operation, ...]:
+    operations: list[Operation] = []
+    done = 0
+    while done < profile.operations:
+        at = rng.randint(500, DURATION_MS - 1500)
+        chance = rng.random()
+        if rng.random() < NEAR_FAULTS:
+            at = rng.choice(faults).at_ms + rng.randint(-60, 120)
+            chance = rng.uniform(0.1, 0.6)
+        client = rng.randrange(CLIENTS)
+        if chance < 0.2:
+            kind = "get" if chance < 0.1 else "read"
+            operations.append(Operation(at, client, kind, pick=rng.randrange(1 << 16)))
+            done += 1
+        elif chance < 0.3:
+            count = rng.randint(3, 12)
+            if rng.random() < BATCHES:
+                size = rng.choice((40, 200, LARGEST_BATCH // count))
+                if profile.max_entry < LARGEST_BATCH:  # a batch is no larger than an entry may be
+                    count, size = min(count, 7), min(size, 200)
+                operations.append(Operation(at, client, "batch", size=size, count=count))
+            else:
+                operations.append(Operation(at, client, "burst", size=_size(rng), count=count))
+            done += count
+        elif profile.lease_reads and rng.random() < LEASE_READS:
+            operations.append(Operation(at, client, "read", pick=rng.randrange(1 << 16)))
+            done += 1
+        else:
+            operations.append(Operation(at, client, "append", size=_size(rng)))
+            done += 1
+    return tuple(sorted(operations, key=lambda one: (one.at_ms, one.client)))
+
+
+def _draw_heavy(rng: random.Random, profile: Profile, faults: tuple[Fault, ...]) -> tuple[Operation, ...]:
+    """More at once than a leader takes, and entries of the largest size, when a fault happens."""
+    operations: list[Operation] = []
+    low, high = profile.bursts
+    for _ in range(rng.randint(1, MAX_BURSTS) if high else 0):
+        count = rng.randint(low, high)
+        operations.append(Operation(_soon(rng, faults), rng.randrange(CLIENTS), "burst", 200, count))
+    largest = largest_body(profile)
+    for _ in range(rng.randint(MAX_LARGE // 2, MAX_LARGE) if profile.max_entry > Profile.max_entry else 0):
+        size = rng.choice((largest, largest, largest // 2, largest + 1))
+        operations.append(Operation(_soon(rng, faults), rng.randrange(CLIENTS), "append", size))
+    return tuple(operations)
+
+
+def _with_quiet(rng: random.Random, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Perhaps with a quiet time, half of them to the end: what would come in it comes earlier."""
+    if rng.random() >= QUIET:
+        return operations
+    lasting = rng.randint(*QUIET_MS)
+    latest = DURATION_MS - lasting
+    begin = latest if rng.random() < 0.5 else rng.randint(2 * FIRST_FAULT_MS, latest)
+    return tuple(
+        replace(one, at_ms=rng.randint(FIRST_FAULT_MS, begin)) if begin < one.at_ms < begin + lasting else one
+        for one in operations
+    )
+
+
+def _soon(rng: random.Random, faults: tuple[Fault, ...]) -> int:
+    """A time around that of a fault."""
+    return rng.choice(faults).at_ms + rng.randint(-60, 500)
+
+
+def largest_body(profile: Profile) -> int:
+    """Bytes of a body that a node of the profile takes."""
+    return profile.max_entry - HEADER_SIZE - system_record_size(0)
+
+
+def _draw_broker_operations(
+    rng: random.Random, profile: Profile, faults: tuple[Fault, ...]
+) -> tuple[Operation, ...]:
+    """Sends of two producers, and changes of topics by an operator: the third client."""
+    operations: list[Operation] = []
+    done = 0
+    while done < profile.operations:
+        at = rng.randint(500, DURATION_MS - 1500)
+        chance = rng.random()
+        if rng.random() < NEAR_FAULTS:
+            at = max(rng.choice(faults).at_ms + rng.randint(-60, 120), 500)
+        client, pick = rng.randrange(BROKER_PRODUCERS), rng.randrange(1 << 16)
+        count = rng.randint(3, 12)
+        if chance < 0.05:
+            size = rng.choice((40, 200, LARGEST_BATCH // count))
+            operations.append(Operation(at, client, "batch", size=size, count=count, pick=pick))
+        elif chance < 0.1:
+            operations.append(Operation(at, client, "burst", size=_size(rng), count=count, pick=pick))
+        else:
+            count = 1
+            operations.append(Operation(at, client, "append", size=_size(rng), pick=pick))
+        done += count
+    for place in range(TOPIC_CHANGES):
+        at = rng.choice(faults).at_ms + rng.randint(0, 50) if place else rng.randint(500, 4_000)
+        operations.append(Operation(at, BROKER_PRODUCERS, "topic", pick=rng.randrange(1 << 16)))
+    return tuple(sorted(operations, key=lambda one: (one.at_ms, one.client)))
+
+
+def _size(rng: random.Random) -> int:
+    return rng.choice((40, 200, 200, 1000, 1000, 3000)) if rng.random() < 0.97 else LARGEST_BODY
+
+
+def _draw_faults(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
+    kinds = list(profile.faults)
+    weights = [draw.weight for draw in kinds]
+    count = rng.randint(MIN_FAULTS, MAX_FAULTS)
+    # The rarest three first, so that each seed has at least three kinds.
+    chosen: list[Draw] = []
+    while len(chosen) < min(3, len(kinds)):
+        draw = rng.choices(kinds, weights)[0]
+        if draw not in chosen:
+            chosen.append(draw)
+    chosen += rng.choices(kinds, weights, k=count - len(chosen))
+    rng.shuffle(chosen)
+    times = sorted(rng.randint(FIRST_FAULT_MS, DURATION_MS - 4_000) for _ in chosen)
+    faults = [_draw_fault(rng, at, draw) for at, draw in zip(times, chosen, strict=True)]
+    return tuple(_in_turn(faults, profile.spares))
+
+
+def _draw_also(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
+    """What a seed has besides."""
+    if not profile.also:
+        return ()
+    weights = [draw.weight for draw in profile.also]
+    chosen = rng.choices(profile.also, weights, k=rng.randint(1, ALSO))
+    times = sorted(rng.randint(FIRST_FAULT_MS, DURATION_MS - 4_000) for _ in chosen)
+    return tuple(_draw_fault(rng, at, draw) for at, draw in zip(times, chosen, strict=True))
+
+
+def _in_turn(faults: list[Fault], spares: int) -> Iterator[Fault]:
+    """Only a group that grew can shrink, and only so far can it grow: otherwise they change places."""
+    grown = 0
+    for fault in faults:
+        kind = fault.kind
+        if kind == "shrink" and grown == 0:
+            kind = "grow"
+        elif kind == "grow" and grown == spares:
+            kind = "shrink"
+        grown += {"grow": 1, "shrink": -1}.get(kind, 0)
+        yield replace(fault, kind=kind)
+
+
+def _draw_fault(rng: random.Random, at_ms: int, draw: Draw) -> Fault:
+    low, high = draw.lasting_ms
+    first, last = draw.amount
+    # Short ones are as interesting as long ones: uniform in the exponent.
+    lasting = round(low * (high / low) ** rng.random()) if low else 0
+    return Fault(
+        at_ms,
+        draw.kind,
+        rng.choice(draw.targets),
+        lasting,
+        rng.randrange(1 << 16),
+        rng.randint(first, last),
+    )
+
+
+def without(plan: Plan, keep_operation: Callable[[int], bool], keep_fault: Callable[[int], bool]) -> Plan:
+    """A plan with some of its operations and faults, by their places."""
+    return replace(
+        plan,
+        operations=tuple(one for place, one in enumerate(plan.operations) if keep_operation(place)),
+        faults=tuple(one for place, one in enumerate(plan.faults) if keep_fault(place)),
+    )

@@ -1,0 +1,383 @@
+"""Watching one life of one node: its events reach the invariants at once, and nothing of its course changes.
+
+The probe is the listener of the node's host (roles, commits, applied entries) and wraps methods of this
+node's objects: `log.append`, `truncate`, `drop_before` and `reset`, and `peers.send`. It keeps a *shadow* of
+the log, (term, chain, pos, size) by index, so that each comparison is a look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dledger.chaos.invariants import Entry, InvariantViolated, NodeState, check_node, check_step
+from dledger.chaos.scenarios.disks import entry_of
+from dledger.chaos.scenarios.register_host import HostEvents
+from dledger.election.effects import Effect
+from dledger.formats.entry import EntryHeader, unpack_header
+from dledger.formats.store_files import HardState
+from dledger.host import LogReader, Role
+from dledger.log.base import LogBase
+from dledger.log.hot_tail import Batch
+from dledger.messages import (
+    Append,
+    Code,
+    Commit,
+    Compare,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+    PushResponse,
+    TimeoutNow,
+    Truncate,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+
+if TYPE_CHECKING:
+    from dledger.chaos.scenarios.machine import Machine
+    from dledger.chaos.scenarios.stage import Stage
+    from dledger.node.node import Node
+
+_Result = TypeVar("_Result")
+_TELLS_TERM = (Heartbeat, HeartbeatResponse, TimeoutNow, Compare, Truncate, Append, Commit, PushResponse)
+
+
+class Probe(HostEvents):
+    """One per life. `node` is set right after the node was made."""
+
+    def __init__(self, stage: Stage, machine: Machine) -> None:
+        self.machine = machine
+        self._stage = stage
+        self._cluster = stage.cluster
+        self._marks = stage.marks
+        self._life = machine.lives
+        self._before: NodeState | None = None
+        self._commit_checked = -1
+        self._unopened: object = None
+        self._term_on_disk = -1
+        self._saving: list[list[Effect]] = []
+        """What the node does when term and vote are saved, for each save that is under way."""
+        self.cutting = False
+        """Whether the node is within a truncation: what it removes may be gone from the disk or not."""
+        self.node: Node
+
+    @property
+    def opened(self) -> bool:
+        """Whether the store is open: until then the node is an empty learner."""
+        return self.node.elector is not self._unopened
+
+    @property
+    def log(self) -> dict[int, Entry]:
+        """The shadow of the log; that of the last life until the store is open."""
+        return self.machine.log
+
+    def attach(self, node: Node) -> None:
+        """Wrap the methods."""
+        self.node = node
+        self._unopened = node.elector
+        append, truncate, send = node.log.append, node.log.truncate, node._peers.send
+        drop_before, reset = node.log.drop_before, node.log.reset
+        reached = node.snapshots.boundary.reached
+        save, perform, durable, applied = node._save, node.perform, node._on_durable, node._on_applied
+
+        def probed_append(batch: Batch) -> None:
+            append(batch)
+            self.guarded(self._appended, batch)
+            self.guarded(self.check, "an append")
+
+        async def probed_truncate(index: int, resets: int | None = None) -> bool:
+            if resets in (None, node.log.resets):
+                self.guarded(self._truncates, index)
+            self.cutting = True
+            done = await self._followed(truncate(index, resets), "a cut")
+            self.cutting = False
+            return done
+
+        def probed_drop_before(base: LogBase) -> Coroutine[Any, Any, bool]:
+            if base.index > self.machine.base.index:
+                self.guarded(self.machine.begins, base)
+            return self._followed(drop_before(base), "the log begins later")
+
+        def probed_reset(base: LogBase) -> Coroutine[Any, Any, None]:
+            self.guarded(self._replaced, base)
+            return self._followed(reset(base), "an install")
+
+        def probed_send(peer: str, message: Message) -> None:
+            self.guarded(self._sends, peer, message)
+            send(peer, message)
+
+        def probed_save(state: HardState, then: list[Effect]) -> None:
+            self._saving.append(then)
+            save(state, then)
+
+        def probed_perform(effects: list[Effect]) -> None:
+            saved = bool(self._saving) and effects is self._saving[0]
+            if saved:
+                del self._saving[0]
+                self.guarded(self._stage.saved, self.machine)
+            perform(effects)
+            if saved:
+                self.guarded(self.check, "a saved term or vote")
+
+        def probed_durable() -> None:
+            self.guarded(self.check, "an fsync")
+            durable()
+
+        def probed_applied() -> None:
+            self.guarded(self.check, "an apply")
+            applied()
+
+        def probed_reached(index: int, pos: int) -> None:
+            before = len(node.snapshots.boundary._waiting)
+            reached(index, pos)
+            if len(node.snapshots.boundary._waiting) > before:
+                self.guarded(self._stage.takes_snapshot, self.machine)
+
+        node.snapshots.boundary.reached = probed_reached  # type: ignore[method-assign]
+        node._save = probed_save  # type: ignore[method-assign]
+        node.perform = probed_perform  # type: ignore[method-assign]
+        node._on_durable = probed_durable  # type: ignore[method-assign]
+        node._on_applied = probed_applied  # type: ignore[method-assign]
+        node.log.append = probed_append  # type: ignore[method-assign]
+        node.log.truncate = probed_truncate  # type: ignore[method-assign]
+        node.log.drop_before = probed_drop_before  # type: ignore[method-assign]
+        node.log.reset = probed_reset  # type: ignore[method-assign]
+        node._peers.send = probed_send  # type: ignore[method-assign]
+
+    def state(self) -> NodeState:
+        """The node as the invariants see it: before a term or vote is saved it acts on the former one."""
+        node = self.node
+        elector, log = node.elector, node.log
+        role, term, vote = elector.role, elector.term, elector.vote
+        if self._saving and self._before is not None:
+            role, term, vote = self._before.role, self._before.term, self._before.vote
+        return NodeState(
+            self.machine.name,
+            self._life,
+            role,
+            term,
+            vote,
+            node.serving,
+            log.first_index,
+            log.last_index,
+            log.last_term,
+            log.durable_mark,
+            node.commit_index,
+            node.applied_index,
+        )
+
+    def check(self, event: str) -> None:
+        """The node's own invariants after an event, and the step since the event before."""
+        if not self.opened:
+            return
+        after = self.state()
+        self._cluster.count(f"node after {event}")
+        check_node(after)
+        self._ends()
+        if self._before is not None:
+            self._cluster.count("step")
+            check_step(self._before, after)
+        self._before = after
+
+    def _ends(self) -> None:
+        log, store = self.node.log, self.machine.store
+        if log.last_index < log.first_index:
+            self._cluster.ends(store, log.last_index, log.end_pos, log.base.pos)
+        elif (last := self.log.get(log.last_index)) is not None:  # else it is being cut
+            self._cluster.ends(store, log.last_index, log.end_pos, last.pos + last.size)
+
+    async def _followed(self, work: Coroutine[Any, Any, _Result], event: str) -> _Result:
+        """Do it, then look."""
+        done = await work
+        self.guarded(self.check, event)
+        return done
+
+    def guarded(self, check: Callable[..., object], *arguments: Any) -> None:
+        """Have something checked: what it raises ends the run.
+
+        Not in the rest of a turn in which the process ended: nobody hears of it, and what counted as durable
+        under ASYNC_FLUSH went with the power.
+        """
+        if not self.machine.running:
+            return
+        # A violation ends the run, but by the world: the node must not handle it.
+        try:
+            check(*arguments)
+        except InvariantViolated as violation:
+            self._stage.violated(str(violation))
+
+    # What the host hears
+
+    def opening(self, log: LogReader) -> None:
+        self.guarded(self._open)
+
+    def role(self, role: Role, term: int) -> None:
+        if self.opened:
+            self.guarded(self._role, role, term)
+
+    def serving(self, term: int) -> None:
+        self.guarded(self._serves, term)
+
+    def committed(self, index: int) -> None:
+        self.guarded(self._committed, index)
+
+    def applied(self, header: EntryHeader) -> None:
+        self.guarded(self._cluster.applied, self.machine.store, header.index, header.term, header.chain_crc)
+
+    def restored(self, content: bytes, index: int) -> None:
+        self.guarded(self._restored, content, index)
+
+    def _restored(self, content: bytes, index: int) -> None:
+        """A snapshot is what replay makes."""
+        replayed = self._stage.chronicle.states([index])[index]
+        self._cluster.same("snapshot equals replay", [("replay", replayed), (self.machine.name, content)])
+
+    def _open(self) -> None:
+        node, machine = self.node, self.machine
+        last = node.log.last_index
+        # What rots is not read, but it is not gone either.
+        before, machine.log = machine.log, {}
+        machine.log = {
+            index: entry
+            for index, entry in before.items()
+            if machine.rotten and index <= last and node.log.term_of(index) == entry.term
+        }
+        machine.begins(node.log.base)
+        for header, _ in machine.disk_store.walk(False, node.log.begin_pos, node.log.base.index):
+            if header.index > last:
+                break
+            if header.index in machine.rotten and header.index in self.log:
+                continue  # no CRC covers the batch remainder: the walk believes what the node will not
+            self.log[header.index] = entry_of(header)
+            self._cluster.appended(machine.store, header.index, self.log[header.index])
+        if last >= node.log.first_index and last not in self.log:
+            raise InvariantViolated(f"{machine.name} says its log ends at {last}, its disk ends before")
+        self._ends()
+        hard_state = node._hard_state.loaded
+        term = 0 if hard_state is None else hard_state.term
+        # What recovery read is not durable by that: it is looked at anew (safety.md S2).
+        machine.durable.cut(0)
+        self._cluster.started(machine.store, term, self.log, machine.excused)
+        self._commits_up_to(node.commit_index)
+
+    def _role(self, role: Role, term: int) -> None:
+        before = self._before
+        if before is not None and before.role is Role.LEADER and (role, before.term) == (Role.FOLLOWER, term):
+            self._marks.reach("leader stepped down without contact to a quorum")
+        if role is Role.LEADER:
+            self._stage.elected(self.machine, term)
+            self._cluster.elected(self.machine.store, term, self.log)
+        self.check("a change of role")
+
+    def _serves(self, term: int) -> None:
+        self._cluster.serves(self.machine.store, term, self.node.applied_index, self.log)
+        self.check("a begin of service")
+
+    def _committed(self, index: int) -> None:
+        node, machine = self.node, self.machine
+        first = self._commit_checked + 1
+        if self._commits_up_to(index) and node._replicator.leader is not None and node.role is Role.LEADER:
+            voters = node.elector.voters
+            durable = sum(1 for voter in voters if self._stage.machines[voter].has_durably(self.log, index))
+            self._cluster.leader_commits(machine.store, node.term, index, self.log, durable, len(voters))
+            if first in self.log and self.log[first].term < node.term:
+                self._marks.reach("entries of an older term committed by a newer one")
+        self._stage.batches.committed(machine, index)
+        self.check("a commit")
+
+    def _commits_up_to(self, index: int) -> bool:
+        first = max(self._commit_checked + 1, self.node.log.first_index)
+        if index < first:
+            return False
+        self._cluster.commits(self.machine.store, first, index, self.log)
+        self._commit_checked = index
+        return True
+
+    # What the node does
+
+    def _appended(self, batch: Batch) -> None:
+        offset = 0
+        for index, size in enumerate(batch.sizes, batch.first):
+            entry = self.log[index] = entry_of(unpack_header(batch.data, offset))
+            self._cluster.appended(self.machine.store, index, entry)
+            chronicle = self._stage.chronicle
+            chronicle.note(index, entry.term, memoryview(batch.data)[offset : offset + size])
+            before = self.log.get(index - 1)
+            if before is not None:
+                self._cluster.dated(
+                    self.machine.store,
+                    index,
+                    chronicle.store_time(index, entry.term),
+                    chronicle.store_time(index - 1, before.term),
+                )
+            self._stage.appended(self.machine, entry)
+            offset += size
+
+    def _truncates(self, index: int) -> None:
+        cuts = index in self.log
+        self._cut(index)
+        if cuts:
+            self._stage.cuts(self.machine)
+
+    def _cut(self, index: int) -> None:
+        node = self.node
+        self._cluster.cut(self.machine.store, index, self.log)
+        if index <= node.commit_index:
+            raise InvariantViolated(
+                f"{self.machine.name} cuts entry {index}, {node.commit_index} is committed"
+            )
+        last = max(self.log, default=-1)
+        for gone in range(index, last + 1):
+            del self.log[gone]
+        self.machine.durable.cut(index)
+
+    def _replaced(self, base: LogBase) -> None:
+        """A snapshot takes the place of the log: nothing committed goes with it."""
+        committed = self._cluster.committed
+        differs = (index for index in range(base.index + 1) if self.log.get(index) != committed.get(index))
+        self._cut(next(differs, base.index + 1))
+        self.machine.begins(base)
+        self._stage.installs(self.machine)
+
+    def _sends(self, peer: str, message: Message) -> None:
+        store = self.machine.store
+        if isinstance(message, VoteRequest):
+            if message.transfer:
+                self._marks.reach("stood because the leader said so")
+            if not message.pre:
+                vote = self._term_is_durable(message.term, self.machine.name)
+                self._cluster.voted(store, message.term, vote, self.log)
+                self._cluster.told_term(store, message.term)
+        elif isinstance(message, VoteResponse):
+            if message.result is VoteResult.ACCEPT and not message.pre:
+                vote = self._term_is_durable(message.asked_term, peer)
+                self._cluster.voted(store, message.asked_term, vote, self.log)
+                self._cluster.told_term(store, message.asked_term)
+            elif message.pre and message.result is VoteResult.REJECT_ALREADY_HAS_LEADER:
+                self._marks.reach("pre-vote refused by stickiness")
+        elif isinstance(message, _TELLS_TERM):
+            if message.term > self._term_on_disk:
+                self._term_is_durable(message.term, None)
+            self._cluster.told_term(store, message.term)
+            if isinstance(message, PushResponse) and message.code is Code.SUCCESS:
+                self._promises(message.durable)
+
+    def _promises(self, index: int) -> None:
+        if index >= 0:
+            self._cluster.promises(self.machine.store, index, self.log, self.machine.holds(index))
+
+    def _term_is_durable(self, term: int, candidate: str | None) -> str:
+        """The vote as the disk has it: the candidate's id, perhaps with its incarnation behind a slash."""
+        # Term and vote are on the disk before anybody hears of them (Raft figure 2).
+        self._cluster.count("term and vote are durable before they are told")
+        state = self.machine.disk_store.hard_state()
+        vote = "" if state is None or state.vote is None else state.vote
+        told = candidate is None or (state and state.term == term and vote.partition("/")[0] == candidate)
+        if state is None or state.term < term or not told:
+            raise InvariantViolated(
+                f"{self.machine.name} tells of term {term} and vote {candidate}, its disk holds {state}"
+            )
+        self._term_on_disk = state.term
+        return vote

@@ -1,0 +1,206 @@
+"""What the leader of a broker group says of its state: topics, consumer groups, their offsets, queue ends.
+
+All of it comes from one broker, which led before and after. It is not one moment: topics and groups are asked
+for first, then queue by queue. A broker does not list offsets of consumer groups (43 is unknown to ours), so
+each group is asked for in each queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+from dledger.client.bulk.ranges import CONCURRENT_ASKS
+from dledger.client.core import ClientCore
+from dledger.client.errors import BrokerRefused, ClientError, NoBroker, refused_text
+from dledger.client.options import ClientOptions
+from dledger.remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupTable, decode_body
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadBody, BadHeader, RemotingError
+from dledger.remoting.frames import Fields
+from dledger.remoting.headers import (
+    GetAllSubscriptionGroupHeader,
+    GetAllTopicConfigHeader,
+    GetMaxOffsetHeader,
+    OffsetResponseHeader,
+    QueryConsumerOffsetHeader,
+)
+from dledger.remoting.registration import TopicConfig, decode_topic_table
+from dledger.runtime.loops import LoopThread
+
+T = TypeVar("T")
+
+_NODE = "dLegerSelfId="
+"""The property of a broker that names it."""
+
+
+@dataclass
+class GroupState:
+    """`address`: of the broker that answered; `node`: its id, empty when it does not say.
+
+    `ends`: (topic, queue id) -> offset that the next message gets, of queues that ever had one. `offsets`:
+    consumer group -> (topic, queue id) -> where it goes on.
+    """
+
+    group: str
+    address: str
+    node: str
+    topics: dict[str, TopicConfig] = field(default_factory=dict)
+    groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
+
+
+def group_state(namesrv: str | Sequence[str], group: str, timeout_s: float) -> GroupState:
+    """The state of one broker group. Blocking; NoNameServer, NoBroker when nobody leads for so long,
+    BrokerRefused, ClientError for a group that is not there."""
+    thread = LoopThread(f"state of {group}")
+    try:
+        return thread.run(_state(namesrv, group, ClientOptions(failover_timeout_s=timeout_s)))
+    finally:
+        thread.close()
+
+
+async def _state(namesrv: str | Sequence[str], group: str, options: ClientOptions) -> GroupState:
+    async with ClientCore(None, namesrv, options) as core:
+        return await ask_state(core, group)
+
+
+async def ask_state(core: ClientCore, name: str) -> GroupState:
+    """The same, as a coroutine. Begins again at the new leader when leadership moves meanwhile."""
+    known = await core.cluster()
+    if name not in known:
+        raise ClientError(f"no broker group {name!r} is registered; there are {', '.join(known) or 'none'}")
+    group = core.group(name)
+    deadline = core.now() + core.options.failover_timeout_s
+    while True:
+        await core.invoke_leader(group, None, RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(name, 0))
+        address = group.leader
+        if address is not None:
+            try:
+                return await _Asking(core, name, address).all()
+            except _Moved as moved:
+                core.leader_failed(group, address, None)
+                last = str(moved)
+        else:
+            last = "the NameServers know no leader"  # another broker answered: they will
+        if core.now() >= deadline:
+            raise NoBroker(f"no broker of {name} leads for long enough ({last}): look at its /health")
+        await asyncio.sleep(core.options.search_longest_s)
+        await core.refresh_quietly(None)
+
+
+class _Moved(Exception):
+    """The broker does not answer, or does not lead any more."""
+
+
+class _Asking:
+    """One attempt at one broker."""
+
+    def __init__(self, core: ClientCore, group: str, address: str) -> None:
+        self._core = core
+        self._group = group
+        self._address = address
+
+    async def all(self) -> GroupState:
+        """_Moved, BrokerRefused."""
+        await self._check_leads()
+        found = GroupState(self._group, self._address, await self._node())
+        found.topics = await self._topics()
+        found.groups = await self._groups()
+        queues = [
+            (topic, queue_id)
+            for topic, config in sorted(found.topics.items())
+            for queue_id in range(max(config.readQueueNums, config.writeQueueNums))
+        ]
+        ends = await _each(queues, self._end)
+        found.ends = {queue: end for queue, end in ends if end}
+        # Also of queues without messages: a group may have been told where to begin.
+        wanted = ((consumer, *queue) for consumer in sorted(found.groups) for queue in queues)
+        for (consumer, topic, queue_id), offset in await _each(wanted, self._offset):
+            found.offsets.setdefault(consumer, {})[topic, queue_id] = offset
+        await self._check_leads()
+        return found
+
+    async def _check_leads(self) -> None:
+        """The leader alone answers this, whatever it says."""
+        await self._answer(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(self._group, 0))
+
+    async def _node(self) -> str:
+        answer = await self._answer(RequestCode.GET_BROKER_CONFIG, None)
+        lines = answer.body.decode("utf-8", "replace").splitlines() if answer.code == 0 else []
+        return next((line.removeprefix(_NODE) for line in lines if line.startswith(_NODE)), "")
+
+    async def _topics(self) -> dict[str, TopicConfig]:
+        answer = await self._done(RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigHeader())
+        try:
+            table = decode_topic_table(answer.body).topicConfigTable
+        except BadBody as error:
+            raise BrokerRefused(f"{self._address}: topics: {error.remark}") from error
+        return self._whole(table, answer, "totalTopicNum")
+
+    async def _groups(self) -> dict[str, SubscriptionGroupConfig]:
+        answer = await self._done(
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllSubscriptionGroupHeader()
+        )
+        try:
+            table = decode_body(answer.body, SubscriptionGroupTable, "table of consumer groups")
+        except BadBody as error:
+            raise BrokerRefused(f"{self._address}: {error.remark}") from error
+        return self._whole(table.subscriptionGroupTable, answer, "totalGroupNum")
+
+    def _whole(self, table: dict[str, T], answer: Response, counted: str) -> dict[str, T]:
+        """The table, unless the broker says that it is a part: newer ones hand out large tables in parts."""
+        total = answer.ext.get(counted, "")
+        if total.isdecimal() and int(total) > len(table):
+            raise BrokerRefused(f"{self._address}: {counted} is {total}, but {len(table)} came")
+        return table
+
+    async def _end(self, queue: tuple[str, int]) -> int | None:
+        return self._number(await self._done(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(*queue)))
+
+    async def _offset(self, place: tuple[str, str, int]) -> int | None:
+        header = QueryConsumerOffsetHeader(*place, setZeroIfNotFound=False)
+        answer = await self._answer(RequestCode.QUERY_CONSUMER_OFFSET, header)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return self._number(self._checked(answer, RequestCode.QUERY_CONSUMER_OFFSET))
+
+    def _number(self, answer: Response) -> int:
+        try:
+            return answer.header(OffsetResponseHeader).offset
+        except BadHeader as error:
+            raise BrokerRefused(f"{self._address}: {error.remark}") from error
+
+    async def _done(self, code: RequestCode, header: Fields) -> Response:
+        return self._checked(await self._answer(code, header), code)
+
+    def _checked(self, answer: Response, code: RequestCode) -> Response:
+        if answer.code != ResponseCode.SUCCESS:
+            text = refused_text(answer.code, answer.remark)
+            raise BrokerRefused(f"{code.name} of {self._address}: {text}", answer.code)
+        return answer
+
+    async def _answer(self, code: RequestCode, header: Fields) -> Response:
+        timeout = self._core.options.request_timeout_s
+        try:
+            answer = await self._core.remoting.invoke(self._address, code, header, b"", timeout)
+        except RemotingError as error:
+            raise _Moved(error.remark) from error
+        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            raise _Moved(f"14 {answer.remark or ''} from {self._address}")
+        return answer
+
+
+async def _each(places: Iterable[T], ask: Callable[[T], Awaitable[int | None]]) -> list[tuple[T, int]]:
+    """What was answered of each place, where it was something."""
+    found: list[tuple[T, int]] = []
+    waiting: Iterator[T] = iter(places)
+    while some := list(islice(waiting, CONCURRENT_ASKS)):
+        answers = await asyncio.gather(*map(ask, some))
+        found += [(place, answer) for place, answer in zip(some, answers, strict=True) if answer is not None]
+    return found

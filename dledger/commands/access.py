@@ -1,0 +1,149 @@
+"""Command-line options of everything that talks to a running group, and of `serve`.
+
+Outer shell: makes clients, TLS contexts and processes from arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import re
+import sys
+from dataclasses import replace
+
+from dledger.commands.standalone import PROPERTIES, StandaloneConfig, load, main
+from dledger.config import ConfigError, parse_peers
+from dledger.errors import NodeFailed
+from dledger.node.node import Node
+from dledger.peers.log_client import DLedgerClient
+from dledger.runtime import Env
+from dledger.runtime.atomic_file import read_file
+from dledger.runtime.program import run_until_signal, settle
+from dledger.runtime.tls import PeerTls, TlsFiles
+
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+TLS_OPTIONS = (
+    ("cert", "tls.peer.certPath", "PEM certificate"),
+    ("key", "tls.peer.keyPath", "its PEM key"),
+    ("ca", "tls.peer.trustCertPath", "PEM certificate of the authority that signed all nodes"),
+)
+
+
+def add_access(command: argparse.ArgumentParser) -> None:
+    """`--peers`, `--group`, `--timeout` and TLS of a command that asks a group."""
+    command.add_argument("--peers", required=True, help="as dLegerPeers: n0-host:port;n1-host:port;...")
+    command.add_argument("--group", help="its name, where several groups share the ports")
+    command.add_argument("--timeout", type=float, default=3.0, help="seconds to wait (default 3)")
+    for name, _, text in TLS_OPTIONS:
+        command.add_argument(f"--tls-{name}", metavar="FILE", help=f"{text}, where the group uses TLS")
+
+
+def open_client(env: Env, args: argparse.Namespace) -> DLedgerClient:
+    """A client as the options of `add_access` say; ConfigError, or OSError for the TLS files."""
+    files = (args.tls_cert, args.tls_key, args.tls_ca)
+    if any(files) and not all(files):
+        raise ConfigError("--tls-cert, --tls-key and --tls-ca belong together")
+    tls = PeerTls(TlsFiles(*files), env.log) if all(files) else None
+    return DLedgerClient(env, parse_peers(args.peers), args.timeout, group=args.group, tls=tls)
+
+
+def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command `serve`."""
+    command = commands.add_parser(
+        "serve",
+        help="run a stand-alone node, or one for each of several groups",
+        description="Run stand-alone nodes until SIGTERM. Exit codes: 0 stopped in good order, 1 could not "
+        "start (a port or a store in use) or was cut short, 2 wrong arguments, else the highest of the nodes "
+        "that failed (70 store, 71 bug, 78 configuration): those need help before another start.",
+    )
+    command.add_argument("-c", "--config", metavar="FILE", help="key=value lines; options win over them")
+    command.add_argument("--group", action="append", help="name of a group; may be given several times")
+    command.add_argument("--id", help="id of this node in --peers, as n0")
+    command.add_argument("--peers", help="as dLegerPeers: n0-host:port;n1-host:port;...")
+    command.add_argument("--store", metavar="DIR", help="each group has a directory in it")
+    command.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: everywhere)")
+    command.add_argument("--segment-size", metavar="BYTES", help="of a log file; the same on all nodes")
+    for name, _, text in TLS_OPTIONS:
+        command.add_argument(f"--tls-{name}", metavar="FILE", help=text)
+
+
+def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
+    """Run the nodes; the exit code. `utc_offset_s`: of the local time."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
+    try:
+        config = replace(_configured(env, args), utc_offset_s=utc_offset_s)
+        tls = PeerTls(config.tls, env.log) if config.tls is not None else None
+    except ConfigError as error:
+        print(f"serve: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"serve: TLS files cannot be used: {error}", file=sys.stderr)
+        return 2
+    failures: list[NodeFailed] = []
+
+    def ready(nodes: list[Node]) -> None:
+        settle()
+        names = ", ".join(node.config.group for node in nodes)
+        print(f"dledger ready: {config.self_id} of {names} at {config.peers[config.self_id]}", flush=True)
+
+    async def start(stop: asyncio.Event) -> None:
+        failures.extend(await main(env, config, stop, tls=tls, on_ready=ready))
+
+    try:
+        run_until_signal(start, env.pauses)
+    except NodeFailed as error:
+        failures.append(error)
+    except asyncio.CancelledError:
+        print("serve: stopped before everything was in order", file=sys.stderr)
+        return 1
+    finally:
+        env.workers.close()
+    for failure in failures:
+        print(f"serve: {failure.reason}", file=sys.stderr)
+    return max((failure.exit_code for failure in failures), default=0)
+
+
+def _configured(env: Env, args: argparse.Namespace) -> StandaloneConfig:
+    """ConfigError names the property, and file and line where it stands there."""
+    lines = _lines(env, args.config) if args.config else {}
+    options = {
+        "dLegerGroup": ";".join(args.group or []),
+        "dLegerSelfId": args.id,
+        "dLegerPeers": args.peers,
+        "storePathRootDir": args.store,
+        "bindAddress": args.bind,
+        "mapedFileSizeCommitLog": args.segment_size,
+        **{key: getattr(args, f"tls_{name}") for name, key, _ in TLS_OPTIONS},
+    }
+    given = {key: value for key, value in options.items() if value}
+    try:
+        return load({key: value for key, (value, _) in lines.items()} | given)
+    except ConfigError as error:
+        key = re.split("[: ,]", str(error), maxsplit=1)[0]
+        if key in lines and key not in given:
+            raise ConfigError(f"{lines[key][1]}: {error}") from error
+        raise
+
+
+def _lines(env: Env, path: str) -> dict[str, tuple[str, str]]:
+    """Key -> value, and file and line where it stands."""
+    try:
+        data = read_file(env.files, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if data is None:
+        raise ConfigError(f"{path}: no such file")
+    lines: dict[str, tuple[str, str]] = {}
+    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+        where = f"{path}, line {number}"
+        key, separator, value = (part.strip() for part in line.partition("="))
+        if not line.strip() or line.strip().startswith("#"):
+            continue
+        if not separator or key not in PROPERTIES:
+            known = ", ".join(PROPERTIES)
+            raise ConfigError(f"{where}: {line.strip()!r}: known keys are {known}")
+        if key in lines:
+            raise ConfigError(f"{where}: the key {key!r} was already set at {lines[key][1]}")
+        lines[key] = (value, where)
+    return lines

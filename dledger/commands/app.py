@@ -1,0 +1,129 @@
+"""The command `dledger`: a table of sub-commands, each imported only when it is asked for.
+
+`dledger --help` and a wrong word therefore cost nothing but click. A sub-command whose packages are not
+installed says which extra brings them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module, metadata
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+EXIT_USAGE = 2
+_REST = "arguments"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A sub-command that parses its own arguments: `module.function(arguments) -> exit code`."""
+
+    section: str
+    summary: str
+    place: str
+    """`module:function`."""
+    before: tuple[str, ...] = ()
+    """Arguments that stand before those given: `dledger sim` is `dledger chaos sim`."""
+    extra: str = ""
+    """What to install where a package is missing: `pip install 'dledger[extra]'`."""
+
+
+SERVERS, LOG, CHECKS, TRIALS = "Servers", "Replicated log", "Audit and Spark", "Trials"
+_LOG = "dledger.commands.log:main"
+_AUDIT, _SPARK = "dledger.audit.__main__:main", "dledger.spark.__main__:main"
+_CHAOS, _BENCH = "dledger.chaos.__main__:main", "dledger.bench.__main__:main"
+
+COMMANDS = MappingProxyType(
+    {
+        "broker": Program(SERVERS, "run a broker", "dledger.broker.__main__:shell", extra="server"),
+        "namesrv": Program(SERVERS, "run a NameServer", "dledger.namesrv.__main__:run"),
+        "serve": Program(SERVERS, "run a node of a log without a broker", _LOG, ("serve",)),
+        "append": Program(LOG, "append one entry to a group's log", _LOG, ("append",)),
+        "get": Program(LOG, "read one committed entry", _LOG, ("get",)),
+        "status": Program(LOG, "role, term and indexes of every node", _LOG, ("status",)),
+        "member": Program(LOG, "list, add, remove or promote members", _LOG, ("member",)),
+        "transfer": Program(LOG, "hand leadership over", _LOG, ("transfer",)),
+        "prefer": Program(LOG, "say who should lead", _LOG, ("prefer",)),
+        "delete-before": Program(LOG, "retention by hand", _LOG, ("delete-before",)),
+        "dump": Program(LOG, "list the entries of a store directory", _LOG, ("dump",)),
+        "backup": Program(LOG, "copy a store while its node runs", _LOG, ("backup",)),
+        "recover": Program(LOG, "go on after the loss of a majority", _LOG, ("recover",)),
+        "verify": Program(CHECKS, "check one store directory", _AUDIT, ("verify",), "server"),
+        "audit": Program(CHECKS, "check store directories, and compare replicas", _AUDIT, extra="server"),
+        "spark": Program(CHECKS, "the same, and jobs over topics, on Spark", _SPARK, extra="spark"),
+        "sim": Program(TRIALS, "simulated groups under faults", _CHAOS, ("sim",), "server"),
+        "chaos": Program(TRIALS, "kill, replace and simulate", _CHAOS, extra="server"),
+        "bench": Program(TRIALS, "measure a running group", _BENCH, extra="server"),
+    }
+)
+"""In the order in which `dledger --help` lists them."""
+
+
+class Commands(click.Group):
+    """Finds a sub-command in the table, or says which one was probably meant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, as the table has them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The sub-command; nothing of it is imported yet."""
+        program = COMMANDS.get(cmd_name)
+        return None if program is None else _command(cmd_name, program)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with a hint."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], COMMANDS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else " See `dledger --help`."
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """By section."""
+        for section in dict.fromkeys(program.section for program in COMMANDS.values()):
+            rows = [(name, one.summary) for name, one in COMMANDS.items() if one.section == section]
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+def _command(name: str, program: Program) -> click.Command:
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    rest = click.Argument([_REST], nargs=-1, type=click.UNPROCESSED)
+
+    def run(arguments: Sequence[str]) -> None:
+        sys.exit(load(name, program)([*program.before, *arguments]))
+
+    return click.Command(name, context_settings=settings, params=[rest], callback=run, help=program.summary)
+
+
+def load(name: str, program: Program) -> Callable[[Sequence[str]], int]:
+    """What runs it; a package that is missing ends the command with what to install."""
+    module, _, function = program.place.partition(":")
+    try:
+        found: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+    except ModuleNotFoundError as error:
+        if not program.extra or (error.name or "").startswith("dledger"):
+            raise
+        print(f"dledger {name} needs {error.name}: pip install 'dledger[{program.extra}]'", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+    return found
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(metadata.version("dledger"), prog_name="dledger")
+def command() -> None:
+    """A Raft-replicated message log that speaks Apache RocketMQ's protocol."""
+
+
+def main(argv: Sequence[str] | None = None) -> Any:
+    """The whole command; the exit code of the process."""
+    return command.main(args=None if argv is None else list(argv), prog_name="dledger")

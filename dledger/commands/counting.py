@@ -1,0 +1,156 @@
+"""The smallest durable state machine: how many RAW entries were applied, and a digest over them in order.
+
+It is the host of `dledger serve`: equal counts with equal digests mean equal histories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dledger.errors import EXIT_STORE, PASSING, NodeFailed
+from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
+from dledger.formats.store_files import CorruptFile, decode_json, encode_json
+from dledger.host import Chunk, LogReader, Role, misfit
+from dledger.runtime import Env, Lane
+from dledger.runtime.atomic_file import publish, read_file
+
+STATE_FILE = "count"
+SAVE_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Content of a state file: what was counted up to entry `applied`, and the term of that entry."""
+
+    applied: int
+    count: int
+    digest: str
+    term: int | None
+    """None in files of older programs."""
+
+
+def decode_count(data: bytes) -> Counted:
+    """Content of a state file; CorruptFile."""
+    state = decode_json(data)
+    try:
+        term = int(str(state["term"])) if "term" in state else None
+        return Counted(int(str(state["applied"])), int(str(state["count"])), str(state["digest"]), term)
+    except (KeyError, ValueError) as error:
+        raise CorruptFile(repr(error)) from error
+
+
+class CountingHost:
+    """Saves its state in `<directory>/count` about every second, and when told to."""
+
+    def __init__(self, env: Env, directory: str) -> None:
+        self.count = 0
+        self.digest = ""
+        self.applied = -1
+        self.opened = asyncio.Event()
+        """The log is open: role and term are known."""
+        self._env = env
+        self._directory = directory
+        self._path = f"{directory}/{STATE_FILE}"
+        self._saved = -1
+        self._waits = False
+        """The last save did not work: told once, not every second."""
+        self._log: LogReader | None = None
+
+    async def open(self, log: LogReader) -> int:
+        """Load the state; without one that belongs to the log everything is applied again."""
+        self._log = log
+        run, files = self._env.workers.run, self._env.files
+        try:
+            data = await run(Lane.DISK, read_file, files, self._path)
+        except OSError as error:
+            if error.errno in PASSING:
+                raise
+            raise NodeFailed(f"{self._path}: {error}: remove it to rebuild it", EXIT_STORE) from error
+        if data is not None:
+            try:
+                saved = decode_count(data)
+                why = await misfit(log, saved.applied, saved.term, None)
+            except CorruptFile as error:
+                why = str(error)
+            if why:
+                self._env.log.warning("state refused, applying the log again", path=self._path, why=why)
+                await run(Lane.DISK, files.unlink, self._path)  # not to be believed once the log has grown
+                await run(Lane.DISK, files.sync_dir, self._directory)
+            else:
+                self.applied, self.count, self.digest = saved.applied, saved.count, saved.digest
+        self._saved = self.applied
+        return self.applied
+
+    def snapshot(self) -> Iterable[tuple[str, bytes]]:
+        """Count and digest."""
+        return [(STATE_FILE, json.dumps({"count": self.count, "digest": self.digest}).encode())]
+
+    async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """Take over count and digest."""
+        state = json.loads(parts[STATE_FILE])
+        self.count, self.digest, self.applied = state["count"], state["digest"], index  # `run` saves it
+
+    async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
+        """The state is about all entries, whether the log still holds them or not."""
+
+    def apply(self, chunk: Chunk) -> None:
+        """Count RAW entries; others are not of this state machine."""
+        offset = 0
+        for _ in range(chunk.count):
+            header = unpack_header(chunk.data, offset)
+            if header.kind == Kind.RAW:
+                body = chunk.data[offset + HEADER_SIZE : offset + header.size]
+                self.count += 1
+                self.digest = hashlib.sha256(self.digest.encode() + body).hexdigest()
+            offset += header.size
+        self.applied = chunk.first_index + chunk.count - 1
+
+    def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
+        """The node is open."""
+        self.opened.set()
+
+    def on_serving(self, term: int) -> None:
+        """Clients append by themselves."""
+
+    def on_commit(self, commit_index: int) -> None:
+        """The client protocol answers."""
+
+    def on_stopped_serving(self, term: int) -> None:
+        """The client protocol answers."""
+
+    async def run(self) -> None:
+        """Save about every second, until cancelled."""
+        while True:
+            await asyncio.sleep(SAVE_INTERVAL_S)
+            await self.save()
+
+    async def save(self) -> bool:
+        """Replace the state file if something is new. False: a later try may find room for it; NodeFailed for
+        any other error."""
+        if self.applied == self._saved:
+            return True
+        applied = self.applied
+        state: dict[str, object] = {"applied": applied, "count": self.count, "digest": self.digest}
+        term = None if self._log is None else self._log.term_of(applied)
+        if term is not None:
+            state["term"] = term
+        try:
+            await publish(self._env.files, self._env.workers, Lane.DISK, self._path, encode_json(state))
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise NodeFailed(f"cannot write {self._path}: {error}", EXIT_STORE) from error
+            if not self._waits:
+                self._env.log.warning("state not saved, trying again", error=error)
+            self._waits = True
+            return False
+        self._saved = applied
+        self._waits = False
+        return True
+
+    def describe(self) -> str:
+        """The state as JSON."""
+        return json.dumps({"applied": self.applied, "count": self.count, "digest": self.digest})

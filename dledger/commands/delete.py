@@ -1,0 +1,44 @@
+"""`dledger delete-before`: retention by hand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+from dledger.commands.access import add_access, open_client
+from dledger.config import ConfigError, parse_peers
+from dledger.runtime import Env
+
+NAME = "delete-before"
+
+
+def add_delete_command(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """`add(name, help)` makes the parser of a command."""
+    command = add(NAME, "free the segments that hold only entries before an index")
+    command.add_argument("index", type=int)
+    add_access(command)
+    command.add_argument("--node", help="only on this node (default: on all)")
+
+
+async def delete_before(env: Env, args: argparse.Namespace) -> int:
+    """Ask, and print what each node said. 1 when one of them could not be asked; ConfigError."""
+    peers = parse_peers(args.peers)
+    if args.node is not None and args.node not in peers:
+        raise ConfigError(f"--node {args.node}: not in --peers")
+    rows: list[dict[str, Any]] = []
+    async with open_client(env, args) as client:
+        for node in sorted(peers) if args.node is None else [args.node]:
+            try:
+                first = await client.delete_before(peers[node], args.index)
+                rows.append({"id": node, "first_index": first})
+            except (OSError, TimeoutError) as error:
+                rows.append({"id": node, "error": str(error) or "no answer in time"})
+    if args.json:
+        print(json.dumps({"nodes": rows}))
+    else:
+        for row in rows:
+            text = row.get("error") or f"begins at index {row['first_index']}; asked to free what it can"
+            print(f"{row['id']}: {text}")
+    return 0 if all("error" not in row for row in rows) else 1

@@ -1,0 +1,172 @@
+"""The commands of the replicated log: for a running group, a stand-alone node, and a store directory.
+
+Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage; of serve see `access`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dledger.commands import backup, recover
+from dledger.commands import member as member_commands
+from dledger.commands.access import add_access, add_serve, open_client, serve
+from dledger.commands.delete import NAME as DELETE
+from dledger.commands.delete import add_delete_command, delete_before
+from dledger.commands.dump import dump, node_directories
+from dledger.config import ConfigError, parse_peers
+from dledger.files.offline import groups_below
+from dledger.peers.log_client import RequestFailed
+from dledger.runtime import Env
+from dledger.runtime.env import production_env
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dledger", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--json", action="store_true", help="machine-readable output")
+        return command
+
+    for name, text in (
+        ("append", "append one entry to the group's log"),
+        ("get", "read one committed entry"),
+        ("status", "role, term and indexes of every node"),
+    ):
+        add_access(add(name, text))
+    commands.choices["append"].add_argument("body", help="what to append, as it is, or - for standard input")
+    commands.choices["get"].add_argument("index", type=int)
+    commands.choices["get"].add_argument("--node", help="ask this one of --peers (default: the leader)")
+    add_serve(commands)
+    command = add("dump", "list the entries of a store directory")
+    command.add_argument("store", help="storePathRootDir of a node, or its dledger-<id> directory")
+    command.add_argument("--from", dest="start", type=int, default=0, help="first index (default 0)")
+    command.add_argument("--count", type=int, default=0, help="how many at most (default: all)")
+    add_delete_command(add)
+    recover.add_parser(commands)
+    backup.add_parser(commands)
+    member_commands.add_parsers(commands)
+    return parser
+
+
+async def _append(env: Env, args: argparse.Namespace) -> int:
+    body = sys.stdin.buffer.read() if args.body == "-" else os.fsencode(args.body)
+    async with open_client(env, args) as client:
+        index = await client.append(body)
+    print(json.dumps({"index": index}) if args.json else f"committed at index {index}")
+    return 0
+
+
+async def _get(env: Env, args: argparse.Namespace) -> int:
+    peers = parse_peers(args.peers)
+    if args.node is not None and args.node not in peers:
+        raise ConfigError(f"--node {args.node}: not in --peers")
+    async with open_client(env, args) as client:
+        entry = await client.get(args.index, None if args.node is None else peers[args.node])
+    if args.json:
+        fields = asdict(entry) | {"body": entry.body.hex()}
+        print(json.dumps(fields))
+    else:
+        sys.stdout.buffer.write(entry.body + b"\n")
+    return 0
+
+
+async def _status(env: Env, args: argparse.Namespace) -> int:
+    peers = parse_peers(args.peers)
+    rows: list[dict[str, Any]] = []
+    async with open_client(env, args) as client:
+        for node in sorted(peers):
+            try:
+                rows.append(await client.metadata(peers[node]) | {"address": peers[node]})
+            except (OSError, TimeoutError) as error:
+                rows.append({"id": node, "address": peers[node], "error": str(error) or "no answer in time"})
+    if args.json:
+        print(json.dumps({"nodes": rows}))
+    else:
+        print(f"{'node':<6}{'address':<24}{'role':<11}{'term':>6}{'end':>12}{'durable':>12}{'committed':>12}")
+        for row in rows:
+            if "error" in row:
+                print(f"{row['id']:<6}{row['address']:<24}{row['error']}")
+            else:
+                print(
+                    f"{row['id']:<6}{row['address']:<24}{row['role']:<11}{row['term']:>6}"
+                    f"{row['end_index']:>12}{row['durable_index']:>12}{row['committed_index']:>12}"
+                )
+        for row in rows:
+            for reason in row.get("reasons", ()):
+                print(f"{row['id']}: {reason}")
+    apart = _clusters(rows)
+    if apart:
+        print(f"status: not one group: {apart}", file=sys.stderr)
+    return 1 if apart or any("error" in row for row in rows) else 0
+
+
+def _clusters(rows: list[dict[str, Any]]) -> str:
+    """Who belongs to which cluster, where it is not the same one; a new node belongs to none yet."""
+    nodes: dict[str, list[str]] = {}
+    for row in rows:
+        if row.get("cluster"):
+            nodes.setdefault(row["cluster"], []).append(row["id"])
+    if len(nodes) < 2:
+        return ""
+    return ", ".join(f"{' '.join(ids)} of cluster {cluster}" for cluster, ids in nodes.items())
+
+
+def _dump(env: Env, args: argparse.Namespace) -> int:
+    directories = node_directories(env.files, args.store)
+    if not directories:
+        below = groups_below(env.files, args.store)
+        print(f"{args.store}: no dledger-<id> directory in it{below}", file=sys.stderr)
+        return 1
+    status = 0
+    for directory in directories:
+        if not args.json:
+            print(
+                f"{directory}\n{'index':>10}{'term':>7}{'pos':>14}{'size':>9}"
+                "  kind          topic  queue/offset"
+            )
+        for count, line in enumerate(dump(env.files, directory, args.start)):
+            if args.count and count >= args.count:
+                break
+            if args.json:
+                print(json.dumps({"node": directory} | asdict(line)))
+            else:
+                numbers = f"{line.index:>10}{line.term:>7}{line.pos:>14}{line.size:>9}"
+                print(f"{numbers}  {line.kind:<13} {line.topic} {line.queue}  {line.problem}".rstrip())
+            status = 1 if line.problem else status
+    return status
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments and run the command; the exit code of the process."""
+    args = _parser().parse_args(argv)
+    env = production_env()
+    if args.command == "dump":
+        return _dump(env, args)
+    if args.command == "serve":
+        return serve(env, args, time.localtime().tm_gmtoff)
+    command = {
+        "append": _append,
+        "get": _get,
+        "status": _status,
+        "recover": recover.command,
+        "backup": backup.command,
+        DELETE: delete_before,
+    }.get(args.command, member_commands.run)
+    try:
+        return asyncio.run(command(env, args))
+    except (RequestFailed, OSError, TimeoutError) as error:
+        print(f"{args.command}: {error or 'no answer in time'}", file=sys.stderr)
+        return 1
+    except ConfigError as error:
+        print(f"{args.command}: {error}", file=sys.stderr)
+        return 2

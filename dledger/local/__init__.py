@@ -1,0 +1,6 @@
+"""A broker group of real processes on this machine.
+
+* `cluster`     configuration, start, stop, kill, status of a group in a directory
+* `processes`   one process with its pid file and output
+* `ports`       free ports; `wire` raw remoting frames over a blocking socket
+"""

@@ -1,0 +1,253 @@
+"""The configuration in force, and who may connect: entries of the log, effective at append, undone by a cut.
+
+The configuration is the last configuration entry of the log (or what a snapshot brought, or the founding
+members): whether it is committed does not matter (safety.md S19, Raft dissertation 4.1). Why that is safe
+here:
+
+* **One step at a time.** Configurations that follow one another differ in at most one voter, where a voter is
+  (id, incarnation); see `dledger.election.configuration`. So majorities of neighbours share a store.
+* **No second before the first.** A leader appends a configuration only when it serves, that is when an entry
+  of its own term is committed, and when the one before is committed (the fix of 2015): then every
+  configuration but the newest is superseded on a majority, and no forgotten one can elect anybody.
+* **Whose word counts.** A leader counts the acknowledgements, and a candidate the votes, of a peer only while
+  it is connected as the incarnation that the counting node's newest configuration names as a voter (`names`).
+  A wiped store draws a new incarnation, so it never counts as its former self, whatever its id; it counts
+  again after it was demoted and promoted, two entries. The earlier rule, to replace an incarnation in one
+  entry and not to count it before the commit, needed the old disk never to come back, and could not let a
+  group of one grow.
+* **Whose vote is asked for.** Only the candidate's configuration matters for counting; so a voter answers
+  every candidate, also one that its own, older configuration does not name, and a learner answers too: it may
+  have been promoted by an entry that it lacks. A vote is remembered with the incarnation that asked, so that
+  two stores with one id cannot both have it.
+
+Connections: a formed group accepts who is named by a configuration from the last committed one on, and who
+shows a configuration that is newer than that one. dLegerPeers counts until the first configuration entry is
+known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgpack
+
+from dledger.config import NodeConfig
+from dledger.election.configuration import (
+    Configuration,
+    decode_configuration,
+    encode_configuration,
+    founding,
+)
+from dledger.election.identity import Hello
+from dledger.formats.record import CorruptRecord, decode_record
+from dledger.formats.store_files import Identity
+from dledger.log.faulty import FaultyEntries
+
+
+class Members:
+    """The configurations that this node knows, oldest first."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._founders = Configuration()
+        self._base: tuple[int, Configuration] | None = None
+        self._entries: list[tuple[int, Configuration]] = []
+        self.unsure = FaultyEntries()
+        """Entries that cannot be read, and may be configurations (`dledger.members.search`)."""
+
+    def open(
+        self,
+        identity: Identity,
+        entries: list[tuple[int, Configuration]],
+        base: tuple[int, bytes] | None = None,
+        unsure: list[tuple[int, int]] | None = None,
+    ) -> None:
+        """`entries`: (index, configuration) of the log, ascending. `base`: what `state_at` gave for the index
+        of the snapshot that the log starts at."""
+        self._founders = founding(identity.members)
+        self._base = None
+        self._entries = list(entries)
+        for item in unsure or ():
+            self.unsure.add(*item)
+        if base is not None:
+            self.restore(*base)
+
+    def replaced(self, index: int, state: bytes) -> None:
+        """A snapshot that is true at `index` took the place of the log: nothing that the log held counts."""
+        self._base = None
+        self._entries = []
+        self.unsure = FaultyEntries()
+        if state:
+            self.restore(index, state)
+
+    def restore(self, index: int, state: bytes) -> None:
+        """The log begins at a snapshot that is true at `index`; `state`: what `state_at(index)` gave."""
+        configuration = decode_configuration(state)
+        if configuration is None:
+            raise ValueError("the snapshot's configuration cannot be read")
+        self._base = (index, configuration)
+        self._entries = [entry for entry in self._entries if entry[0] > index]
+        self.unsure.remove(0, index)
+
+    def recall(self, index: int, configuration: Configuration) -> None:
+        """Entry `index`, which could not be read, is a configuration."""
+        if index not in self.indexes:
+            self._entries = sorted([*self._entries, (index, configuration)], key=lambda entry: entry[0])
+
+    def state_at(self, index: int) -> bytes | None:
+        """The configuration after entry `index`, for a snapshot: equal on all nodes; empty before the group
+        formed. None when it is not known."""
+        for place, configuration in reversed(self._known()):
+            if place <= index:
+                if self.unsure.within(place + 1, index) is not None:
+                    return None
+                return encode_configuration(configuration) if configuration.members else b""
+        return None
+
+    def doubtful(self, last_index: int) -> bool:
+        """Whether the configuration in force is in doubt, given where the log ends: an unreadable entry may
+        be a newer one than what is known."""
+        return self.unsure.within(self.index + 1, last_index) is not None
+
+    def found(self, identity: Identity) -> None:
+        """The group was formed or joined."""
+        self._founders = founding(identity.members)
+
+    # The configuration in force
+
+    @property
+    def current(self) -> Configuration:
+        """In force; empty while the group is not formed."""
+        return self._known()[-1][1]
+
+    @property
+    def index(self) -> int:
+        """Index of the entry (or snapshot) that the configuration comes from; -1 for the founding members."""
+        return self._known()[-1][0]
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Ids of the voters."""
+        return self.current.voters
+
+    def voters_for(self, identity: Identity) -> tuple[str, ...]:
+        """Voters as this store sees them: without itself when another incarnation is named."""
+        current = self.current
+        return tuple(
+            node
+            for node in current.voters
+            if node != identity.node or current.names(node, identity.incarnation)
+        )
+
+    @property
+    def noted(self) -> list[tuple[int, Configuration]]:
+        """What must outlive the log's first segments: its configuration entries, ascending, and before them
+        the configuration of the snapshot that it begins at."""
+        return [*([] if self._base is None else [self._base]), *self._entries]
+
+    @property
+    def indexes(self) -> list[int]:
+        """Indexes of the configuration entries in the log."""
+        return [index for index, _ in self._entries]
+
+    def pending(self, commit_index: int) -> bool:
+        """Whether a configuration entry is not committed yet: no other may follow (2015 erratum)."""
+        return bool(self._entries) and self._entries[-1][0] > commit_index
+
+    def add(self, index: int, configuration: Configuration) -> None:
+        """A configuration entry was appended."""
+        self._entries.append((index, configuration))
+
+    def cut(self, last_index: int) -> bool:
+        """Entries above `last_index` are gone; True when the configuration, or what is in doubt, changed by
+        that."""
+        before = len(self._entries), self.unsure.count
+        self._entries = [entry for entry in self._entries if entry[0] <= last_index]
+        self.unsure.truncate(last_index + 1)
+        return (len(self._entries), self.unsure.count) != before
+
+    def doubts(self, last_index: int) -> Iterator[str]:
+        """What is in doubt, for /health."""
+        if self.doubtful(last_index):
+            ranges = ", ".join(f"{first}..{last}" for first, last in self.unsure)
+            yield (
+                f"does not stand: entries {ranges[:200]}, which cannot be read, may say who the members are; "
+                "those in dLegerPeers are asked for them"
+            )
+
+    def _known(self) -> list[tuple[int, Configuration]]:
+        return [self._base or (-1, self._founders), *self._entries]
+
+    # Connections
+
+    def addresses(self, commit_index: int) -> dict[str, str]:
+        """Whom to know: id -> address, this node included. Members of the last committed configuration stay
+        until the next one is committed: it may still be undone."""
+        known = self._known()
+        static = dict(self._config.peers)
+        named: dict[str, str] = {}
+        for place, (index, configuration) in enumerate(known):
+            if place + 1 < len(known) and known[place + 1][0] <= commit_index:
+                continue
+            if index < 0 or self.unsure:
+                named.update(static)  # in doubt whoever may help to read what is rotten
+            for node, member in sorted(configuration.members.items()):
+                address = member.address or static.get(node, "")
+                if address:
+                    named[node] = address
+        return dict(sorted(named.items()))
+
+    def address(self, node: str) -> str | None:
+        """Where a member listens, as far as this node knows."""
+        member = self.current.members.get(node)
+        return (member.address if member else "") or self._config.peers.get(node)
+
+    def elsewhere(self, node: str) -> tuple[str, str] | None:
+        """Where a voter may be that is not at its recorded address: where dLegerPeers says, with its store. A
+        learner's store is not recorded: who answers there could be anybody of its id."""
+        member = self.current.members.get(node)
+        address = self._config.peers.get(node, "")
+        if member is None or not member.incarnation or not address or address == member.address:
+            return None
+        return address, member.incarnation
+
+    def dialled(self, commit_index: int) -> dict[str, str]:
+        """Whom to keep a connection to. A node that the group removed leaves the others in peace."""
+        mine = self._config.self_id
+        if self.removed(commit_index):
+            return {}
+        return {n: address for n, address in self.addresses(commit_index).items() if n != mine}
+
+    def removed(self, commit_index: int) -> bool:
+        """Whether a committed configuration entry leaves this node out."""
+        named = self._config.self_id in self.current.members or self.doubtful(commit_index)
+        return 0 <= self.index <= commit_index and not named
+
+    def welcome(self, hello: Hello, commit_index: int) -> Mapping[str, str]:
+        """Who may connect, given who asks (see the module)."""
+        known = self.addresses(commit_index)
+        # An uncommitted configuration may be of a branch that was given up: its index says nothing.
+        sure = max((index for index, _ in self._known() if index <= commit_index), default=-1)
+        if hello.node not in known and hello.config_index > sure:
+            known[hello.node] = ""
+        return known
+
+    def opening_body(self, term: int, leader: str) -> bytes:
+        """Body of a term-opening entry; says which protocol the leader speaks."""
+        packed: bytes = msgpack.packb(
+            {"leader": leader, "protocol": self._config.protocol_max, "term": term}, use_bin_type=True
+        )
+        return packed
+
+
+def decode_config(record: bytes | memoryview) -> Configuration | None:
+    """The configuration in the body of an entry (a CommitLog record); None when there is none to be read."""
+    try:
+        return decode_configuration(decode_record(record).body)
+    except CorruptRecord:
+        return None
+
+
+def unreadable_config(index: int) -> str:
+    """Why a node ends that cannot read a configuration: it would not know whose votes count."""
+    return f"the configuration entry {index} cannot be read: it needs a newer version of this program"

@@ -1,0 +1,180 @@
+"""What the configuration means for this node: who votes, who gets entries, who is dialled and may connect.
+
+`Members` knows the configurations; here they reach the elector, the replication of a leader and the
+connections, whenever an entry brings one, a cut takes one back, or a commit makes one final.
+
+A member that is removed is *leaving*: the leader keeps sending to it until it has the entry that removes it,
+so that it learns of it and stays quiet. It is sent committed entries only: an uncommitted one that it alone
+kept would make its log longer than those of the others, whose election may need its vote if the removal is
+undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from dledger.config import NodeConfig
+from dledger.election.configuration import Configuration
+from dledger.election.effects import Effect
+from dledger.election.elector import Elector
+from dledger.election.identity import Hello
+from dledger.formats.store_files import Identity
+from dledger.members.config_log import Members
+from dledger.peers.dials import Dials
+from dledger.peers.peers import Peers
+from dledger.peers.replicator import Replicator
+from dledger.runtime import Env
+
+LEAVING_S = 10.0
+"""How long a leader tries to tell a removed member of its removal."""
+
+
+class MembershipEvents(Protocol):
+    """The node."""
+
+    @property
+    def commit_index(self) -> int:
+        """Of the node."""
+
+    @property
+    def elector(self) -> Elector:
+        """Of the node."""
+
+    @property
+    def identity(self) -> Identity:
+        """Of the store."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Perform election effects."""
+
+    def members_changed(self) -> None:
+        """There is something to note on the disk, and a timer to set."""
+
+
+class Membership:
+    """One per node."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        members: Members,
+        peers: Peers,
+        replicator: Replicator,
+        events: MembershipEvents,
+    ) -> None:
+        self._say = env.log.child(f"members.{config.self_id}")
+        self._config = config
+        self._members = members
+        self._peers = peers
+        self._replicator = replicator
+        self._events = events
+        self.leaving: dict[str, tuple[int, float, str]] = {}
+        """Removed by this leadership and perhaps not told yet: index of the entry, since when, address."""
+        self.dials = Dials(config.self_id, peers.dial)
+
+    # Who
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Ids of all who get entries and heartbeats of a leader, without this node."""
+        known = dict.fromkeys([*self._members.current.members, *self.leaving])
+        return tuple(sorted(node for node in known if node != self._config.self_id))
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Voters as this store sees them: without itself when another incarnation is named."""
+        return self._members.voters_for(self._events.identity)
+
+    def counts(self, hello: Hello | None) -> bool:
+        """Whether this is a store that the configuration names as a voter (S18)."""
+        return hello is not None and self._members.current.names(hello.node, hello.incarnation)
+
+    def acknowledges(self, peer: str) -> bool:
+        """Whether what a peer stores counts towards a commit: by who answers on the dialled connection."""
+        return self.counts(self._peers.dialled_hello(peer))
+
+    def config_index(self) -> int:
+        """What the hello says: index of the configuration in force if it names this node, else -1."""
+        named = self._config.self_id in self._members.current.members
+        return self._members.index if named else -1
+
+    def welcome(self, hello: Hello) -> Mapping[str, str]:
+        """Who may connect, given who asks."""
+        known = self._members.welcome(hello, self._events.commit_index)
+        return {**known, **{node: address for node, (_, _, address) in self.leaving.items()}}
+
+    # What happened
+
+    def adopted(self, index: int, configuration: Configuration) -> None:
+        """A configuration entry is in the log: in force from now on (S19)."""
+        self._members.add(index, configuration)
+        self.changed()
+
+    def cut(self, last_index: int) -> None:
+        """Entries above `last_index` are gone, and with them their configurations."""
+        if self._members.cut(last_index):
+            self.changed()
+
+    def founded(self, identity: Identity) -> None:
+        """The group was formed or joined."""
+        self._members.found(identity)
+        self.changed()
+
+    def committed(self, before: int, index: int) -> None:
+        """The commit index moved from `before` to `index`."""
+        members = self._members
+        entries = members.indexes[-2:]
+        if any(before < entry <= index for entry in entries) or members.unsure.within(before + 1, index):
+            self.connect()
+            self._events.members_changed()
+
+    def leave(self, node: str, index: int) -> None:
+        """The entry at `index`, appended next, removes this member."""
+        now = asyncio.get_running_loop().time()
+        self.leaving[node] = (index, now, self._members.address(node) or "")
+
+    def settle(self) -> None:
+        """Let go of removed members that know of it, or cannot be told."""
+        leader = self._replicator.leader
+        now = asyncio.get_running_loop().time()
+        for node, (index, since, _) in list(self.leaving.items()):
+            progress = leader.progress.get(node) if leader else None
+            told = progress is not None and progress.stored >= index
+            if told or not self._peers.connected(node) or now - since > LEAVING_S:
+                self._say.info("member has left", node=node, told=told)
+                del self.leaving[node]
+                self.changed()
+
+    def changed(self) -> None:
+        """Tell everybody what the configuration is now."""
+        events = self._events
+        self._say.info("members", voters=self._members.voters, learners=self._members.current.learners)
+        now = asyncio.get_running_loop().time()
+        events.perform(events.elector.set_members(self.voters, self.others, now))
+        leader = self._replicator.leader
+        if leader is not None:
+            before = list(leader.progress)
+            self._replicator.perform(
+                leader.set_members(self._members.voters, self.others, tuple(self.leaving))
+            )
+            for peer in self.others:
+                leader.peer_counts(peer, self.acknowledges(peer))
+                if peer not in before and self._peers.connected(peer):
+                    self._replicator.perform(leader.peer_up(peer, self.acknowledges(peer)))
+        self.connect()
+        events.members_changed()
+
+    def connect(self) -> None:
+        """Dial whom to dial, close what should not be there."""
+        wanted = self._members.dialled(self._events.commit_index)
+        wanted |= {node: address for node, (_, _, address) in self.leaving.items() if address}
+        self.dials.want(dict(sorted(wanted.items())))
+        self._peers.prune(self._keeps)
+        self._peers.tell_clients(self._members.addresses(self._events.commit_index))
+
+    def _keeps(self, hello: Hello) -> bool:
+        """Whether a connection may stay. A leader that was removed still says who shall stand."""
+        return hello.node in self.welcome(hello) or hello.node == self._events.elector.leader_id

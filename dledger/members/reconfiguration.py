@@ -1,0 +1,441 @@
+"""Changes of the members and of the leader, decided by the leader: one at a time, in one task.
+
+Only a serving leader changes anything (an entry of its own term is committed: the fix of 2015), and only when
+the configuration before is committed. By itself it promotes learners that have caught up, replaces the
+incarnation of a member that came back with an empty store (first the old one leaves the voters, then the new
+one joins them), and hands over to a preferred leader. Commands of operators come as jobs (`submit`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from dledger.config import NodeConfig
+from dledger.election.configuration import Configuration, ConfigurationRefused, Member, MemberRole
+from dledger.election.preferred import PreferredLeader
+from dledger.errors import ChangeRefused
+from dledger.log.index_units import ColdUnit, settled
+from dledger.log.store import LogStore
+from dledger.members.config_log import Members
+from dledger.members.effects import Membership, MembershipEvents
+from dledger.messages import Code, Health
+from dledger.node.leadership import Leadership
+from dledger.peers.peers import Peers
+from dledger.peers.replicator import Replicator
+from dledger.replication.leader import PushState
+from dledger.runtime import Env
+from dledger.versions import Versions
+
+MAX_JOBS = 16
+"""Commands that may wait for their turn."""
+PROBE_HEARTBEATS = 2.5
+"""How long a removal waits for signs of life."""
+CONFIG_PROTOCOL = 2
+"""The peer protocol version from which a node can read configurations of version 2."""
+
+
+class ChangeEvents(MembershipEvents, Protocol):
+    """The node."""
+
+    def step_down(self) -> None:
+        """Give leadership up."""
+
+
+class Changes:
+    """One per node; does nothing while the node does not serve."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        log: LogStore,
+        members: Members,
+        membership: Membership,
+        peers: Peers,
+        replicator: Replicator,
+        leadership: Leadership,
+        versions: Versions,
+        events: ChangeEvents,
+    ) -> None:
+        self._say = env.log.child(f"changes.{config.self_id}")
+        self._config = config
+        self._log = log
+        self._members = members
+        self._membership = membership
+        self._peers = peers
+        self._replicator = replicator
+        self._leadership = leadership
+        self._versions = versions
+        self._events = events
+        self._preferred = PreferredLeader(config.preferred)
+        self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
+        self._wake = asyncio.Event()
+        self._news = asyncio.Event()
+        """A peer answered, or another leader is known: what a job waits for."""
+        self._heard: dict[str, float] = {}
+        self._said = ""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        pause = 2 * self._config.heartbeat_interval_s
+        while True:
+            try:
+                async with asyncio.timeout(pause if self._leadership.term is not None else None):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            while self._jobs:
+                await self._jobs.popleft()()
+            self._leave()
+            self._membership.settle()
+            self._grow()
+            await self._prefer()
+
+    # What the node tells
+
+    def submit(self, job: Callable[[], Awaitable[None]]) -> None:
+        """Have a command done in its turn; ChangeRefused when too many wait."""
+        if len(self._jobs) >= MAX_JOBS:
+            raise ChangeRefused(Code.CONFIG_PENDING, f"more than {MAX_JOBS} commands wait: try later")
+        self._jobs.append(job)
+        self._wake.set()
+
+    def heard(self, peer: str, now: float) -> None:
+        """A peer answered this leader. Wakes `run` when the answer may be what a change waits for."""
+        self._heard[peer] = now
+        self._news.set()
+        if self._leadership.serving and self._unfinished(peer) and self.caught_up(peer):
+            self._wake.set()
+
+    def leader_changed(self, leader: str | None, term: int, now: float) -> None:
+        """This node sees another leader, or none, in this term."""
+        commanded = self._events.elector.commanded_term == term
+        self._preferred.leader_changed(leader, now, commanded=commanded)
+        self._wake.set()
+        self._news.set()
+
+    def told_who_should_lead(self) -> None:
+        """An operator's command has come, here or with the log."""
+        self._preferred.forgive()
+
+    def committed(self, before: int, index: int) -> None:
+        """The commit index moved."""
+        if before < self._members.index <= index:
+            self._wake.set()
+
+    # What is known of a peer
+
+    def caught_up(self, peer: str) -> bool:
+        """Whether a peer answers, and has all but the last few entries durable. False also while it is not
+        known how many bytes it lacks: with its next answer it is."""
+        try:
+            return self._has_caught_up(peer)
+        except ColdUnit:
+            return False
+
+    def _has_caught_up(self, peer: str) -> bool:
+        leader = self._replicator.leader
+        progress = leader.progress.get(peer) if leader else None
+        if progress is None or progress.state is not PushState.APPEND or not self._peers.connected(peer):
+            return False
+        now = asyncio.get_running_loop().time()
+        if now - self._heard.get(peer, -1e9) > self._config.election_timeout_max_s:
+            return False
+        lag = self._log.last_index - progress.durable
+        if lag > self._config.promote_lag_entries or progress.durable < self._log.first_index - 1:
+            return False
+        return lag <= 0 or self._log.end_pos - self._log.end_of(progress.durable) <= (
+            self._config.promote_lag_bytes
+        )
+
+    def health(self, peer: str) -> Health:
+        """What a member last told of itself. Who is not connected has no health."""
+        elector = self._events.elector
+        if peer == self._config.self_id:
+            return Health(elector.health)
+        return Health(elector.peer_health.get(peer, 0) if self._peers.connected(peer) else 0)
+
+    def fit(self, peer: str) -> bool:
+        """Whether leadership may go there without being asked for by name."""
+        counts = peer in self._members.voters and self._membership.acknowledges(peer)
+        return counts and self.caught_up(peer) and self.health(peer) is Health.GOOD
+
+    @property
+    def preferred(self) -> tuple[str, ...]:
+        """Who should lead: as the group was told, else this node's setting."""
+        told = self._members.current.preferred
+        return self._config.preferred_leaders if told is None else told
+
+    # Commands; each gives the index of the entry to wait for
+
+    def add(self, node: str, address: str, stays: bool) -> int:
+        """A new member, as a learner. Adding it again as it is changes nothing; another wish is refused."""
+        current = self._ready()
+        member = current.members.get(node)
+        if member is not None and (member.address or self._config.peers.get(node)) == address:
+            if why := _other_wish(node, member, stays):
+                raise ChangeRefused(Code.CONFIG_REFUSED, why)
+            return self._members.index
+        known = current.addressed(self._config.peers)
+        return self._append(lambda: known.with_learner(node, address, stays=stays))
+
+    async def promote(self, node: str) -> int:
+        """A learner becomes a voter now, if it has caught up."""
+        caught_up = await settled(lambda: self._has_caught_up(node))
+        current = self._ready()
+        member = current.members.get(node)
+        if member is not None and member.role is MemberRole.LEARNER and not caught_up:
+            raise ChangeRefused(Code.CONFIG_REFUSED, f"{node} has not caught up: {self._lag(node)}")
+        return self._append(lambda: current.with_voter(node, self._incarnation(node)))
+
+    def remove(self, node: str, since: float | None) -> int:
+        """A member leaves. `since`: the rest must have a majority of voters heard after then; None: it need
+        not, nor must all of it have been seen with a program that can read the new configuration."""
+        return self._append(lambda: self._without(node, since), leaves=node, forced=since is None)
+
+    async def check_removal(self, node: str) -> float:
+        """Ask who is there now, and what `remove` will say; ChangeRefused, or its `since`.
+
+        A removal is in force at once and cannot be taken back: if the rest turns out to have no live
+        majority, the group stands still, even if it had one with the removed member. So nothing that was
+        heard before the command counts.
+        """
+        self._ready()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(PROBE_HEARTBEATS * self._config.heartbeat_interval_s):
+                while any(not self._live(voter, began) for voter in self._members.voters):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            pass
+        try:
+            self._without(node, began)
+        except ConfigurationRefused as refused:
+            raise ChangeRefused(Code.CONFIG_REFUSED, str(refused)) from refused
+        return began
+
+    def prefer(self, nodes: tuple[str, ...] | None) -> int:
+        """Who should lead from now on; None: each node's own setting."""
+        current = self._ready()
+        index = self._append(lambda: current.preferring(nodes))
+        self.told_who_should_lead()
+        return index
+
+    async def transfer(self, target: str | None, timeout_s: float) -> str:
+        """Hand leadership over; who got it, which may be another than `target`. ChangeRefused when it did not
+        move, or (TERM_CHANGED) when nobody is known to have it in time."""
+        self._ready(config=False)
+        if target is not None:
+            if target == self._config.self_id:
+                return target
+            if target not in self._members.voters:
+                raise ChangeRefused(Code.UNKNOWN_MEMBER, f"{target} is no voter")
+            if not await settled(lambda: self._has_caught_up(target)):
+                raise ChangeRefused(Code.CONFIG_REFUSED, f"{target} has not caught up: {self._lag(target)}")
+            if self.health(target) is not Health.GOOD:
+                raise ChangeRefused(
+                    Code.CONFIG_REFUSED, f"{target} is not healthy: {self.health(target).name}"
+                )
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        if not await self._leadership.transfer(target, timeout_s, commanded=True):
+            raise ChangeRefused(Code.CONFIG_REFUSED, "no voter took leadership over in time")
+        return await self._successor(deadline)
+
+    async def _successor(self, deadline: float) -> str:
+        """Who leads after this node, which only knows that it does not any more."""
+        elector = self._events.elector
+        try:
+            async with asyncio.timeout_at(deadline):
+                while elector.leader_id is None:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            pass
+        if elector.leader_id is None:
+            raise ChangeRefused(
+                Code.TERM_CHANGED, "leadership was handed over, and who leads now is not known yet"
+            )
+        if elector.leader_id == self._config.self_id:
+            raise ChangeRefused(Code.CONFIG_REFUSED, "no other voter kept leadership: this node leads again")
+        return elector.leader_id
+
+    def overview(self) -> dict[str, object]:
+        """The members as this leader sees them."""
+        leader = self._replicator.leader
+        rows: list[dict[str, object]] = []
+        for node, member in sorted(self._members.current.members.items()):
+            mine = node == self._config.self_id
+            progress = leader.progress.get(node) if leader else None
+            durable = self._log.durable_index if mine else progress.durable if progress else -1
+            rows.append(
+                {
+                    "id": node,
+                    "address": self._members.address(node) or "",
+                    "role": member.role.value,
+                    "stays": member.stays,
+                    "leader": mine and leader is not None,
+                    "connected": mine or self._peers.connected(node),
+                    "durable_index": durable,
+                    "lag_entries": self._log.last_index - durable,
+                    "health": int(self.health(node)),
+                    "incarnation": member.incarnation,
+                }
+            )
+        return {
+            "members": rows,
+            "preferred": list(self.preferred),
+            "config_index": self._members.index,
+            "pending": self._members.pending(self._events.commit_index),
+            "term": self._events.elector.term,
+        }
+
+    # Steps
+
+    def _ready(self, *, config: bool = True) -> Configuration:
+        """The configuration to start from; ChangeRefused when it may not be changed now."""
+        if not self._leadership.serving:
+            raise ChangeRefused(Code.NOT_LEADER, "this node does not lead, or its term is not open yet")
+        if config and self._members.pending(self._events.commit_index):
+            raise ChangeRefused(
+                Code.CONFIG_PENDING,
+                f"the configuration at index {self._members.index} is not committed yet: one at a time",
+            )
+        return self._members.current
+
+    def _append(
+        self, change: Callable[[], Configuration], leaves: str | None = None, *, forced: bool = False
+    ) -> int:
+        try:
+            after = change().addressed(self._config.peers)
+            if not forced:
+                self._check_readable(after)
+        except ConfigurationRefused as refused:
+            raise ChangeRefused(Code.CONFIG_REFUSED, str(refused)) from refused
+        return self._leadership.append_config(after, leaves)
+
+    def _check_readable(self, after: Configuration) -> None:
+        """The first configuration of version 2 waits until every voter can read it. Where programs that
+        cannot are refused at the hello there is nothing to wait for: who was lost is never seen again."""
+        if self._config.protocol_min >= CONFIG_PROTOCOL:
+            return
+        before = self._members.current
+        for node in after.voters:
+            known = before.recorded and node in before.voters
+            if node != self._config.self_id and not known and self._versions.of(node) < CONFIG_PROTOCOL:
+                raise ConfigurationRefused(
+                    f"{node} was not seen, or its program is too old to read the new configuration: "
+                    "start or upgrade it, or remove it first (with --force where several are gone)"
+                )
+
+    def _without(self, node: str, since: float | None) -> Configuration:
+        after = self._ready().without(node)
+        live = [voter for voter in after.voters if since is None or self._live(voter, since)]
+        if len(live) <= len(after.voters) // 2:
+            raise ConfigurationRefused(
+                f"without {node} only {', '.join(live) or 'nobody'} of {', '.join(after.voters)} would be "
+                "live, no majority: the group would stop until the others are back (--force does it anyway)"
+            )
+        return after
+
+    def _live(self, voter: str, since: float) -> bool:
+        mine = voter == self._config.self_id
+        return mine or (self._peers.connected(voter) and self._events.elector.heard(voter, since))
+
+    def _commits_without(self, node: str) -> bool:
+        """Whether the voters that are here, with their own stores, are a majority of all but this one."""
+        rest = [voter for voter in self._members.voters if voter != node]
+        here = [v for v in rest if v == self._config.self_id or self._membership.acknowledges(v)]
+        return len(here) > len(rest) // 2
+
+    def _incarnation(self, node: str) -> str:
+        hello = self._peers.dialled_hello(node)
+        return (
+            hello.incarnation if hello is not None and hello.cluster == self._events.identity.cluster else ""
+        )
+
+    def _lag(self, node: str) -> str:
+        leader = self._replicator.leader
+        progress = leader.progress.get(node) if leader else None
+        if progress is None or not self._peers.connected(node):
+            return "it is not connected"
+        return f"it lacks {self._log.last_index - progress.durable} entries"
+
+    def _unfinished(self, peer: str) -> bool:
+        """Whether this member waits for its promotion, or came back with another store."""
+        member = self._members.current.members.get(peer)
+        if member is None:
+            return False
+        if member.role is MemberRole.LEARNER:
+            return not member.stays
+        return member.incarnation != self._incarnation(peer)
+
+    def _grow(self) -> None:
+        """Promote who has caught up; replace lost stores by the new ones under their ids."""
+        if not self._leadership.serving or self._members.pending(self._events.commit_index):
+            return
+        current = self._members.current
+        for peer in sorted(current.members):
+            if peer == self._config.self_id or not self._unfinished(peer):
+                continue
+            incarnation = self._incarnation(peer)
+            if not incarnation or not self.caught_up(peer):
+                continue
+            lost = current.members[peer].role is MemberRole.VOTER
+            if lost and not self._commits_without(peer):
+                # In force at once and never committed, it would keep the old store, come back, from helping.
+                self._remark(f"{peer}: its store is lost, and without it no majority of the voters is here")
+                continue
+            try:
+                if lost:
+                    self._append(lambda peer=peer: current.demoted(peer))  # type: ignore[misc]
+                else:
+                    self._append(lambda peer=peer, store=incarnation: current.with_voter(peer, store))  # type: ignore[misc]
+            except ChangeRefused as refused:
+                self._remark(f"{peer}: {refused.text}")
+                continue
+            self._say.info("store is lost, a new one takes its place" if lost else "promoted", node=peer)
+            return
+
+    def _leave(self) -> None:
+        """A leader that the group has removed hands over and goes."""
+        if self._leadership.term is None or not self._members.removed(self._events.commit_index):
+            return
+        if self._config.self_id not in self._members.current.members:
+            self._say.info("removed from the group: stepping down")
+            self._leadership.nominate()
+            self._events.step_down()
+
+    async def _prefer(self) -> None:
+        now = asyncio.get_running_loop().time()
+        preferred = self.preferred
+        if not preferred or not self._leadership.serving:
+            return
+        fit = [node for node in preferred if node != self._config.self_id and self.fit(node)]
+        chosen = self._preferred.choose(preferred, self._config.self_id, fit, now)
+        if chosen is None:
+            return
+        self._say.info("handing over to the preferred leader", node=chosen)
+        moved = await self._leadership.transfer(chosen, self._config.election_timeout_max_s)
+        self._preferred.tried(chosen, moved, asyncio.get_running_loop().time())
+
+    def _remark(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._say.warning("a change of members has to wait", reason=text)
+
+
+def _other_wish(node: str, member: Member, stays: bool) -> str:
+    """Why a member cannot be added again like this; empty: it is what is wished for, or becomes it."""
+    if stays and member.role is MemberRole.VOTER:
+        return f"{node} is a voter already: remove it first"
+    if stays and not member.stays:
+        return f"{node} is being added as a voter: remove it first"
+    if member.stays and not stays:
+        return f"{node} is a learner that stays one: promote it"
+    return ""

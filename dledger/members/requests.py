@@ -1,0 +1,125 @@
+"""Server side of the member operations of the DLedger client protocol: members, add, promote, remove, prefer,
+transfer. Only the leader answers; others redirect, as for an append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dledger.election.configuration import MAX_ID, MAX_MEMBERS
+from dledger.errors import ChangeRefused
+from dledger.messages import Code
+from dledger.peers.links import PeerConnection
+
+if TYPE_CHECKING:
+    from dledger.node.node import Node
+
+Answer = Callable[..., None]
+HAND_OVER_S = 2.0
+"""How long a leader that is to be removed, or told to hand over, tries to."""
+
+
+class MemberRequests:
+    """`answer(connection, number, code, **fields)` sends a response; `await_commit` answers after a
+    commit."""
+
+    def __init__(
+        self, node: Node, answer: Answer, await_commit: Callable[[int, PeerConnection, int], None]
+    ) -> None:
+        self._node = node
+        self._answer = answer
+        self._await_commit = await_commit
+
+    def handle(self, connection: PeerConnection, number: int, header: dict[str, Any]) -> bool:
+        """Take a request of these operations; False when it is none."""
+        operation = header.get("op")
+        if operation not in ("members", "add", "promote", "remove", "prefer", "transfer"):
+            return False
+
+        async def work() -> None:
+            try:
+                await self._do(str(operation), connection, number, header)
+            except ChangeRefused as refused:
+                self._refuse(connection, number, refused)
+
+        try:
+            if not self._node.serving:
+                raise ChangeRefused(Code.NOT_LEADER, "this node does not lead")
+            self._node.changes.submit(work)
+        except ChangeRefused as refused:
+            self._refuse(connection, number, refused)
+        return True
+
+    async def _do(
+        self, operation: str, connection: PeerConnection, number: int, header: dict[str, Any]
+    ) -> None:
+        changes = self._node.changes
+        if operation == "members":
+            if not self._node.serving:
+                raise ChangeRefused(Code.NOT_LEADER, "this node does not lead")
+            self._answer(connection, number, Code.SUCCESS, **changes.overview())
+            return
+        if operation == "prefer":
+            index = changes.prefer(_nodes(header.get("nodes")))
+        elif operation == "transfer":
+            target = None if header.get("node") is None else _node(header)
+            leader = await changes.transfer(target, HAND_OVER_S)
+            self._answer(connection, number, Code.SUCCESS, leader=leader)
+            return
+        elif operation == "add":
+            index = changes.add(_node(header), _text(header, "address"), header.get("stays") is True)
+        elif operation == "promote":
+            index = await changes.promote(_node(header))
+        else:
+            index = await self._remove(_node(header), header.get("force") is True)
+        if index <= self._node.commit_index:
+            self._answer(connection, number, Code.SUCCESS, index=index, term=self._node.term)
+        else:
+            self._await_commit(index, connection, number)
+
+    async def _remove(self, node: str, force: bool) -> int:
+        """A leader that is to go hands over first: its successor is asked again, by the client."""
+        changes = self._node.changes
+        since = None if force else await changes.check_removal(node)
+        if node == self._node.config.self_id:
+            try:
+                await changes.transfer(None, HAND_OVER_S)
+            except ChangeRefused:
+                # Nobody took over: it goes when the entry is committed. (Who does not lead any more refuses.)
+                return changes.remove(node, since)
+            raise ChangeRefused(Code.NOT_LEADER, f"{node} has handed over: ask its successor")
+        return changes.remove(node, since)
+
+    def _refuse(self, connection: PeerConnection, number: int, refused: ChangeRefused) -> None:
+        fields: dict[str, Any] = {"text": refused.text}
+        if refused.code is Code.NOT_LEADER:
+            leader = self._node.leader_id
+            fields |= {"leader": leader, "address": self._node.peer_address(leader) if leader else None}
+        self._answer(connection, number, refused.code, **fields)
+
+
+def _text(header: dict[str, Any], name: str) -> str:
+    value = header.get(name)
+    if not isinstance(value, str) or not value:
+        raise ChangeRefused(Code.UNEXPECTED_ARGUMENT, f"{name} is missing")
+    return value
+
+
+def _node(header: dict[str, Any]) -> str:
+    node = _text(header, "node")
+    if len(node) > MAX_ID:
+        raise ChangeRefused(Code.UNEXPECTED_ARGUMENT, f"node: an id has at most {MAX_ID} characters")
+    return node
+
+
+def _nodes(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_MEMBERS
+        or not all(isinstance(node, str) and len(node) <= MAX_ID for node in value)
+    ):
+        raise ChangeRefused(Code.UNEXPECTED_ARGUMENT, "nodes is no list of node ids")
+    return tuple(value)

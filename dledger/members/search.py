@@ -1,0 +1,129 @@
+"""Looks for configurations in the log where nothing says where they are, or a copy of one is missing.
+
+The file `members` says which entries of a log are configurations (safety.md S19). Where it is lost, damaged,
+or was never written, the log is read from end to end when the node starts. What is rotten then may be a
+configuration, so the node does not know for sure whose votes count: it follows, votes (whose vote counts is
+for the candidate to say) and repairs, but does not stand, until peers have repaired what is rotten. No leader
+is needed for that, so a group in which every node is in this state recovers, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from dledger.election.configuration import Configuration
+from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
+from dledger.log.faulty import FaultyEntries
+from dledger.log.index_units import RETRY_S
+from dledger.log.reading import Rotten
+from dledger.log.store import LogStore
+from dledger.members.config_log import Members, decode_config, unreadable_config
+
+ENTRIES = 65536
+"""Looked at by one job."""
+
+
+class SearchEvents(Protocol):
+    """What the node does with the outcome."""
+
+    def configs_found(self) -> None:
+        """The configuration in force, or what is in doubt, may be another: nobody else has run since."""
+
+
+async def search(log: LogStore, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """Indexes of the configurations among these entries, which are durable, and which entries are rotten."""
+    configs: list[int] = []
+    rotten: list[tuple[int, int]] = []
+    for begin in range(first, last + 1, ENTRIES):
+        found, bad = await log.configs_among(begin, min(last, begin + ENTRIES - 1))
+        configs += found
+        rotten += bad
+    return configs, rotten
+
+
+async def read_config(log: LogStore, index: int) -> Configuration | None:
+    """A configuration entry; None when it is none. Rotten, OSError; NodeFailed when it is of a newer
+    program."""
+    entry, _ = await log.read_range(index, index)
+    if unpack_header(entry).kind != Kind.CONFIG:
+        return None
+    configuration = decode_config(memoryview(entry)[HEADER_SIZE:])
+    if configuration is None:
+        raise NodeFailed(unreadable_config(index), EXIT_STORE)
+    return configuration
+
+
+class ConfigSearch:
+    """One per node: looks at `members.unsure` again whenever entries were repaired."""
+
+    def __init__(
+        self,
+        log: LogStore,
+        members: Members,
+        base_config: Callable[[], tuple[int, bytes] | None],
+        events: SearchEvents,
+    ) -> None:
+        """`base_config`: the configuration where the log begins, and at which index, if a snapshot tells."""
+        self._log = log
+        self._members = members
+        self._base_config = base_config
+        self._events = events
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look again: entries were repaired, or may have been retired."""
+        if self._members.unsure:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                while self._members.unsure and await self._look():
+                    pass
+            except OSError as error:
+                self._log.put_off(error, self._log.first_index, self._log.last_index)
+                await asyncio.sleep(RETRY_S)
+                self._wake.set()
+
+    async def _look(self) -> bool:
+        """Look at what can be read; whether something is known now that was not, so that more may be."""
+        log, unsure = self._log, self._members.unsure
+        before = list(unsure)
+        base = self._base_config()
+        if base is not None and unsure.within(0, base[0]) is not None:
+            self._members.restore(*base)  # retired, or the snapshot at the log's beginning is a new one
+            self._events.configs_found()
+        for first, last in self._readable():
+            seen = log.cuts, log.first_index
+            indexes, rotten = await search(log, first, last)
+            try:
+                found = [(index, await read_config(log, index)) for index in indexes]
+            except Rotten:
+                found = None  # noted: repaired first
+            if seen != (log.cuts, log.first_index):
+                return True  # entries are gone: to be judged anew
+            if found is None:
+                continue
+            for index, configuration in found:
+                if configuration is not None:
+                    self._members.recall(index, configuration)
+            unsure.remove(first, last)
+            for begin, end in rotten:
+                unsure.add(max(begin, first), min(end, last))
+            self._events.configs_found()
+        return list(unsure) != before
+
+    def _readable(self) -> FaultyEntries:
+        """What is to be looked at, and is neither rotten nor retired."""
+        readable = FaultyEntries()
+        for first, last in self._members.unsure:
+            readable.add(max(first, self._log.first_index), min(last, self._log.durable_mark))
+        for first, last in self._log.faulty:
+            readable.remove(first, last)
+        return readable

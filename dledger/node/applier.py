@@ -1,0 +1,101 @@
+"""Hands committed, locally durable entries to the host, in order and in small steps (rules 5 and 6, S21)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dledger.formats.entry import unpack_header
+from dledger.host import Chunk, Host
+from dledger.log.index_units import RETRY_S
+from dledger.log.reading import Rotten, size_of
+from dledger.log.store import LogStore
+
+
+class Applier:
+    """`applied_index` follows the commit index, never beyond what is durable and whole here."""
+
+    def __init__(
+        self,
+        log: LogStore,
+        host: Host,
+        applied_index: int,
+        step_bytes: int,
+        on_applied: Callable[[], None],
+        on_boundary: Callable[[int, int], None],
+    ) -> None:
+        """`on_boundary(index, pos)`: entry `index` is applied, the next one begins a segment at `pos`."""
+        self.applied_index = applied_index
+        self.busy = asyncio.Lock()
+        """Held during each step; whoever replaces the host's state takes it."""
+        self._on_boundary = on_boundary
+        self._log = log
+        self._host = host
+        self._step_bytes = step_bytes
+        self._on_applied = on_applied
+        self._commit_index = -1
+        self._wake = asyncio.Event()
+
+    def commit_to(self, index: int) -> None:
+        """Entries up to `index` are committed."""
+        self._commit_index = max(self._commit_index, index)
+        self._wake.set()
+
+    def durable_moved(self) -> None:
+        """More entries are durable here, or whole again."""
+        if self._commit_index > self.applied_index:
+            self._wake.set()
+
+    def restored(self, index: int) -> None:
+        """The host was given the state after entry `index` (with `busy` held)."""
+        self.applied_index = index
+        self._on_applied()
+
+    async def run(self) -> None:
+        """Apply until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._limit() > self.applied_index:
+                async with self.busy:
+                    if not await self._step():
+                        break  # `durable_moved` comes when it is repaired
+                await asyncio.sleep(0)  # one step a turn: responses and heartbeats go in between
+
+    def _limit(self) -> int:
+        return min(self._commit_index, self._log.durable_index)
+
+    async def _step(self) -> bool:
+        """Apply some entries; False when the next one is rotten."""
+        log = self._log
+        limit = self._limit()
+        first = self.applied_index + 1
+        if first > limit:
+            return True  # an install came in between
+        last = min(log.range_end(first, self._step_bytes)[0], limit)
+        if log.faulty and (bad := log.faulty.within(first, last)) is not None:
+            if bad == first:
+                return False
+            last = bad - 1
+        data = log.range_bytes(first, last)
+        if data is None:
+            try:
+                data, end = await log.read_range(first, last)
+            except Rotten:
+                return True
+            except OSError as error:
+                log.put_off(error, first, last)
+                await asyncio.sleep(RETRY_S)
+                return True
+            if end > last:
+                data = data[: size_of(data, last - first + 1)]
+        view = memoryview(data)
+        pos = unpack_header(view).pos
+        if pos % log.segment_size == 0:
+            self._on_boundary(first - 1, pos)
+        self._host.apply(Chunk(first, last - first + 1, pos, view))
+        view.release()
+        data = None  # the last reference to a mapped segment
+        self.applied_index = last
+        self._on_applied()
+        return True

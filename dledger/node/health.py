@@ -1,0 +1,249 @@
+"""Whether this node is fit to lead: rot, a full disk, a disk that does not answer or is slow (feature R11).
+
+A sick node, or one that may not know the members (S19), votes, but does not stand. A sick leader hands over
+to a voter that is healthy and up to date, if there is one; it does not try again at once, so that leadership
+does not bounce. A leader that can acknowledge nothing steps down when that does not work: its disk has
+stalled, or an entry that is not committed is rotten here and nobody can repair it, so that nothing behind it
+can be sent. If all are full somebody must lead all the same, so that what is stored can be read: a node that
+has seen no leader for long stands although it is full, or slow.
+
+A disk is slow that is far behind the commit for long: the others' disks commit without it. Where all are
+equally slow they fall behind in turn, and none for long.
+
+Everything gets better by itself: when entries are repaired, when room returns, when the disk answers. That a
+slow disk is quick again shows only under load, so the node is believed to be slow for a while longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from dledger.config import NodeConfig
+from dledger.election.effects import Effect
+from dledger.election.elector import Elector
+from dledger.host import Role
+from dledger.log.store import LogStore
+from dledger.messages import Health
+from dledger.node.device_watch import WatchedWorkers
+from dledger.node.leadership import Leadership
+from dledger.peers.replicator import Replicator
+from dledger.runtime import Env
+
+HYSTERESIS = 0.02
+"""A disk is no longer full when it is this far (a ratio) below the limit."""
+SLOW_LAG = 0.5
+SLOW_WRITTEN = 4
+"""A leader's disk is slow that is behind the commit by more than the first of what may be pending (32 MiB, or
+100,000 entries) for longer than `disk_stall_s`, and until it wrote the second times what may be pending (256
+MiB). Equally slow disks fall as far behind each other in turn, but catch up before they have written 2.2
+times as much; one that is twice as slow as the others did not before 18 times (measured, simulated)."""
+SLOW_REST_S = 300.0
+"""How long a slow disk must keep up until it is taken for a quick one: leadership comes back no sooner."""
+BACK_OFF_S = 5.0
+"""After a hand-over that did not work."""
+
+
+class FitnessEvents(Protocol):
+    """What the node does for this."""
+
+    @property
+    def elector(self) -> Elector:
+        """Of the node."""
+
+    @property
+    def commit_index(self) -> int:
+        """Of the node."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Perform election effects."""
+
+
+class Fitness:
+    """One per node; `run` until cancelled."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        log: LogStore,
+        watch: WatchedWorkers,
+        leadership: Leadership,
+        replicator: Replicator,
+        events: FitnessEvents,
+        not_yet: Callable[[float], bool],
+        in_doubt: Callable[[], bool],
+    ) -> None:
+        self.flags = Health.GOOD
+        self._leaving = False
+        self.used_ratio = 0.0
+        self._say = env.log.child(f"fitness.{config.self_id}")
+        self._config = config
+        self._log = log
+        self._watch = watch
+        self._leadership = leadership
+        self._replicator = replicator
+        self._events = events
+        self._not_yet = not_yet
+        self._in_doubt = in_doubt
+        self._above_limit = False
+        self._faulty_since = 0.0
+        self._leaderless_since = 0.0
+        self._kept_up_at = (0.0, 0)
+        self._slow_until = 0.0
+        self._due = -1
+        self._retry_at = 0.0
+        self._measured_at = -1e9
+
+    @property
+    def interval_s(self) -> float:
+        """How often everything is looked at."""
+        return min(self._config.disk_stall_s / 4, 0.5)
+
+    async def run(self) -> None:
+        """Look at everything at intervals."""
+        loop = asyncio.get_running_loop()
+        measuring: asyncio.Task[None] | None = None
+        async with asyncio.TaskGroup() as group:
+            while True:
+                now = loop.time()
+                due = now - self._measured_at >= self._config.disk_check_s
+                if due and (measuring is None or measuring.done()):  # a hung disk must not stop the watch
+                    measuring = group.create_task(self._measure(), name=f"{self._config.self_id}-measure")
+                self.look()
+                self._replicator.resume_paused()
+                await self._relieve()
+                await asyncio.sleep(self.interval_s)
+
+    def leave(self) -> None:
+        """This node is about to end: it does not stand, and leaders do not hand over to it."""
+        self._leaving = True
+        self.look()
+
+    async def _measure(self) -> None:
+        try:
+            usage = await self._log.measure()
+        except OSError as error:
+            self._say.warning("cannot ask how full the disk is", error=error)
+            return
+        finally:
+            self._measured_at = asyncio.get_running_loop().time()
+        self.used_ratio = usage.used_ratio
+        limit = self._config.disk_full_ratio - (HYSTERESIS if self._above_limit else 0.0)
+        self._above_limit = usage.used_ratio >= limit
+        self.look()
+
+    def look(self) -> None:
+        """Decide anew what this node is fit for."""
+        now = asyncio.get_running_loop().time()
+        log, elector = self._log, self._events.elector
+        flags = Health.GOOD
+        if log.faulty or self._in_doubt():
+            flags |= Health.FAULTY
+        if self._above_limit or (log.short_of_space and log.pool.ready == 0):
+            flags |= Health.DISK_FULL
+        if self._watch.waiting_s(now) > self._config.disk_stall_s:
+            flags |= Health.STALLED
+        if self._is_slow(now):
+            flags |= Health.SLOW
+        if self._leaving:
+            flags |= Health.LEAVING
+        if flags & Health.FAULTY and not self.flags & Health.FAULTY:
+            self._faulty_since = now
+        if flags != self.flags:
+            self._say.warning("health", now=_text(flags), before=_text(self.flags))
+        self.flags = flags
+        if elector.role is Role.LEADER or elector.leader_id is not None:
+            self._leaderless_since = now
+        patient = now - self._leaderless_since > 2 * self._config.election_timeout_max_s
+        elector.health = int(flags)
+        bearable = not flags & ~(Health.DISK_FULL | Health.SLOW)
+        elector.may_stand = (not flags or (bearable and patient)) and not self._not_yet(now)
+        self._leadership.disk_full(self._above_limit)
+
+    def _is_slow(self, now: float) -> bool:
+        """Whether this disk was found slow, and has not kept up for long enough since."""
+        pos = self._log.durable_pos
+        if self._events.elector.role is Role.LEADER and self._leadership.disk_lag > SLOW_LAG:
+            since, from_pos = self._kept_up_at
+            written = pos - from_pos > SLOW_WRITTEN * self._config.pending_bytes
+            if written and now - since > self._config.disk_stall_s:
+                self._slow_until = now + SLOW_REST_S
+        else:
+            self._kept_up_at = (now, pos)
+            if now < self._slow_until and self._log.durable_mark < self._due:
+                self._slow_until = now + SLOW_REST_S  # it lacks what was committed at the last look
+        follower = self._replicator.follower
+        self._due = -1 if follower is None else follower.leader_commit
+        return now < self._slow_until
+
+    async def _relieve(self) -> None:
+        """A sick leader gives leadership to a healthy voter."""
+        now = asyncio.get_running_loop().time()
+        rot_only = self.flags == Health.FAULTY and now - self._faulty_since < self._config.repair_limit_s
+        # An elected node whose vote is still being saved has no leadership to give up yet.
+        if self._leadership.term is None or not self.flags or rot_only or now < self._retry_at:
+            return
+        if self._leaving:
+            return  # it is handed over already
+        target = self._healthy_voter()
+        moved = False
+        if target is not None:
+            self._say.warning("this leader is sick: handing over", health=_text(self.flags), to=target)
+            moved = await self._leadership.transfer(target, self._config.disk_stall_s)
+        stuck = self._stuck()
+        if not moved and stuck and self._leadership.term is not None:
+            self._say.error("this leader can acknowledge nothing: stepping down", because=stuck)
+            self._events.perform(self._events.elector.step_down(asyncio.get_running_loop().time()))
+        elif not moved and target is not None:
+            self._retry_at = asyncio.get_running_loop().time() + BACK_OFF_S
+
+    def _stuck(self) -> str:
+        """Why this node, as the leader, can acknowledge nothing; empty when it can."""
+        if self.flags & Health.STALLED:
+            return "the disk does not answer"
+        rotten = self._last_rotten()
+        if rotten > self._events.commit_index:
+            return f"entry {rotten} is rotten, not committed, and nobody repaired it"
+        return ""
+
+    def _last_rotten(self) -> int:
+        """Index; -1 when nothing is."""
+        return max((last for _, last in self._log.faulty), default=-1)
+
+    def _healthy_voter(self) -> str | None:
+        """The most advanced voter that said within the last election time-out that it is healthy, and holds
+        what is committed, and what is rotten here: one that lacks that could be sent nothing behind it."""
+        leader = self._replicator.leader
+        elector = self._events.elector
+        if leader is None:
+            return None
+        needed = max(self._events.commit_index, self._last_rotten())
+        now = asyncio.get_running_loop().time()
+        fit = [
+            (leader.watermark(peer), peer)
+            for peer in elector.voters
+            if elector.peer_health.get(peer) == Health.GOOD
+            and elector.awake(peer, now)
+            and peer in leader.progress
+            and leader.watermark(peer) >= needed
+        ]
+        return max(fit)[1] if fit else None
+
+    def reasons(self) -> Iterator[str]:
+        """What is wrong, for /health."""
+        if self._log.faulty:
+            ranges = ", ".join(f"{first}..{last}" for first, last in self._log.faulty)
+            yield f"entries {ranges[:200]} are rotten and wait for repair from a peer"
+        if self.flags & Health.DISK_FULL:
+            why = "is full" if self._above_limit else "has no room for another segment"
+            yield f"the disk {why} ({self.used_ratio:.0%} used): appends are refused"
+        if self.flags & Health.STALLED:
+            yield f"the disk has not answered for more than {self._config.disk_stall_s} s"
+        if self.flags & Health.SLOW:
+            yield "the disk did not keep up with those of the others"
+
+
+def _text(flags: Health) -> str:
+    return "+".join(flag.name or "" for flag in Health if flag and flag in flags) or "GOOD"

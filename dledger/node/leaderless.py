@@ -1,0 +1,63 @@
+"""Where too many voters' stores are blank or await a refill, nobody can be elected: what an operator is told.
+
+A voter counts only with the store that the configuration names (S18), and one whose store may lack entries
+does not vote before a leader has refilled it. Where the others are no majority there will be no leader, and
+so nobody who lets those in or refills them. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dledger.election.configuration import Configuration
+from dledger.election.identity import Hello
+from dledger.node.powerloss import KEPT_KEY, META_KEY
+from dledger.peers.wire import PROTOCOL_WITH_PIECES
+
+STUCK_S = 5.0
+"""How long a node knows no leader until it speaks of this: an election, or the verdict of `powerloss`, takes
+less."""
+
+
+def lost_majority(
+    configuration: Configuration,
+    mine: Hello,
+    hellos: Mapping[str, Hello],
+    votes: Callable[[str], bool],
+) -> str:
+    """What is needed before this group can have a leader again; empty where it may come by itself.
+
+    `hellos`: the last ones of the peers connected now, and the own one, `mine`. `votes`: whether a voter has
+    just answered a request for its vote. A hello is of the time when the connection was made: the voter may
+    have been refilled since. Who shows a newer configuration may know other stores.
+    """
+    if any(hello.shows_newer(mine) for hello in hellos.values()):
+        return ""
+    voters = configuration.voters
+    here = {voter: hellos[voter] for voter in voters if voter in hellos}
+    blank = [voter for voter, hello in here.items() if not configuration.names(voter, hello.incarnation)]
+    trusted = {voter: hello for voter, hello in here.items() if voter not in blank}
+    refill = [voter for voter, hello in trusted.items() if _awaits_refill(hello) and not votes(voter)]
+    power = [voter for voter, hello in trusted.items() if META_KEY in hello.meta]
+    rest = len(voters) - len(blank) - len(refill) - len(power)
+    missing = len(voters) // 2 + 1 - rest
+    if missing <= 0 or not (blank or refill):  # `powerloss`: when all are here they vote again
+        return ""
+    parts = []
+    if blank:
+        parts.append(
+            f"the stores of {', '.join(blank)} are blank or restored, not those that the group recorded"
+        )
+    if refill or power:
+        parts.append(f"{', '.join(sorted([*refill, *power]))} must be refilled by a leader before voting")
+    return (
+        f"no leader: {'; '.join(parts)}; the others are no majority of {', '.join(voters)}. Needed: "
+        f"{missing} of their old stores, undamaged, or `recover --force-single` (docs/operate.md)"
+    )
+
+
+def _awaits_refill(hello: Hello) -> bool:
+    """Whether it does not vote for another reason than a loss of power. Programs before protocol 4 may not
+    tell."""
+    told = META_KEY in hello.meta or KEPT_KEY in hello.meta
+    return not told and hello.protocol_max >= PROTOCOL_WITH_PIECES

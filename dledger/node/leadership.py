@@ -1,0 +1,311 @@
+"""Leading: opening the term, sealing and pumping entries, serving, handing over, appending configurations.
+
+A leader seals a term-opening entry first and serves when that entry is committed and applied (rule 6).
+Everything sealed in one turn of the loop becomes one append, one push per follower and one fsync (rule 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from dledger.config import NodeConfig
+from dledger.election.configuration import Configuration, encode_configuration, single_step
+from dledger.election.effects import Effect
+from dledger.election.elector import Elector
+from dledger.errors import InvariantBroken
+from dledger.formats.entry import Kind
+from dledger.host import Host
+from dledger.log.appender import Appender
+from dledger.log.index_units import ColdUnit
+from dledger.log.store import LogStore
+from dledger.members.config_log import Members
+from dledger.members.effects import Membership
+from dledger.messages import Health
+from dledger.node.requests import ClientRequests
+from dledger.peers.peers import Peers
+from dledger.peers.replicator import Replicator
+from dledger.replication.leader import LeaderReplication
+from dledger.runtime import Env
+from dledger.versions import OLDEST_KINDS
+
+FAREWELL_S = 0.2
+"""How long a node that has handed over at its stop still tells clients who leads. A request that is under way
+when a connection closes has an unknown outcome; one that is answered NOT_LEADER does not."""
+
+
+class LeadershipEvents(Protocol):
+    """What the node does for its leadership."""
+
+    @property
+    def commit_index(self) -> int:
+        """Of the node."""
+
+    @property
+    def applied_index(self) -> int:
+        """Of the node."""
+
+    @property
+    def elector(self) -> Elector:
+        """Of the node."""
+
+    def may_write(self, kind: int) -> bool:
+        """Whether all voters know this kind of entry."""
+
+    def may_cover(self) -> bool:
+        """Whether all voters know CRCs that cover an entry's channel."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Perform election effects."""
+
+
+class Leadership:
+    """One per node; `appender` is set while the node serves."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        log: LogStore,
+        host: Host,
+        members: Members,
+        membership: Membership,
+        peers: Peers,
+        replicator: Replicator,
+        requests: ClientRequests,
+        events: LeadershipEvents,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.appender: Appender | None = None
+        self.serving = False
+        self._env = env
+        self._say = env.log.child(f"leader.{config.self_id}")
+        self._config = config
+        self._log = log
+        self._host = host
+        self._members = members
+        self._membership = membership
+        self._peers = peers
+        self._replicator = replicator
+        self._requests = requests
+        self._events = events
+        self._fail = fail
+        self._leading: Appender | None = None
+        self._pump_scheduled = False
+        self._handing_over = False
+        self._progress = asyncio.Event()
+
+    @property
+    def disk_lag(self) -> float:
+        """See `Appender.disk_lag`; 0.0 for who does not lead."""
+        return 0.0 if self._leading is None else self._leading.disk_lag
+
+    # Start, serve, stop
+
+    @property
+    def term(self) -> int | None:
+        """Term of the leadership that runs, None without one."""
+        return None if self._leading is None else self._leading.term
+
+    def start(self, term: int) -> None:
+        """This node was elected: open the term, find out where the peers are."""
+        self._replicator.follower = None
+        config = self._config
+        appender = Appender(
+            self._log,
+            term,
+            pending_bytes=config.pending_bytes,
+            pending_entries=config.pending_entries,
+            schedule_pump=self._schedule_pump,
+            max_entry_bytes=config.max_entry_bytes,
+            known_kinds=OLDEST_KINDS,
+            may_write=self._events.may_write,
+            may_cover=self._events.may_cover,
+        )
+        self._leading = appender
+        leader = LeaderReplication(
+            term,
+            config.self_id,
+            self._members.voters,
+            self._membership.others,
+            self._log,
+            self._events.commit_index,
+            self._log.last_index + 1,
+            push_bytes=config.push_bytes,
+            inflight_bytes=config.inflight_bytes,
+            inflight_frames=config.inflight_frames,
+            offer=self._replicator.offer,
+        )
+        self._replicator.leader = leader
+        body = self._members.opening_body(term, config.self_id)
+        appender.add_system(body, Kind.TERM_OPENING)
+        self._pump()
+        for peer in self._membership.others:
+            if self._peers.connected(peer):
+                self._replicator.perform(leader.peer_up(peer, self._membership.acknowledges(peer)))
+
+    def stop(self) -> None:
+        """Leadership ended."""
+        appender = self._leading
+        self._leading = None
+        self.appender = None
+        self.serving = False
+        self._replicator.stop_leading()
+        self._membership.leaving.clear()
+        self._progress.set()
+        if appender is not None:
+            appender.take()  # sealed this turn and never appended: gone, nobody has seen it
+            self._host.on_stopped_serving(appender.term)
+            self._requests.stopped_serving()
+
+    def applied(self) -> None:
+        """The applied index moved: is the term open?"""
+        leader = self._replicator.leader
+        if leader is None or self.serving or self._leading is None or self._handing_over:
+            return
+        if self._events.applied_index >= leader.opening_index:
+            self.serving = True
+            self.appender = self._leading
+            self._say.info("serving", term=leader.term, opening=leader.opening_index)
+            self._host.on_serving(leader.term)
+
+    def disk_full(self, full: bool) -> None:
+        """Whether clients are to be refused with DISK_FULL."""
+        if self._leading is not None:
+            self._leading.disk_full = full
+
+    def committed(self, index: int) -> None:
+        """The commit index moved."""
+        self._count_pending(index)
+        self._progress.set()
+
+    def _count_pending(self, committed: int) -> None:
+        """The pending limits count from behind this entry."""
+        if self._leading is None or committed < self._events.commit_index:
+            return
+        try:
+            self._leading.committed(committed, self._log.end_of(committed))
+        except ColdUnit as cold:
+            cold.fetched.add_done_callback(
+                lambda fetched: None if fetched.cancelled() else self._count_pending(committed)
+            )
+
+    def progressed(self) -> None:
+        """Something that a hand-over waits for may have changed."""
+        self._progress.set()
+
+    # Sealing
+
+    def _schedule_pump(self) -> None:
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        appender = self._leading
+        leader = self._replicator.leader
+        if appender is None or leader is None:
+            return
+        try:
+            for batch in appender.take():
+                self._log.append(batch)
+            self._replicator.perform(leader.extended())
+        except Exception as error:
+            self._fail(error)  # a loop callback has no caller: the node ends through `run` (rule 7)
+
+    # Members
+
+    def append_config(self, configuration: Configuration, leaves: str | None = None) -> int:
+        """Seal a configuration entry, in force at once (S19); its index. `leaves`: who is removed by it."""
+        leading = self._leading
+        pending = self._members.pending(self._events.commit_index)
+        if leading is None or not self.serving or pending:
+            raise InvariantBroken("a configuration may follow only a committed one, in a term that is open")
+        if not single_step(self._members.current, configuration):
+            raise InvariantBroken("a configuration may change one voter only")
+        if leaves is not None and leaves != self._config.self_id:
+            self._membership.leave(leaves, leading.next_index)
+        body = encode_configuration(configuration)
+        index = leading.add_system(body, Kind.CONFIG)
+        self._membership.adopted(index, configuration)
+        self._pump()
+        return index
+
+    def nominate(self) -> None:
+        """Tell the most advanced voter to stand, without waiting for it: this leader is about to go."""
+        leader = self._replicator.leader
+        candidates = self._candidates(leader, None) if leader is not None else []
+        if leader is not None and candidates:
+            chosen = max(candidates, key=lambda peer: (leader.watermark(peer), peer))
+            self._events.perform(self._events.elector.hand_over(chosen))
+
+    def _candidates(self, leader: LeaderReplication, target: str | None) -> list[str]:
+        """Connected voters; those that are silent, or say that they are not well, only if there is no other,
+        or by name. A stopped process stays connected, and was well when it said something last."""
+        elector = self._events.elector
+        candidates = [
+            peer
+            for peer in elector.voters
+            if peer in leader.progress and self._peers.connected(peer) and target in (None, peer)
+        ]
+        now = asyncio.get_running_loop().time()
+        awake = [peer for peer in candidates if elector.awake(peer, now)]
+        well = [peer for peer in awake if elector.peer_health.get(peer, 0) == Health.GOOD]
+        return well or awake or candidates
+
+    # Hand-over
+
+    async def transfer(self, target: str | None, timeout_s: float, *, commanded: bool = False) -> bool:
+        """Hand leadership to `target` (default: the most advanced connected voter). True when it moved.
+        `commanded`: an operator asked for it.
+
+        Stops serving, waits until the target holds everything, tells it to stand (Raft dissertation 3.10);
+        serves again when that did not work in time, or the target goes away. (If it stands all the same, its
+        term ends this leadership.)
+        """
+        leader = self._replicator.leader
+        if leader is None or not self.serving:
+            return False
+        candidates = self._candidates(leader, target)
+        if not candidates:
+            return False
+        chosen = max(candidates, key=lambda peer: (leader.watermark(peer), peer))
+        self.serving = False
+        self.appender = None
+        self._handing_over = True
+        if self._leading is not None:
+            self._leading.paused = True
+        self._say.info("handing leadership over", to=chosen)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._leads_beside(leader, chosen) and self._behind(leader, chosen):
+                    await self._next_progress(leader)
+                if self._leads_beside(leader, chosen):
+                    self._events.perform(self._events.elector.hand_over(chosen, commanded=commanded))
+                while self._leads_beside(leader, chosen):
+                    await self._next_progress(leader)
+            if self._replicator.leader is leader:
+                self._say.warning("hand-over did not work: its target went away", to=chosen)
+        except TimeoutError:
+            self._say.warning("hand-over did not work in time", to=chosen)
+        finally:
+            self._handing_over = False
+            if self._replicator.leader is leader:
+                if self._leading is not None:
+                    self._leading.paused = False
+                self.applied()
+        return self._replicator.leader is not leader
+
+    def _leads_beside(self, leader: LeaderReplication, chosen: str) -> bool:
+        return self._replicator.leader is leader and self._peers.connected(chosen)
+
+    def _behind(self, leader: LeaderReplication, chosen: str) -> bool:
+        last = self._log.last_index
+        return leader.watermark(chosen) < last or self._events.commit_index < last
+
+    async def _next_progress(self, leader: LeaderReplication) -> None:
+        if self._replicator.leader is leader:
+            self._progress.clear()
+            await self._progress.wait()

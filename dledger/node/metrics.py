@@ -1,0 +1,68 @@
+"""Numbers that a node keeps about itself; plain values, read by `status`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger.runtime import Log
+from dledger.runtime.gc_pauses import Pauses
+
+LATE_LOOP_S = 0.1
+"""A delay of the event loop that is worth a line in the log: a quarter of the shortest election time-out."""
+
+
+class NodeMetrics:
+    """Flush, event-loop and collector figures since start."""
+
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
+        self.flushes = 0
+        self.flushed_entries = 0
+        self.flushed_bytes = 0
+        self.flush_seconds = 0.0
+        self.flush_seconds_max = 0.0
+        self.loop_lag_max_s = 0.0
+        self.loop_lag_s = 0.0
+        self.loop_lag_max_waited_s = 0.0
+        """Of the longest delay: how long the loop was ready to run and other programs had the cores."""
+
+    def flushed(self, entries: int, size: int, seconds: float) -> None:
+        """One group write was done, from hand-over to the worker until its result arrived."""
+        self.flushes += 1
+        self.flushed_entries += entries
+        self.flushed_bytes += size
+        self.flush_seconds += seconds
+        self.flush_seconds_max = max(self.flush_seconds_max, seconds)
+
+    async def watch_loop(self, every_s: float, log: Log) -> None:
+        """Measure how late the loop wakes up, until cancelled; a long delay is logged."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began, waited_before_s = loop.time(), self._pauses.waited_s()
+            await asyncio.sleep(every_s)
+            self.loop_lag_s = max(0.0, loop.time() - began - every_s)
+            waited_s = self._pauses.waited_s() - waited_before_s
+            if self.loop_lag_s > self.loop_lag_max_s:
+                self.loop_lag_max_s, self.loop_lag_max_waited_s = self.loop_lag_s, waited_s
+            if self.loop_lag_s >= LATE_LOOP_S:
+                # Whose fault? All of it can be waiting for a core: then the machine is too busy.
+                late_ms, waited_ms = round(self.loop_lag_s * 1e3), round(waited_s * 1e3)
+                log.warning("the event loop was late", ms=late_ms, waited_for_core_ms=waited_ms)
+
+    def snapshot(self) -> dict[str, object]:
+        """Times in milliseconds."""
+        mean = self.flush_seconds / self.flushes if self.flushes else 0.0
+        return {
+            "flushes": self.flushes,
+            "flushed_entries": self.flushed_entries,
+            "flushed_bytes": self.flushed_bytes,
+            "flush_ms_mean": round(mean * 1e3, 3),
+            "flush_ms_max": round(self.flush_seconds_max * 1e3, 3),
+            "loop_lag_ms": round(self.loop_lag_s * 1e3, 3),
+            "loop_lag_ms_max": round(self.loop_lag_max_s * 1e3, 3),
+            "loop_lag_ms_max_waited": round(self.loop_lag_max_waited_s * 1e3, 3),
+            "gc_pauses": sum(self._pauses.count),
+            "gc_pauses_full": self._pauses.count[-1],
+            "gc_ms_total": round(self._pauses.seconds * 1e3, 3),
+            "gc_ms_max": round(self._pauses.worst_s * 1e3, 3),
+        }

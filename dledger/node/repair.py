@@ -1,0 +1,305 @@
+"""Repair of rotten entries from any peer (safety.md S4; docs/decisions/0007).
+
+The node asks its peers, leader or not, one after another: `RepairRequest`. The asked one looks at its own
+copy, checks it, and answers HAVE with the bytes, FAULTY or NEVER_HAD. No leader is needed, and no quorum:
+an entry is the same on every node that has it under its index and term, and a copy is believed only if it
+fits what is left here (mending.py). So a group in which every node has some rot can still elect a leader
+afterwards.
+
+A peer has one question at a time, and answers it once: on a slow link the same entries, asked for again and
+again, would only stand in each other's way. So an answer counts whenever it comes, and a question is open
+until it is answered, the connection is lost, or the peer must have forgotten it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dledger.formats.entry import unpack_header
+from dledger.log.reading import Rotten, size_of
+from dledger.log.repair_writer import Unfitting
+from dledger.log.store import LogStore
+from dledger.messages import Holding, RepairRequest, RepairResponse
+from dledger.peers.peers import Peers
+from dledger.runtime import Env
+
+ANSWER_LIMIT_S = 1.0
+"""How long to wait for one peer's answer before the next one is asked. It counts when it comes later, too."""
+GIVE_UP_S = 60.0
+"""A question that was not answered for so long has been forgotten, and is asked again. 4 MiB in that time are
+0.56 Mbit/s; an answer that is still under way on a slower link counts, too."""
+PAUSE_S = 0.5
+"""Between two rounds of asking when nobody could help."""
+ENTRIES = 1024
+"""Most entries of one request."""
+UNSENT = 64 * 1024
+"""Where more bytes wait on the connection of a peer, an answer is among them (nothing else on it is large),
+and another one is put off: peers of older programs ask again before they have it."""
+UNSENT_POLL_S = 0.1
+"""How often to look whether it left."""
+SINCE_VERSION = 2
+SHOWN = 20
+"""Faulty ranges listed in the status."""
+
+
+@dataclass(eq=False, slots=True)
+class Question:
+    """What a peer was asked over the connection that stands."""
+
+    request: RepairRequest
+    until: float = 0.0
+    """Time of the loop from which on it counts as forgotten."""
+    answer: RepairResponse | None = None
+    """That came, and was not looked at yet."""
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """The answer is there, or will not come."""
+    awaited: bool = False
+    """Whether `Repairer.run` waits for it."""
+
+
+class RepairEvents(Protocol):
+    """What the node does with the outcome."""
+
+    def repaired(self) -> None:
+        """Entries are whole again."""
+
+
+class Repairer:
+    """One per node: asks for what is faulty here, answers what others ask for."""
+
+    def __init__(
+        self, env: Env, log: LogStore, peers: Peers, events: RepairEvents, *, answer_bytes: int
+    ) -> None:
+        self._say = env.log.child("repair")
+        self._log = log
+        self._peers = peers
+        self._events = events
+        self._answer_bytes = answer_bytes
+        self._wake = asyncio.Event()
+        self._number = 0
+        self._open: dict[str, Question] = {}
+        """At most one of each peer."""
+        self._questions: dict[str, RepairRequest] = {}
+        """Of each peer the newest."""
+        self._asked = asyncio.Event()
+        self._answers: dict[str, str] = {}
+        self.repaired_entries = 0
+        self.unfitting = 0
+
+    # Asking
+
+    def damage(self) -> None:
+        """Something became faulty, or a peer came that may help."""
+        if self._log.faulty:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._log.faulty:
+                await self._examine()
+                repaired = False
+                for first, last in self._log.faulty:
+                    repaired = await self._use_late() or repaired
+                    repaired = await self._repair(first, last) or repaired
+                if not repaired and self._log.faulty:
+                    await self._rest()
+            await self._use_late()  # nobody needs them any more
+            self._answers.clear()
+            self._events.repaired()
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(PAUSE_S):
+                await self._wake.wait()
+                self._wake.clear()
+                await asyncio.sleep(PAUSE_S / 10)  # news may come in a stream
+        except TimeoutError:
+            return
+
+    async def _examine(self) -> None:
+        """What a read could not believe may be whole: an index unit was wrong, or a cut went on meanwhile."""
+        before = self._log.faulty.count
+        for first, last in self._log.suspects:
+            await self._log.examine(first, last)
+        if self._log.faulty.count < before:
+            self._events.repaired()
+
+    async def _repair(self, first: int, last: int) -> bool:
+        """Ask for one range, piece by piece; whether anything was repaired."""
+        done = False
+        while first <= last:
+            end = await self._repair_piece(first, min(last, first + ENTRIES - 1))
+            if end is None:
+                break
+            done = True
+            first = end + 1
+        if done:
+            self._events.repaired()
+        return done
+
+    async def _repair_piece(self, first: int, last: int) -> int | None:
+        """Ask every peer until one helps: the last index that is whole now, None when nobody could."""
+        for peer in sorted(self._peers.hellos):
+            if first not in self._log.faulty:
+                return None
+            hello = self._peers.hellos.get(peer)
+            if hello is None or hello.protocol_max < SINCE_VERSION or not self._peers.connected(peer):
+                continue
+            question = await self._ask(peer, first, last)
+            if question is None:
+                self._answers[peer] = "waiting" if peer in self._open else "no answer"
+                continue
+            end = await self._use(peer, question)
+            if end is not None:
+                return end
+        return None
+
+    async def _ask(self, peer: str, first: int, last: int) -> Question | None:
+        """The question, answered and closed; None when it has no answer yet, or another one is open."""
+        question = self._question(peer, first, last)
+        if question is None:
+            return None
+        question.awaited = True
+        try:
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                await question.settled.wait()
+        except TimeoutError:
+            pass  # the answer may have come in the same moment
+        finally:
+            question.awaited = False
+        if question.answer is None:
+            return None
+        del self._open[peer]
+        return question
+
+    def _question(self, peer: str, first: int, last: int) -> Question | None:
+        """The open question to a peer, asked now if there was none; None when it is another one."""
+        now = asyncio.get_running_loop().time()
+        question = self._open.get(peer)
+        same = question is not None and (question.request.first, question.request.last) == (first, last)
+        if question is not None and (question.answer is not None or now < question.until):
+            return question if same else None
+        if question is None or not same:
+            self._number += 1
+            question = self._open[peer] = Question(RepairRequest(self._number, first, last))
+        question.until = now + GIVE_UP_S
+        self._peers.send(peer, question.request)  # if again, with its number: whichever answer comes counts
+        return question
+
+    async def _use_late(self) -> bool:
+        """Use and close what was answered when nobody waited any more; whether anything was repaired."""
+        done = False
+        for peer, question in sorted(self._open.items(), key=lambda item: item[0]):
+            if question.answer is not None:
+                del self._open[peer]
+                done = await self._use(peer, question) is not None or done
+        if done:
+            self._events.repaired()
+        return done
+
+    async def _use(self, peer: str, question: Question) -> int | None:
+        """Mend with an answer: the last index that is whole now, None when it did not help."""
+        answer, request = question.answer, question.request
+        if answer is None:
+            return None
+        first, last = request.first, answer.last
+        self._answers[peer] = answer.holding.name
+        if answer.holding is not Holding.HAVE or answer.first != first or not first <= last <= request.last:
+            return None
+        if not all(index in self._log.faulty for index in range(first, last + 1)):
+            return None  # another peer was faster: what is still faulty is asked for anew
+        try:
+            await self._log.mend(first, last, bytes(answer.data))
+        except Unfitting as error:
+            self.unfitting += 1
+            self._answers[peer] = f"unfitting: {error}"
+            self._say.warning("a copy does not fit", peer=peer, first=first, last=last, why=error)
+            return None
+        self.repaired_entries += last - first + 1
+        self._say.info("entries repaired", peer=peer, first=first, last=last)
+        return last
+
+    def lost(self, peer: str) -> None:
+        """The connection over which a peer is asked is gone, and what was asked over it with it."""
+        question = self._open.get(peer)
+        if question is not None and question.answer is None:
+            del self._open[peer]
+            question.settled.set()
+
+    # Answering
+
+    def receive(self, peer: str, message: RepairRequest | RepairResponse) -> None:
+        """A message of a peer, of any role and term."""
+        if isinstance(message, RepairRequest):
+            self._questions[peer] = message  # who asks anew has given up the question before
+            self._asked.set()
+            return
+        question = self._open.get(peer)
+        if question is None or question.request.number != message.number or question.answer is not None:
+            return
+        question.answer = message
+        question.settled.set()
+        if not question.awaited:
+            self._wake.set()
+
+    async def run_answers(self) -> None:
+        """Answer what peers ask for, one after another, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(UNSENT_POLL_S if self._questions else None):
+                    await self._asked.wait()
+            except TimeoutError:
+                pass  # look again at what was put off
+            self._asked.clear()
+            for peer in list(self._questions):
+                # Put off, not dropped: the next one may come only after GIVE_UP_S.
+                if self._peers.answer_backlog(peer) <= UNSENT:
+                    self._peers.send(peer, await self._answer(self._questions.pop(peer)))
+
+    async def _answer(self, request: RepairRequest) -> RepairResponse:
+        log = self._log
+        first = request.first
+        if first > log.last_index:
+            return _without(request, Holding.NEVER_HAD)
+        if first < log.first_index or request.last < first or first in log.faulty:
+            return _without(request, Holding.FAULTY)
+        last = min(
+            request.last, log.last_index, first + ENTRIES - 1, log.range_end(first, self._answer_bytes)[0]
+        )
+        bad = log.faulty.within(first, last)
+        last = last if bad is None else bad - 1
+        cuts = log.cuts
+        try:
+            data, end = await log.read_range(first, last)
+        except Rotten:
+            return _without(request, Holding.FAULTY)
+        except OSError as error:
+            log.put_off(error, first, last)
+            return _without(request, Holding.FAULTY)  # as below
+        if log.cuts != cuts:
+            return _without(request, Holding.FAULTY)  # asked again, this node knows better
+        # From here on by what was read alone: retention may have taken these entries meanwhile.
+        pos = unpack_header(data).pos
+        size = len(data) if end == last else size_of(data, last - first + 1)
+        return RepairResponse(request.number, first, last, Holding.HAVE, pos, data[:size])
+
+    # Status
+
+    def status(self) -> dict[str, object]:
+        """For /health, /metrics and `status`: what is faulty, and what the peers say of it."""
+        return {
+            "faulty": [list(item) for item in self._log.faulty][:SHOWN],
+            "faulty_entries": self._log.faulty.count,
+            "repaired_entries": self.repaired_entries,
+            "repair_unfitting": self.unfitting,
+            "repair_answers": dict(self._answers),
+        }
+
+
+def _without(request: RepairRequest, holding: Holding) -> RepairResponse:
+    return RepairResponse(request.number, request.first, request.first, holding, -1, b"")

@@ -1,0 +1,225 @@
+"""Server side of the DLedger client protocol (DLedgerClientProtocol): append, get, read_index, metadata.
+
+Requests are frames of type 64 with a map {"id", "op", ...} and an optional payload, answers of type 65 with
+{"id", "code", ...}. Bodies appended here become records of the reserved topic (kind RAW): the broker above
+ignores them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dledger.config import NodeConfig
+from dledger.errors import OUT_OF_MEANS
+from dledger.formats.entry import HEADER_SIZE, CorruptEntry, Kind, unpack_header
+from dledger.formats.record import CorruptRecord, decode_record, system_record_size
+from dledger.log.index_units import ColdUnit
+from dledger.log.reading import check_stored
+from dledger.members.requests import MemberRequests
+from dledger.messages import Code
+from dledger.node.reads import ReadPoints, ReadRefused
+from dledger.peers.links import PeerConnection
+from dledger.peers.wire import CLIENT_RESPONSE, MAX_BODY, Frame, WireError, encode_frame
+
+if TYPE_CHECKING:
+    from dledger.node.node import Node
+
+MAX_TEXT = 1024
+"""Characters of the explanation in an answer."""
+_REFUSALS = {
+    Code.DISK_FULL: "the leader's disk is full: nothing was stored",
+    Code.LEADER_PENDING_FULL: "too much is uncommitted: try later",
+}
+_NO_APPENDS = (
+    "nothing was stored: this is the log of a broker group, which takes messages only. "
+    "Send them to a broker's listenPort, or correct --peers"
+)
+
+
+def _max_body(config: NodeConfig) -> int:
+    return min(MAX_BODY, config.max_entry_bytes - HEADER_SIZE - system_record_size(0))
+
+
+class ClientRequests:
+    """Handles requests of clients; waiting appends are completed by `committed`."""
+
+    def __init__(self, node: Node, reads: ReadPoints) -> None:
+        self._node = node
+        self._reads = reads
+        self._waiting: deque[tuple[int, PeerConnection, int]] = deque()
+        self._members = MemberRequests(node, self._answer, self._await_commit)
+
+    def handle(self, connection: PeerConnection, frame: Frame) -> None:
+        """One request."""
+        header = frame.header
+        if not isinstance(header, dict) or not isinstance(header.get("id"), int):
+            raise WireError("a request is a map with an id")
+        number: int = header["id"]
+        operation = header.get("op")
+        if not isinstance(operation, str):  # nor looked at: a thousand lists in one another overflow str()
+            raise WireError("a request names its operation")
+        if operation == "append":
+            self._append(connection, number, bytes(frame.payload))
+        elif operation == "get":
+            self._get(connection, number, header.get("index"), header.get("linearizable") is True)
+        elif operation == "read_index":
+            self._read_point(
+                connection,
+                number,
+                lambda index: self._answer(connection, number, Code.SUCCESS, index=index),
+            )
+        elif operation == "metadata":
+            self._answer(connection, number, Code.SUCCESS, status=self._node.status())
+        elif operation == "delete_before" and isinstance(header.get("index"), int):
+            self._node.snapshots.retainer.delete_before(header["index"])
+            self._answer(connection, number, Code.SUCCESS, first=self._node.log.first_index)
+        elif not self._members.handle(connection, number, header):
+            self._answer(
+                connection,
+                number,
+                Code.UNEXPECTED_ARGUMENT,
+                text=f"unknown operation {operation[:64]!r}",
+            )
+
+    def committed(self, index: int) -> None:
+        """Entries up to `index` are committed."""
+        while self._waiting and self._waiting[0][0] <= index:
+            entry, connection, number = self._waiting.popleft()
+            self._answer(connection, number, Code.SUCCESS, index=entry, term=self._node.term)
+
+    def stopped_serving(self) -> None:
+        """Leadership ended: the outcome of waiting appends is unknown."""
+        while self._waiting:
+            _, connection, number = self._waiting.popleft()
+            self._answer(connection, number, Code.TERM_CHANGED, text="outcome unknown: leadership ended")
+
+    def _append(self, connection: PeerConnection, number: int, body: bytes) -> None:
+        node = self._node
+        appender = node.appender
+        if not node.config.client_appends:  # also said by followers: the leader would refuse it, too
+            self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=_NO_APPENDS)
+        elif appender is None:
+            leader = node.leader_id
+            address = node.peer_address(leader) if leader else None
+            self._answer(connection, number, Code.NOT_LEADER, leader=leader, address=address)
+        elif len(body) > (limit := _max_body(node.config)):
+            text = f"body of {len(body)} bytes: at most {limit}"
+            self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
+        elif (refusal := appender.refusal) is not None:
+            self._answer(connection, number, refusal, text=_REFUSALS[refusal])
+        else:
+            index = appender.add_system(body, Kind.RAW)
+            self._await_commit(index, connection, number)
+
+    def _await_commit(self, index: int, connection: PeerConnection, number: int) -> None:
+        self._waiting.append((index, connection, number))
+
+    def _read_point(self, connection: PeerConnection, number: int, then: Callable[[int], None]) -> None:
+        """Call `then` with a read point that is applied here; else say that there is none."""
+
+        def done(index: int | None) -> None:
+            if index is None:
+                text = f"no read point in time: {self._reads.why()}"
+                self._answer(connection, number, Code.WAIT_QUORUM_ACK_TIMEOUT, text=text)
+            else:
+                then(index)
+
+        try:
+            self._reads.ask(self._node.config.read_timeout_s, done)
+        except ReadRefused as error:
+            self._answer(connection, number, Code.LEADER_PENDING_FULL, text=str(error))
+
+    def _get(self, connection: PeerConnection, number: int, index: object, linearizable: bool) -> None:
+        """An entry that is committed never changes, so only "not there" needs a read point."""
+        node = self._node
+        if linearizable and isinstance(index, int) and index > node.commit_index:
+            self._read_point(connection, number, lambda _: self._get(connection, number, index, False))
+            return
+        if not isinstance(index, int) or not node.log.first_index <= index <= node.commit_index:
+            text = f"committed entries are {node.log.first_index}..{node.commit_index}"
+            self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
+            return
+        log = node.log
+        try:
+            pos, size = log.locate(index)
+        except ColdUnit as cold:
+            connection.hold()
+            cold.fetched.add_done_callback(lambda read: self._get_again(connection, number, index, read))
+            return
+        except KeyError:
+            log.note_damage(index, index)
+        if index in log.faulty:
+            self._answer_rotten(connection, number, index)
+            return
+        view = log.view(pos, size)
+        if view is not None:
+            self._answer_entry(connection, number, index, bytes(view))
+            return
+        connection.hold()
+        log.read_later(pos, size).add_done_callback(
+            lambda read: self._answer_read(connection, number, index, read)
+        )
+
+    def _get_again(
+        self, connection: PeerConnection, number: int, index: int, fetched: asyncio.Future[None]
+    ) -> None:
+        connection.release()
+        if not (fetched.cancelled() or connection.closed):
+            self._get(connection, number, index, False)
+
+    def _answer_rotten(self, connection: PeerConnection, number: int, index: int) -> None:
+        text = f"entry {index} is rotten here and waits for repair: try later"
+        self._answer(connection, number, Code.INCONSISTENT_STATE, text=text)
+
+    def _answer_read(
+        self, connection: PeerConnection, number: int, index: int, read: asyncio.Future[bytes]
+    ) -> None:
+        connection.release()
+        if read.cancelled():
+            return
+        error = read.exception()
+        if error is None:
+            self._answer_entry(connection, number, index, read.result())
+        elif isinstance(error, OSError) and error.errno in OUT_OF_MEANS:
+            text = f"entry {index} cannot be read now: {error}: try later"
+            self._answer(connection, number, Code.INCONSISTENT_STATE, text=text)
+        else:
+            self._node.log.note_damage(index, index)
+            self._answer_rotten(connection, number, index)
+
+    def _answer_entry(self, connection: PeerConnection, number: int, index: int, entry: bytes) -> None:
+        header = unpack_header(entry)
+        try:
+            check_stored(entry, index, index, header.pos, None)
+        except CorruptEntry:
+            self._node.log.note_damage(index, index)
+            self._answer_rotten(connection, number, index)
+            return
+        body = entry[HEADER_SIZE:]
+        if header.kind == Kind.RAW:
+            try:
+                body = decode_record(body).body
+            except CorruptRecord as error:
+                self._answer(connection, number, Code.INCONSISTENT_STATE, text=str(error))
+                return
+        self._answer(
+            connection,
+            number,
+            Code.SUCCESS,
+            body,
+            index=header.index,
+            term=header.term,
+            pos=header.pos,
+            kind=header.kind,
+        )
+
+    def _answer(
+        self, connection: PeerConnection, number: int, code: Code, payload: bytes = b"", **fields: Any
+    ) -> None:
+        header = {"id": number, "code": int(code), **fields}
+        if "text" in header:
+            header["text"] = header["text"][:MAX_TEXT]  # it may repeat what a client sent, of any length
+        connection.send([encode_frame(CLIENT_RESPONSE, header, len(payload)), payload])

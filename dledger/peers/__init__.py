@@ -1,0 +1,9 @@
+"""Nodes of a group talking to each other (docs/protocol.md).
+
+* `peers`        who is connected, with which identity; `links` one connection, `listener` the port
+* `dialling`     reaching a peer by name; `dials` keeps one task for each peer that is wanted
+* `outbox`       what waits for a connection, and how it is cut; `wire` the encoding of frames
+* `replicator`   performs what replication asks for; `cold_pushes` reads entries for peers that lag far
+* `log_client`   a client of the group (DLedgerClient)
+* `refusals`     what is refused on the port, counted by cause
+"""

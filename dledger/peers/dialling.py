@@ -1,0 +1,86 @@
+"""Reaching a peer by name: several addresses, and what a refused connection proves (safety.md S17)."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+
+from dledger.formats.addresses import split_address
+from dledger.peers.links import PeerConnection
+from dledger.runtime.tls import PeerTls
+
+
+class Dialler:
+    """Connects to one peer; remembers what its name stood for, so that a redial waits for no name server."""
+
+    def __init__(self, address: str, tls: PeerTls | None, timeout_s: float) -> None:
+        self.address = address
+        self._port = 0
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._known: tuple[str, ...] = ()
+
+    async def connect(self, make: Callable[[], PeerConnection]) -> PeerConnection:
+        """A connection to the first address that answers.
+
+        ConnectionRefusedError: nobody listens there, at any address of the name. OSError or TimeoutError:
+        it cannot be told.
+        """
+        refused: ConnectionRefusedError | None = None
+        silent: TimeoutError | None = None
+        failed: OSError | None = None
+        for place, host in enumerate(self._known or await self._resolve()):
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    connection = await self._connect(make, host)
+            except ConnectionRefusedError as error:
+                refused = error
+            except TimeoutError as error:
+                silent = error
+            except OSError as error:  # no route, no such address family: says nothing of the others
+                failed = error
+            else:
+                if place:
+                    self._known = (host, *(other for other in self._known if other != host))
+                return connection
+        self._known = ()  # the name may stand for another machine by now
+        raise silent or refused or failed or OSError(f"{self.address} has no address")
+
+    async def _connect(self, make: Callable[[], PeerConnection], host: str) -> PeerConnection:
+        loop = asyncio.get_running_loop()
+        if self._tls is None:
+            return (await loop.create_connection(make, host, self._port))[1]
+        self._tls.refresh()
+        _, connection = await loop.create_connection(
+            make,
+            host,
+            self._port,
+            ssl=self._tls.client,
+            ssl_handshake_timeout=self._timeout_s,
+            ssl_shutdown_timeout=self._timeout_s,
+        )
+        return connection
+
+    async def _resolve(self) -> tuple[str, ...]:
+        try:
+            host, self._port = split_address(self.address)
+            if _is_ip(host):
+                self._known = (host,)
+                return self._known
+            async with asyncio.timeout(self._timeout_s):
+                found = await asyncio.get_running_loop().getaddrinfo(host, self._port)
+        except ValueError as error:
+            # Whoever checks addresses, one may be in a log already: it is one that nobody can reach.
+            raise OSError(f"{self.address}: {error}") from error
+        # Several socket types give an address several times.
+        self._known = tuple(dict.fromkeys(str(info[4][0]) for info in found))
+        return self._known
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

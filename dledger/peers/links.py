@@ -1,0 +1,299 @@
+"""Connections between peers: frames on a transport, the hello, dialling (docs/protocol.md).
+
+Every node dials every other. Requests travel on the dialled connection, replies come back on it; so between
+two nodes there are two connections, one for each direction of requests. The newest accepted connection of a
+peer replaces an older one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+from dledger.election.identity import Hello
+from dledger.peers.outbox import PIECE_BYTES, Inbox, Outbox, Parts
+from dledger.peers.wire import (
+    ERROR,
+    PROTOCOL_WITH_PIECES,
+    Frame,
+    WireError,
+    decode_frame,
+    encode_frame,
+    frame_size,
+)
+from dledger.runtime.tls import certificate_names
+
+DEAD_LINK_MS = 3000
+"""Unacknowledged or silent for this long, a connection is dead."""
+IN_TRANSPORT = 64 * 1024
+"""Unsent bytes in a transport above which bulk waits in the `Outbox`."""
+IN_KERNEL = 64 * 1024
+"""Bytes that the kernel takes ahead of what the link carries. By default it takes megabytes, and what is
+written behind them waits for all of them."""
+_TCP_NODELAY, _TCP_KEEPIDLE, _TCP_KEEPINTVL, _TCP_KEEPCNT, _TCP_USER_TIMEOUT = 1, 4, 5, 6, 18
+_TCP_NOTSENT_LOWAT = 25
+_SO_KEEPALIVE = 9
+READ_BUFFER = 256 * 1024
+"""Bytes read at once; a larger frame makes the buffer grow to its size, up to the frame limit."""
+MAX_ERROR_TEXT = 512
+"""Characters of an error that are sent, and kept of one that came."""
+MAX_HELD = 16
+"""Requests of one client connection that may wait for the disk or a quorum before no more is read of it."""
+
+
+class PeerConnection(asyncio.BufferedProtocol):
+    """One TCP connection; `on_frame` gets every whole frame, `on_lost` is called once.
+
+    A client that does not read its answers, or has MAX_HELD requests waiting, is not read from either.
+    Between peers that would be a deadlock: there the replication's own limits bound what is under way.
+    """
+
+    def __init__(
+        self,
+        on_frame: FrameHandler,
+        on_lost: Callable[[PeerConnection], None],
+        max_frame: int,
+        *,
+        dialled: str | None = None,
+        on_made: Callable[[PeerConnection], None] | None = None,
+    ) -> None:
+        self.dialled = dialled
+        """Node id that was dialled; None for an accepted connection."""
+        self.place = ""
+        """Address that was dialled."""
+        self.store: str | None = None
+        """Incarnation that alone may answer (dialled connections); None for any."""
+        self.peer: str | None = None
+        """Node id from the hello; None until it was accepted."""
+        self.hello: Hello | None = None
+        self.version = 0
+        """Protocol version that both sides speak; 0 until the hello was accepted."""
+        self.client = False
+        """Whether this is a connection of the DLedger client protocol."""
+        self.error = ""
+        """Why the connection ended, or is about to."""
+        self.garbage = False
+        """Whether it ended because something arrived that is not of the protocol."""
+        self.nonce = ""
+        """What the dialling side must repeat before it is believed (see `dledger.peers.peers`)."""
+        self.names: tuple[str, ...] = ()
+        """Names in the other side's certificate; empty without TLS."""
+        self.lost = asyncio.get_running_loop().create_future()
+        """Done when the connection is gone."""
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the hello of the other side was accepted (dialled connections)."""
+        self.closed = False
+        self.host = "?"
+        """Address of the other side's machine."""
+        self.inbox = Inbox()
+        self._outbox = Outbox()
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._on_made = on_made
+        self.max_frame = max_frame
+        self._held = 0
+        self._full = False
+        self._parsing = False
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(READ_BUFFER)
+        self._filled = 0
+        self._wanted = 0
+
+    def hand_to(
+        self, on_frame: FrameHandler, on_lost: Callable[[PeerConnection], None], max_frame: int
+    ) -> None:
+        """From the next frame on somebody else is responsible."""
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self.max_frame = max_frame
+
+    # Sending
+
+    def send(self, parts: Parts) -> None:
+        """Write the parts of one frame, ahead of all bulk that waits; dropped when the connection is gone.
+
+        Not by `writelines`: since Python 3.12 it neither knows a lost connection (gh-136234) nor, before
+        3.12.9 and 3.13.2, its own limit (gh-127655), and an empty part stays in its buffer for ever.
+        """
+        if not self._gone:
+            assert self._transport is not None
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    @property
+    def _gone(self) -> bool:
+        """Whether nothing can be sent; a connection that broke says so to its transport first."""
+        return self.closed or self._transport is None or self._transport.is_closing()
+
+    def send_bulk(self, parts: Parts) -> None:
+        """Write the parts of one frame behind all bulk that waits, in pieces if it is large."""
+        if self._gone:
+            return
+        if self._full or self._outbox.bytes or sum(map(len, parts)) > PIECE_BYTES:
+            self._outbox.add(parts)
+            self._send_more()
+        else:
+            self.send(parts)
+
+    def forget_bulk(self) -> None:
+        """Drop the bulk that waits and was not begun: nobody is interested in it any more."""
+        self._outbox.forget()
+
+    def _send_more(self) -> None:
+        pieces = self.version >= PROTOCOL_WITH_PIECES
+        while not self._full and not self._gone and (parts := self._outbox.take(pieces)):
+            self.send(parts)
+
+    def send_frame(self, number: int, header: object) -> None:
+        """Write a frame without payload."""
+        self.send([encode_frame(number, header)])
+
+    def send_error(self, text: str) -> None:
+        """Tell the other side what is wrong; it may repeat what came from there, of any length."""
+        self.send_frame(ERROR, text[:MAX_ERROR_TEXT])
+
+    @property
+    def backlog(self) -> int:
+        """Bytes waiting here and in the transport."""
+        return self._outbox.bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
+
+    def close(self, reason: str = "") -> None:
+        """Close after what was written, without the bulk that waits; nothing more is read."""
+        self.error = self.error or reason
+        if not self.closed:
+            self.closed = True
+            if self._transport is not None:
+                self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Back-pressure of clients
+
+    def hold(self) -> None:
+        """A request waits for something: see MAX_HELD. `release` must follow."""
+        self._held += 1
+        self._read_or_pause()
+
+    def release(self) -> None:
+        """It was answered."""
+        self._held -= 1
+        self._read_or_pause()
+
+    @property
+    def _blocked(self) -> bool:
+        return self.client and (self._full or self._held >= MAX_HELD)
+
+    def _read_or_pause(self) -> None:
+        if self._transport is None or self.closed or not self.client:
+            return
+        if not self._blocked:
+            self._parse_or_close()  # what had been read already
+        if self._blocked:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self._read_or_pause()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        # The transport is in the midst of writing: an error of a write in here would be lost on it.
+        asyncio.get_running_loop().call_soon(self._resumed)
+
+    def _resumed(self) -> None:
+        self._send_more()
+        self._read_or_pause()
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        layers = 1 if transport.get_extra_info("sslcontext") is None else 2
+        self._transport.set_write_buffer_limits(IN_TRANSPORT // layers)
+        name = transport.get_extra_info("peername")
+        self.host = str(name[0]) if name else "?"
+        self.names = certificate_names(transport.get_extra_info("peercert"))
+        set_no_delay(transport)
+        if self._on_made is not None:
+            self._on_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        if exc is not None and not self.error:
+            self.error = str(exc)
+        if not self.lost.done():
+            self.lost.set_result(None)
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionResetError(self.error or "closed before its hello"))
+            self.ready.exception()  # nobody waits for it on an accepted connection
+        self._on_lost(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        wanted = max(self._wanted, READ_BUFFER)
+        if len(self._buffer) < wanted or (
+            self._filled == 0 and len(self._buffer) > max(wanted, 4 * READ_BUFFER)
+        ):
+            # A new object: the transport still holds a view of the old one, which therefore cannot resize.
+            grown = bytearray(wanted)
+            grown[: self._filled] = self._buffer[: self._filled]
+            self._buffer = grown
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        self._parse_or_close()
+
+    def _parse_or_close(self) -> None:
+        if self._parsing:
+            return  # called from a frame's own handler: the loop below goes on
+        self._parsing = True
+        try:
+            self._parse()
+        except WireError as error:
+            self.garbage = True
+            self.close(str(error))
+        finally:
+            self._parsing = False
+
+    def _parse(self) -> None:
+        """Hand out every whole frame; what is left moves to the front."""
+        start = 0
+        self._wanted = 0
+        view = memoryview(self._buffer)
+        while not (self.closed or self._blocked):
+            size = frame_size(view[start : self._filled], self.max_frame)
+            if size is None or size > self._filled - start:
+                self._wanted = size or 0
+                break
+            self._on_frame(self, decode_frame(view[start : start + size]))
+            start += size
+        if start:
+            rest = self._filled - start
+            self._buffer[:rest] = self._buffer[start : self._filled]
+            self._filled = rest
+
+
+def set_no_delay(transport: asyncio.BaseTransport) -> None:
+    """Small frames leave at once, and a peer that vanished is noticed. Not every transport has a socket."""
+    sock: Any = transport.get_extra_info("socket")
+    if sock is None:
+        return
+    tcp = 6
+    sock.setsockopt(tcp, _TCP_NODELAY, 1)
+    if sys.platform == "linux":
+        # A peer that vanished without a word: give the connection up before the kernel's minutes are over.
+        sock.setsockopt(1, _SO_KEEPALIVE, 1)
+        for option, value in ((_TCP_KEEPIDLE, 1), (_TCP_KEEPINTVL, 1), (_TCP_KEEPCNT, 3)):
+            sock.setsockopt(tcp, option, value)
+        sock.setsockopt(tcp, _TCP_USER_TIMEOUT, DEAD_LINK_MS)
+        sock.setsockopt(tcp, _TCP_NOTSENT_LOWAT, IN_KERNEL)
+
+
+FrameHandler = Callable[[PeerConnection, Frame], None]

@@ -1,0 +1,176 @@
+"""The peer port: listens, and finds out from the hello for which group a connection is.
+
+Usually a node opens a port for itself. Nodes of several groups in one process share one: the outer shell
+opens it and hands it to each `Node`. Until its hello is understood a connection is a *stranger*: strangers
+are few, may not send much, and do not stay long, so that they cannot crowd out peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from dledger.errors import EXIT_CONFIG, EXIT_START, NodeFailed
+from dledger.peers.links import MAX_ERROR_TEXT, PeerConnection
+from dledger.peers.refusals import Refusals
+from dledger.peers.wire import ERROR, HELLO, Frame, WireError
+from dledger.runtime import Env
+from dledger.runtime.tls import PeerTls
+
+MAX_STRANGERS = 64
+"""Connections without a hello, and of each node those without its nonce; one more closes the oldest."""
+MAX_STRANGER_FRAME = 64 * 1024
+"""Bytes of a hello, and of what else comes before the nonce."""
+_ANYBODY = "?"
+"""Sender of a handshake that failed."""
+
+
+class PortOwner(Protocol):
+    """The connections of one node."""
+
+    def adopt(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
+        """An accepted connection says that it is for this group."""
+
+
+class PeerPort:
+    """One listening address. `tls` None: plain connections."""
+
+    def __init__(
+        self,
+        env: Env,
+        host: str,
+        port: int,
+        *,
+        tls: PeerTls | None = None,
+        hello_timeout_s: float = 2.0,
+        expected: tuple[str, ...] = (),
+    ) -> None:
+        """`expected`: groups whose nodes may still be opening their logs."""
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._hello_timeout_s = hello_timeout_s
+        self._server: asyncio.AbstractServer | None = None
+        self._owners: dict[str, PortOwner] = {}
+        self._expected = expected
+        self._joined: set[str] = set()
+        self._failed: set[str] = set()
+        self._strangers: list[PeerConnection] = []
+        self.refusals = Refusals(env.log.child("port"))
+        """What was refused before it was known for which group it was."""
+
+    async def open(self) -> None:
+        """Listen; NodeFailed names the port when it is in use."""
+        loop = asyncio.get_running_loop()
+        try:
+            if self._tls is None:
+                self._server = await loop.create_server(self._accept, self._host, self._port)
+            else:
+                self._tls.on_refused = lambda reason: self.refusals.note("tls", _ANYBODY, reason)
+                self._server = await loop.create_server(
+                    self._accept,
+                    self._host,
+                    self._port,
+                    ssl=self._tls.server,
+                    ssl_handshake_timeout=self._hello_timeout_s,
+                    ssl_shutdown_timeout=self._hello_timeout_s,
+                )
+        except OSError as error:
+            raise NodeFailed(f"cannot listen for peers on port {self._port}: {error}", EXIT_START) from error
+
+    async def close(self) -> None:
+        """Accept nothing more; connections that a node adopted stay with it."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._strangers):
+            connection.close("shutting down")
+
+    def join(self, group: str, owner: PortOwner) -> None:
+        """Connections for `group` go to `owner`; NodeFailed when the group has one."""
+        if group in self._owners:
+            raise NodeFailed(f"two nodes of group {group!r} share a port", EXIT_CONFIG)
+        self._owners[group] = owner
+        self._joined.add(group)
+
+    def leave(self, group: str) -> None:
+        """The node of this group ended."""
+        self._owners.pop(group, None)
+
+    def failed(self, group: str) -> None:
+        """The node of this group ended, or could not open, and does not come back by itself."""
+        self._failed.add(group)
+
+    def welcomed(self, host: str) -> None:
+        """A node connected in good order from there: what its host does wrong later is news. So is a failed
+        handshake, of which nobody knows who it was."""
+        self.refusals.forget(host)
+        self.refusals.forget(_ANYBODY)
+
+    # Connections
+
+    def _accept(self) -> PeerConnection:
+        if self._tls is not None:
+            self._tls.refresh()  # the handshake comes after this
+        return PeerConnection(self._on_frame, self._on_lost, MAX_STRANGER_FRAME, on_made=self._on_made)
+
+    def _on_made(self, connection: PeerConnection) -> None:
+        if len(self._strangers) >= MAX_STRANGERS:
+            self._refuse(
+                self._strangers[0], "strangers", f"more than {MAX_STRANGERS} connections without a hello"
+            )
+        self._strangers.append(connection)
+        asyncio.get_running_loop().call_later(self._hello_timeout_s, self._check_introduced, connection)
+
+    def _check_introduced(self, connection: PeerConnection) -> None:
+        if connection in self._strangers:
+            self._refuse(connection, "silent", "no hello in time")
+
+    def _on_lost(self, connection: PeerConnection) -> None:
+        if connection in self._strangers:
+            self._strangers.remove(connection)
+            if connection.garbage:
+                self.refusals.note("garbage", connection.host, connection.error)
+
+    def _on_frame(self, connection: PeerConnection, frame: Frame) -> None:
+        if frame.number == ERROR:
+            connection.close(str(frame.header)[:MAX_ERROR_TEXT])
+            return
+        if frame.number != HELLO or not isinstance(frame.header, dict):
+            raise WireError("the first frame must be a hello")
+        owner = self._owner(frame.header)
+        if owner is None:
+            self._turn_away(connection, frame.header)
+        else:
+            self._strangers.remove(connection)
+            owner.adopt(connection, frame.header)
+
+    def _owner(self, hello: Mapping[str, object]) -> PortOwner | None:
+        if len(self._owners) == 1 and len(self._expected) < 2:
+            # Its own checks say best what does not fit; and a client need not know the group's name.
+            return next(iter(self._owners.values()))
+        group = hello.get("group")
+        return self._owners.get(group) if isinstance(group, str) else None
+
+    def _turn_away(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
+        """There is no node for it. A peer comes back by itself, and is told only of what lasts."""
+        group = hello.get("group")
+        if group not in self._expected:
+            groups = ", ".join(sorted(self._owners)) or "none yet"
+            wrong = "no group is named" if group is None else f"no group {str(group)[:64]!r} at this port"
+            hint = " (name one: --group)" if group is None else ""
+            self._refuse(connection, "group", f"{wrong}; there are: {groups}{hint}")
+        elif group in self._failed:
+            self._refuse(connection, "group", f"the node of group {group!r} has failed: its log says why")
+        else:
+            passing = "has ended" if group in self._joined else "is being opened"
+            reason = f"the node of group {group!r} {passing}"
+            if hello.get("client"):
+                connection.send_error(reason)
+            connection.close(reason)
+
+    def _refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
+        self._strangers.remove(connection)
+        self.refusals.note(cause, connection.host, reason)
+        connection.send_error(reason)
+        connection.close(reason)

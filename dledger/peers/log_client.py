@@ -1,0 +1,373 @@
+"""Client of the DLedger protocol (DLedgerClient): append, get, metadata, members, leadership transfer.
+
+```python
+async with DLedgerClient(env, {"n0": "127.0.0.1:40911", ...}) as client:
+    index = await client.append(b"hello")
+    print((await client.get(index)).body)
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from dledger.messages import Code
+from dledger.peers.dialling import Dialler
+from dledger.peers.links import PeerConnection
+from dledger.peers.outbox import Parts
+from dledger.peers.wire import (
+    CLIENT_REQUEST,
+    CLIENT_RESPONSE,
+    ERROR,
+    HELLO,
+    MAX_BODY,
+    Frame,
+    WireError,
+    encode_frame,
+)
+from dledger.runtime import Env
+from dledger.runtime.tls import PeerTls
+
+MAX_FRAME = 64 * 1024 * 1024
+RETRY_PAUSE_S = 0.02
+DIAL_S = 1.0
+"""How long an address without a connection, and then one without a hello, keeps a client from asking the next
+(at most a third of its time-out each)."""
+MAX_KNOWN = 128
+"""Addresses that a client remembers."""
+_UNKNOWN = "the outcome is unknown"
+
+
+class RequestFailed(Exception):
+    """The group answered with another code than SUCCESS, or nobody answered in time.
+
+    Without a code no node said anything: the text ends with `the outcome is unknown` where a request was
+    sent, which may have been carried out, or may be later.
+    """
+
+    def __init__(self, text: str, code: Code | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class _Refused(OSError):
+    """The node did not take the connection, and said why: it was asked nothing."""
+
+
+class _Lost(OSError):
+    """The connection ended after a request was sent."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A committed entry."""
+
+    index: int
+    term: int
+    pos: int
+    kind: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class _Answer:
+    header: Mapping[str, Any]
+    payload: bytes
+
+
+class DLedgerClient:
+    """Finds the leader by asking, follows its hints, retries until the deadline of each call.
+
+    An append whose connection broke, or which was not answered in time, may have been stored, or may be
+    later: it is not sent again by itself. Nothing is sent before the node's hello has come: who refuses a
+    connection, or ends it before, was asked nothing.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        peers: Mapping[str, str],
+        timeout_s: float = 3.0,
+        *,
+        group: str | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
+        """`group` must be given where several groups share a port; `tls` where the peers use it."""
+        self._env = env
+        self._hello = {"client": True} if group is None else {"client": True, "group": group}
+        self._tls = tls
+        self._addresses = [peers[node] for node in sorted(peers)]
+        self._leader: str | None = None
+        self._timeout_s = timeout_s
+        self._connections: dict[str, PeerConnection] = {}
+        self._dials: dict[str, asyncio.Task[PeerConnection]] = {}
+        """Under way: whoever needs an address waits for the same one."""
+        self._waiting: dict[int, asyncio.Future[_Answer]] = {}
+        self._owners: dict[int, PeerConnection] = {}
+        self._next_id = 0
+        self._place = 0
+        """Whom to ask next when no leader is known."""
+
+    async def __aenter__(self) -> DLedgerClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        dials = list(self._dials.values())
+        for dial in dials:
+            dial.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+
+    async def append(self, body: bytes) -> int:
+        """Append to the group's log, at most MAX_BODY bytes; its index once it is committed."""
+        if len(body) > MAX_BODY:  # nor sent: a frame above a node's limit ends the connection
+            text = f"body of {len(body)} bytes: at most {MAX_BODY}"
+            raise RequestFailed(text, Code.UNEXPECTED_ARGUMENT)
+        answer = await self._to_leader({"op": "append"}, body)
+        return int(answer.header["index"])
+
+    async def get(self, index: int, address: str | None = None, *, linearizable: bool = True) -> Entry:
+        """One committed entry, read from the leader, or from the node at `address`, which need not lead.
+
+        A committed entry never changes, so an entry that is there is always right. `linearizable` decides
+        what "not there" means: that it was not committed when this call began, or only that the node that was
+        asked does not know it. A node that cannot find that out, as it is cut off from the majority, fails
+        with WAIT_QUORUM_ACK_TIMEOUT. OSError, TimeoutError: nobody answers at `address`.
+        """
+        answer = await self._read(address, {"op": "get", "index": index, "linearizable": linearizable})
+        header = answer.header
+        return Entry(header["index"], header["term"], header["pos"], header["kind"], answer.payload)
+
+    async def read_index(self, address: str | None = None) -> int:
+        """An index at or above everything acknowledged before this call (ReadIndex).
+
+        Applied by the node that answers: the one at `address`, which need not lead, or the leader. Errors as
+        of `get`.
+        """
+        return int((await self._read(address, {"op": "read_index"})).header["index"])
+
+    async def metadata(self, address: str) -> dict[str, Any]:
+        """Status of the node at an address."""
+        async with asyncio.timeout(self._timeout_s):
+            answer = await self._ask(address, {"op": "metadata"}, b"")
+        return dict(answer.header["status"])
+
+    # Members. RequestFailed with code CONFIG_PENDING: another change is not committed yet, try again;
+    # CONFIG_REFUSED, UNKNOWN_MEMBER, UNEXPECTED_ARGUMENT: the text says why it cannot be done.
+
+    async def members(self) -> dict[str, Any]:
+        """The leader's view: `members` (a list of maps), `preferred`, `config_index`, `pending`, `term`."""
+        answer = await self._to_leader({"op": "members"}, b"", again=True)
+        return {name: value for name, value in answer.header.items() if name not in ("id", "code")}
+
+    async def add_member(self, node: str, address: str, *, stays: bool = False) -> int:
+        """Add a learner; it is promoted when it has caught up, unless it `stays` one. Index of the entry."""
+        request = {"op": "add", "node": node, "address": address, "stays": stays}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def promote_member(self, node: str) -> int:
+        """Make a learner that has caught up a voter. Index of the entry."""
+        return int((await self._to_leader({"op": "promote", "node": node}, b"")).header["index"])
+
+    async def remove_member(self, node: str, *, force: bool = False) -> int:
+        """Remove a member (a leader hands over first). `force`: also without a live majority, or where not
+        all others were seen with a program that can read the change. Index of the entry."""
+        request = {"op": "remove", "node": node, "force": force}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def prefer(self, nodes: Sequence[str] | None) -> int:
+        """Who should lead: a leader that is none of them hands over to the first that is well. () for nobody,
+        None for each node's own setting."""
+        request = {"op": "prefer", "nodes": None if nodes is None else list(nodes)}
+        return int((await self._to_leader(request, b"")).header["index"])
+
+    async def transfer(self, node: str | None = None) -> str:
+        """Hand leadership to a node, or to the most advanced one; who got it, which may be another.
+        RequestFailed with code TERM_CHANGED: that is not known yet."""
+        return str((await self._to_leader({"op": "transfer", "node": node}, b"")).header["leader"])
+
+    async def delete_before(self, address: str, index: int) -> int:
+        """Ask the node at an address to let its log begin as near before `index` as whole segments and
+        snapshots allow. First index at the time of the answer: it goes on in the background."""
+        answer = await self._to_node(address, {"op": "delete_before", "index": index})
+        return int(answer.header["first"])
+
+    async def _read(self, address: str | None, request: dict[str, Any]) -> _Answer:
+        """Ask the node at an address, or, for None, whoever leads."""
+        if address is None:
+            return await self._to_leader(request, b"", again=True)
+        return await self._to_node(address, request)
+
+    async def _to_node(self, address: str, request: dict[str, Any]) -> _Answer:
+        async with asyncio.timeout(self._timeout_s):
+            answer = await self._ask(address, request, b"")
+        code = Code(answer.header["code"])
+        if code is not Code.SUCCESS:
+            raise RequestFailed(str(answer.header.get("text") or code.name), code)
+        return answer
+
+    async def _to_leader(self, request: dict[str, Any], payload: bytes, *, again: bool = False) -> _Answer:
+        """`again`: asking twice does no harm, so a lost answer is no end."""
+        number, frame = self._encode(request, payload)
+        last = "nobody was asked"
+        address = ""
+        waits = False
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while True:
+                    address = self._leader or self._next_address()
+                    try:
+                        connection = await self._open(address)
+                        waits = True
+                        answer = await self._exchange(connection, number, [frame, payload])
+                    except OSError as error:
+                        if isinstance(error, _Lost) and not again:
+                            raise RequestFailed(f"{address}: {error}: {_UNKNOWN}") from error
+                        last = f"{address}: {str(error) or 'no connection in time'}"
+                        self._leader = None
+                    else:
+                        code = Code(answer.header["code"])
+                        if code is Code.SUCCESS:
+                            self._leader = address
+                            return answer
+                        if code is Code.WAIT_QUORUM_ACK_TIMEOUT and again:
+                            last = f"{address}: {answer.header.get('text')}"
+                            self._leader = None  # it may be cut off: somebody else may know
+                            waits = False
+                            continue
+                        if code is not Code.NOT_LEADER:
+                            raise RequestFailed(str(answer.header.get("text") or code.name), code)
+                        last = f"{address} does not lead"
+                        self._leader = answer.header.get("address")
+                    waits = False
+                    await asyncio.sleep(RETRY_PAUSE_S)
+        except TimeoutError as error:
+            self._give_up(address)
+            if waits:  # for an answer: what was sent may have been done, or may still be
+                last = f"{address} was asked and has not answered in time" + (
+                    "" if again else f": {_UNKNOWN}"
+                )
+            raise RequestFailed(
+                f"no answer from a leader within {self._timeout_s} s; last: {last}"
+            ) from error
+
+    def _next_address(self) -> str:
+        self._place += 1
+        return self._addresses[self._place % len(self._addresses)]
+
+    def _give_up(self, address: str) -> None:
+        """Whoever stays silent is not asked again before the others, nor over that connection."""
+        if self._leader == address:
+            self._leader = None
+        connection = self._connections.get(address)
+        if connection is not None and connection not in self._owners.values():
+            connection.abort()
+
+    async def _ask(self, address: str, request: dict[str, Any], payload: bytes) -> _Answer:
+        number, frame = self._encode(request, payload)
+        return await self._exchange(await self._open(address), number, [frame, payload])
+
+    def _encode(self, request: dict[str, Any], payload: bytes) -> tuple[int, bytes]:
+        """The number of a request, by which its answer is known, and its frame."""
+        self._next_id += 1
+        try:
+            frame = encode_frame(CLIENT_REQUEST, {"id": self._next_id, **request}, len(payload))
+        except (ValueError, OverflowError) as error:  # text or a number that the protocol cannot carry
+            raise RequestFailed(f"this cannot be asked: {error}", Code.UNEXPECTED_ARGUMENT) from error
+        return self._next_id, frame
+
+    async def _open(self, address: str) -> PeerConnection:
+        connection = await self._connect(address)
+        if connection.closed:  # since it was made
+            raise ConnectionResetError(connection.error or "connection lost")
+        return connection
+
+    async def _exchange(self, connection: PeerConnection, number: int, parts: Parts) -> _Answer:
+        """Send a request, before anything is waited for; its answer."""
+        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        self._owners[number] = connection
+        connection.send(parts)
+        try:
+            return await answer
+        finally:
+            self._waiting.pop(number, None)
+            self._owners.pop(number, None)
+
+    async def _connect(self, address: str) -> PeerConnection:
+        connection = self._connections.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        dial = self._dials.get(address)
+        if dial is None:
+            dial = asyncio.get_running_loop().create_task(self._dial(address), name=f"dial-{address}")
+            self._dials[address] = dial
+            dial.add_done_callback(partial(self._dialled, address))
+        return await asyncio.shield(dial)
+
+    def _dialled(self, address: str, dial: asyncio.Task[PeerConnection]) -> None:
+        del self._dials[address]
+        if not dial.cancelled():
+            dial.exception()  # whoever waited has it, or was cancelled
+
+    async def _dial(self, address: str) -> PeerConnection:
+        patience_s = min(DIAL_S, self._timeout_s / 3)
+        dialler = Dialler(address, self._tls, patience_s)
+        connection = await dialler.connect(
+            lambda: PeerConnection(self._on_frame, self._on_lost, MAX_FRAME, dialled=address)
+        )
+        try:
+            connection.send_frame(HELLO, self._hello)
+            async with asyncio.timeout(patience_s):
+                await connection.ready
+            self._connections[address] = connection
+        except TimeoutError as error:
+            raise OSError(f"no hello within {patience_s:.1f} s") from error
+        except ConnectionError as error:
+            hint = "" if self._tls is not None else " (does it ask for TLS?)"
+            raise OSError(f"the connection ended before a hello{hint}") from error
+        finally:
+            if self._connections.get(address) is not connection:
+                connection.abort()
+        return connection
+
+    def _on_frame(self, connection: PeerConnection, frame: Frame) -> None:
+        if frame.number == CLIENT_RESPONSE and isinstance(frame.header, dict):
+            future = self._waiting.get(frame.header.get("id", -1))
+            if future is not None and not future.done():
+                future.set_result(_Answer(frame.header, bytes(frame.payload)))
+        elif frame.number == ERROR:
+            if not connection.ready.done():
+                connection.ready.set_exception(_Refused(str(frame.header)))
+            connection.close(str(frame.header))
+        elif frame.number == HELLO:
+            self._learn(frame.header)
+            if not connection.ready.done():
+                connection.ready.set_result(None)
+        else:
+            raise WireError(f"unexpected frame type {frame.number}")
+
+    def _learn(self, hello: object) -> None:
+        """Members that joined later than this client was told of."""
+        addresses = hello.get("addresses") if isinstance(hello, dict) else None
+        for address in addresses.values() if isinstance(addresses, dict) else ():
+            if (
+                isinstance(address, str)
+                and address not in self._addresses
+                and len(self._addresses) < MAX_KNOWN
+            ):
+                self._addresses.append(address)
+
+    def _on_lost(self, connection: PeerConnection) -> None:
+        for number in [number for number, owner in self._owners.items() if owner is connection]:
+            future = self._waiting.get(number)
+            if future is not None and not future.done():
+                future.set_exception(_Lost(connection.error or "connection lost"))

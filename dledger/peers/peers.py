@@ -1,0 +1,555 @@
+"""The peers of a node as seen by the shell: who is connected, with which identity, over which connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from dledger.config import NodeConfig
+from dledger.election.identity import (
+    Hello,
+    HelloRefused,
+    check_certificate,
+    check_hello,
+    decode_hello,
+    encode_hello,
+)
+from dledger.formats.addresses import split_address
+from dledger.messages import BULK, REPLIES, SINCE_2, Message
+from dledger.peers.dialling import Dialler
+from dledger.peers.links import MAX_ERROR_TEXT, PeerConnection
+from dledger.peers.listener import MAX_STRANGER_FRAME, MAX_STRANGERS, PeerPort
+from dledger.peers.refusals import Refusals
+from dledger.peers.wire import (
+    CLIENT_REQUEST,
+    ERROR,
+    HELLO,
+    PIECE,
+    PROOF,
+    PROTOCOL_WITH_PIECES,
+    Frame,
+    WireError,
+    decode_message,
+    encode_message,
+)
+from dledger.runtime import Env
+from dledger.runtime.tls import PeerTls, TlsError
+
+MAX_NONCE = 64
+SHORT_S = 1.0
+"""A connection that lived for less was short; after two of them in a row the next dial waits."""
+ONE_SIDED = " (is TLS, tls.peer.*, set on one side only?)"
+
+
+class PeerEvents(Protocol):
+    """What the node does with what happens on the connections."""
+
+    def my_hello(self) -> Hello:
+        """The hello to send now."""
+
+    def welcome(self, hello: Hello) -> Mapping[str, str]:
+        """Ids of those who may connect, given who asks."""
+
+    def addresses(self) -> Mapping[str, str]:
+        """Peer ports of the members, by id."""
+
+    def elsewhere(self, peer: str) -> tuple[str, str] | None:
+        """Where else than at its recorded address a peer may be, and which store alone may answer there."""
+
+    def on_hello(self, hello: Hello) -> None:
+        """A peer introduced itself (either direction)."""
+
+    def on_peer_up(self, peer: str) -> None:
+        """The dialled connection to a peer is ready for requests."""
+
+    def on_peer_down(self, peer: str) -> None:
+        """It is gone."""
+
+    def on_refused(self, peer: str) -> None:
+        """Nobody listens at the peer's address."""
+
+    def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
+        """A message from a peer."""
+
+    def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
+        """A request of the DLedger client protocol."""
+
+
+class Peers:
+    """Listens, dials every other peer, says hello, routes messages.
+
+    The accepting side puts a nonce into its hello and believes nothing before the dialling side has sent it
+    back: the recorded bytes of an old connection, played again, end there (not with version 1, which has no
+    such frame).
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        events: PeerEvents,
+        fail: Callable[[BaseException], None],
+        *,
+        port: PeerPort | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
+        self._env = env
+        self._log = env.log.child("peers")
+        self._config = config
+        self._events = events
+        self._fail = fail
+        self._tls = tls
+        self._port = port
+        self._own_port = port is None
+        self._outbound: dict[str, PeerConnection] = {}
+        self._inbound: dict[str, PeerConnection] = {}
+        self._accepted: list[PeerConnection] = []
+        self._redial: dict[str, asyncio.Event] = {}
+        self._strayed: dict[str, str] = {}
+        self.hellos: dict[str, Hello] = {}
+        """Last hello of each peer that is connected in some direction."""
+        self.too_new = 0
+        """Messages that were not sent, because the peer's version of the protocol does not know them."""
+        self._refusals = Refusals(self._log)
+        self.refusals: dict[str, str] = {}
+        """What was said last against a connection to a peer, for the operator, until one stands."""
+
+    # Life
+
+    async def listen(self) -> None:
+        """Open the peer port, or join the shared one; NodeFailed names the port when it is in use."""
+        config = self._config
+        if self._port is None:
+            host, port = split_address(config.peers[config.self_id])
+            self._port = PeerPort(
+                self._env,
+                config.bind_host or host,
+                port,
+                tls=self._tls,
+                hello_timeout_s=config.hello_timeout_s,
+            )
+            await self._port.open()
+        self._port.join(config.group, self)
+
+    async def dial(self, peer: str, address: str) -> None:
+        """Keep a connection to one peer, until cancelled: at its recorded address, or, when that has failed
+        for `redial_max_s`, also where else it may be, in turns.
+
+        A refusal is passed on where it tells that the process is gone (S17): where the peer was last. The
+        other address of two may be one that it has left, or not come to yet.
+        """
+        now = asyncio.get_running_loop().time
+        diallers: dict[str, Dialler] = {}
+        reached, failing_since = "", now()
+        pause = self._config.redial_min_s
+        again = self._redial.setdefault(peer, asyncio.Event())
+        self.refusals.pop(peer, None)  # it may be said of another address
+        short = 0
+        while True:
+            again.clear()
+            places = self._places(peer, address, reached)
+            both = now() - failing_since >= self._config.redial_max_s
+            for place, store in places if both else places[:1]:
+                dialler = diallers.setdefault(place, Dialler(place, self._tls, self._config.dial_timeout_s))
+                try:
+                    lived = await self._stay(peer, dialler, store, place if place != address else None)
+                    break
+                except ConnectionRefusedError:
+                    if place == reached or len(places) == 1:
+                        self.refusals.pop(peer, None)  # what it said is over
+                        self._guard(lambda: self._events.on_refused(peer))
+                except TlsError as error:
+                    self._refusals.note("tls", peer, str(error))
+                    self._keep(peer, f"no TLS connection to {peer} at {place}: {error}")
+                except (OSError, TimeoutError) as error:
+                    if isinstance(error, ConnectionResetError) and peer not in self.refusals:
+                        said = str(error) or "no TLS handshake"
+                        self._keep(peer, f"{peer} at {place} closes each connection: {said}{ONE_SIDED}")
+                    self._log.debug("cannot reach peer", peer=peer, error=repr(error))
+            else:
+                pause = await self._rest(again, pause)
+                continue
+            reached, failing_since, pause = place, now(), self._config.redial_min_s
+            short = short + 1 if lived < SHORT_S else 0
+            if short >= 2:
+                # The peer closes them as they come: it cannot hold more, or another store has its id.
+                await self._rest(again, min(pause * 2 ** min(short - 2, 10), self._config.redial_max_s))
+            # Else dial at once: a refusal tells that the process is gone (S17).
+
+    async def _rest(self, again: asyncio.Event, pause: float) -> float:
+        """Wait so long, or until the peer shows itself; how long to wait the next time."""
+        try:
+            async with asyncio.timeout(pause):
+                await again.wait()
+        except TimeoutError:
+            return min(pause * 2, self._config.redial_max_s)
+        return self._config.redial_min_s
+
+    async def _stay(self, peer: str, dialler: Dialler, store: str | None, strayed: str | None) -> float:
+        """Connect, and return when the connection is lost, how long it lived; OSError, TlsError when there is
+        none."""
+        loop = asyncio.get_running_loop()
+        try:
+            connection = await dialler.connect(lambda: self._dialled(peer, dialler.address, store))
+        except (ConnectionRefusedError, ConnectionResetError):
+            raise
+        except OSError:  # a time-out, too: it is not reached at all now, and what it said may be over
+            self.refusals.pop(peer, None)
+            raise
+        try:
+            async with asyncio.timeout(self._config.hello_timeout_s):
+                await connection.ready
+            began = loop.time()
+            if strayed is not None:
+                self._strayed[peer] = strayed
+            await connection.lost
+        finally:
+            self._strayed.pop(peer, None)
+            connection.close("no longer dialled")
+        return loop.time() - began
+
+    def _places(self, peer: str, address: str, reached: str) -> list[tuple[str, str | None]]:
+        """Where to look for a peer, and which store alone may answer there (None: any). Where it was last
+        comes first: the other place may be silent."""
+        places: list[tuple[str, str | None]] = [(address, None)]
+        elsewhere = self._events.elsewhere(peer)
+        if elsewhere is not None and elsewhere[0] != address:
+            places.insert(0 if elsewhere[0] == reached else 1, elsewhere)
+        return places
+
+    def strayed(self) -> dict[str, str]:
+        """Peers that were not reached at their recorded addresses: id -> where they are."""
+        return dict(self._strayed)
+
+    async def close(self) -> None:
+        """Close all connections, and the port unless it is shared."""
+        if self._port is not None:
+            self._port.leave(self._config.group)
+            if self._own_port:
+                await self._port.close()
+        for connection in [*self._accepted, *self._outbound.values()]:
+            connection.close("shutting down")
+
+    def refused(self) -> dict[str, int]:
+        """Refused connections and frames by cause, with those of the port."""
+        counts = dict(self._refusals.counts)
+        if self._port is not None:
+            for cause, count in self._port.refusals.counts.items():
+                counts[cause] = counts.get(cause, 0) + count
+        return dict(sorted(counts.items()))
+
+    # Sending
+
+    def connected(self, peer: str) -> bool:
+        """Whether requests reach the peer now."""
+        return peer in self._outbound
+
+    def version(self, peer: str) -> int:
+        """Protocol version spoken with a peer; 0 while it is not connected in any direction."""
+        connection = self._outbound.get(peer) or self._inbound.get(peer)
+        return connection.version if connection else 0
+
+    def backlog(self, peer: str) -> int:
+        """Unsent bytes towards a peer."""
+        connection = self._outbound.get(peer)
+        return connection.backlog if connection else 0
+
+    def answer_backlog(self, peer: str) -> int:
+        """Unsent bytes of what a peer asked for."""
+        connection = self._inbound.get(peer)
+        return connection.backlog if connection else 0
+
+    def send(self, peer: str, message: Message) -> None:
+        """Requests go out on the dialled connection, replies on the accepted one; lost if there is none.
+
+        What the peer's version of the protocol does not know is dropped and counted (`too_new`).
+        """
+        if isinstance(message, REPLIES):
+            connection = self._inbound.get(peer)
+            compress = False
+        else:
+            connection = self._outbound.get(peer)
+            # A link that cannot drain what was written is slow: there LZ4 pays.
+            compress = connection is not None and connection.backlog > 4 * 1024 * 1024
+        if connection is None:
+            return
+        if connection.version < 2 and isinstance(message, SINCE_2):
+            self.too_new += 1
+            return
+        send = connection.send_bulk if isinstance(message, BULK) else connection.send
+        send(encode_message(message, compress=compress, version=connection.version))
+
+    def forget_pushes(self) -> None:
+        """Drop the pushes that wait and were not begun."""
+        for connection in self._outbound.values():
+            connection.forget_bulk()
+
+    def founders(self) -> dict[str, Hello]:
+        """Who answers at the addresses of the peers: of two processes with one id only one does."""
+        return {peer: hello for peer in self._outbound if (hello := self.dialled_hello(peer)) is not None}
+
+    def dialled_hello(self, peer: str) -> Hello | None:
+        """Who answers on the dialled connection: whose acknowledgements and votes come back on it."""
+        connection = self._outbound.get(peer)
+        return connection.hello if connection else None
+
+    def tell_clients(self, addresses: Mapping[str, str]) -> None:
+        """Clients learn whom else they can ask."""
+        for connection in self._accepted:
+            if connection.client and not connection.closed:
+                self._tell_client(connection, addresses)
+
+    def _tell_client(self, connection: PeerConnection, addresses: Mapping[str, str]) -> None:
+        hello = encode_hello(self._events.my_hello())
+        connection.send_frame(HELLO, {**hello, "addresses": dict(addresses)})
+
+    def prune(self, keeps: Callable[[Hello], bool]) -> None:
+        """Close the connections of peers that may not connect any more."""
+        for connection in [*self._outbound.values(), *self._accepted]:
+            hello = connection.hello
+            if hello is not None and not connection.closed and not keeps(hello):
+                text = f"{hello.node} is no member of the group any more"
+                self._refuse(connection, "removed", text)
+
+    def refresh(self) -> None:
+        """This node's identity changed: connections must say hello anew."""
+        for connection in [*self._outbound.values(), *self._accepted]:
+            if not connection.client:
+                connection.close("identity changed")
+
+    # Connections
+
+    def _dialled(self, peer: str, place: str, store: str | None) -> PeerConnection:
+        connection = PeerConnection(
+            self._on_frame,
+            self._on_lost,
+            self._config.max_frame_bytes,
+            dialled=peer,
+            on_made=lambda connection: connection.send_frame(HELLO, encode_hello(self._events.my_hello())),
+        )
+        connection.place, connection.store = place, store
+        return connection
+
+    def adopt(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
+        """An accepted connection for this group said hello.
+
+        Anybody can repeat the hello of a peer: it is a stranger until the nonce comes back.
+        """
+        if hello.get("client"):
+            if sum(1 for other in self._accepted if other.client) >= self._config.max_client_connections:
+                text = f"more than {self._config.max_client_connections} client connections"
+                self._refuse(connection, "clients", text)
+                return
+            connection.client = True
+            connection.hand_to(self._on_client_frame, self._on_lost, self._config.max_frame_bytes)
+            self._tell_client(connection, self._events.addresses())
+        else:
+            peers = [one for one in self._accepted if not one.client]
+            strangers = [one for one in peers if one.peer is None and not one.closed]
+            if len(strangers) >= MAX_STRANGERS:
+                text = f"more than {MAX_STRANGERS} connections without their nonce"
+                self._refuse(strangers[0], "strangers", text)
+            connection.hand_to(self._on_frame, self._on_lost, MAX_STRANGER_FRAME)
+            self._greet(connection, hello)
+        if not connection.closed:
+            self._accepted.append(connection)
+
+    def _greet(self, connection: PeerConnection, header: Mapping[str, object]) -> None:
+        """Answer the hello of a peer that dialled."""
+        hello = self._check(connection, header)
+        if hello is None:
+            return
+        mine = encode_hello(self._events.my_hello())
+        if connection.version < 2:
+            connection.send_frame(HELLO, mine)
+            self._introduced(connection, hello)
+            return
+        connection.hello = hello
+        connection.nonce = self._env.ids.uuid()
+        connection.send_frame(HELLO, mine | {"nonce": connection.nonce})
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._config.hello_timeout_s, self._check_introduced, connection)
+
+    def _check_introduced(self, connection: PeerConnection) -> None:
+        if not connection.closed and connection.peer is None:
+            self._refuse(connection, "silent", "the nonce was not sent back in time")
+
+    def _check(self, connection: PeerConnection, header: object) -> Hello | None:
+        """The hello of the other side if it may connect; else the connection is refused."""
+        try:
+            hello = decode_hello(header)
+            version = check_hello(self._events.my_hello(), hello, self._events.welcome(hello))
+            if connection.dialled is not None and hello.node != connection.dialled:
+                raise HelloRefused(
+                    f"{connection.dialled} was dialled, but {hello.node} answers: check dLegerPeers",
+                    "other node",
+                )
+            if connection.store not in (None, hello.incarnation):
+                raise HelloRefused(
+                    f"at the address in dLegerPeers another store of {hello.node} answers than is recorded",
+                    "other node",
+                )
+            if self._tls is not None:
+                check_certificate(hello, connection.names)
+            self._check_store(connection, hello)
+        except HelloRefused as refusal:
+            self._refuse(connection, refusal.cause, str(refusal))
+            return None
+        connection.version = version
+        return hello
+
+    def _check_store(self, connection: PeerConnection, hello: Hello) -> None:
+        """Whoever dials must be the store that answers at that id's address, while one does.
+
+        Two processes with one id would else take each other's place again and again, and the answers to one
+        would go to the other. But this node may look for it at an address of the past, where a removed store
+        goes on: one that knows a newer configuration than both of them is let in, and brings it.
+        """
+        standing = self._outbound.get(hello.node) if connection.dialled is None else None
+        if standing is None or standing.closed or standing.hello is None:
+            return
+        if hello.shows_newer(self._events.my_hello()) and hello.shows_newer(standing.hello):
+            return
+        if standing.hello.incarnation != hello.incarnation:
+            raise HelloRefused(
+                f"two nodes call themselves {hello.node}: another store answers at its address. Stop one of "
+                "them, or check dLegerSelfId",
+                "same id",
+            )
+
+    def _on_frame(self, connection: PeerConnection, frame: Frame) -> None:
+        peer = connection.peer
+        if frame.number == ERROR:
+            text = str(frame.header)[:MAX_ERROR_TEXT]
+            self._refusals.note("refused by peer", _sender(connection), text)
+            if connection.dialled is not None:
+                self._keep(
+                    connection.dialled,
+                    f"{connection.dialled} at {connection.place} refuses this node: {text}",
+                )
+            connection.close(text)
+        elif peer is not None:
+            try:
+                if frame.number == PIECE and connection.version >= PROTOCOL_WITH_PIECES:
+                    whole = connection.inbox.add(frame, connection.max_frame)
+                    if whole is None:
+                        return
+                    frame = whole
+                message = decode_message(frame)
+                if connection.version < 2 and isinstance(message, SINCE_2):
+                    raise WireError(f"unknown message type {frame.number} in protocol {connection.version}")
+                self._check_message(connection, peer, message)
+            except WireError as error:
+                connection.send_error(str(error))
+                raise
+            self._guard(lambda: self._events.on_message(connection, peer, message))
+        elif connection.dialled is not None and frame.number == HELLO:
+            self._on_answer(connection, frame.header)
+        elif connection.hello is not None and frame.number == PROOF:
+            if frame.header != connection.nonce:
+                self._refuse(connection, "replay", "another nonce than the one asked for: a replay")
+                return
+            self._introduced(connection, connection.hello)
+        else:
+            raise WireError(f"frame {frame.number} before the hello is complete")
+
+    def _on_answer(self, connection: PeerConnection, header: object) -> None:
+        """The hello of the peer that was dialled."""
+        hello = self._check(connection, header)
+        if hello is None:
+            return
+        nonce = header.get("nonce") if isinstance(header, dict) else None
+        if isinstance(nonce, str):
+            connection.send_frame(PROOF, nonce[:MAX_NONCE])
+        self._introduced(connection, hello)
+
+    def _introduced(self, connection: PeerConnection, hello: Hello) -> None:
+        """Both sides know each other: messages may flow."""
+        connection.peer = hello.node
+        connection.hello = hello
+        connection.max_frame = self._config.max_frame_bytes
+        self.hellos[hello.node] = hello
+        self._refusals.forget(hello.node)
+        if connection.dialled is None:
+            self._refusals.forget(connection.host)
+            if self._port is not None:
+                self._port.welcomed(connection.host)
+            older = self._inbound.get(hello.node)
+            self._inbound[hello.node] = connection
+            if older is not None:
+                older.abort()
+            if hello.node in self._redial:
+                self._redial[hello.node].set()
+            self._guard(lambda: self._events.on_hello(hello))
+        else:
+            self._outbound[hello.node] = connection
+            self.refusals.pop(hello.node, None)
+            if not connection.ready.done():
+                connection.ready.set_result(None)
+            self._guard(lambda: self._events.on_hello(hello))
+            if not connection.closed:
+                self._guard(lambda: self._events.on_peer_up(hello.node))
+
+    def _check_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
+        """A peer speaks for itself, and asks on the connections that it dialled."""
+        if isinstance(message, REPLIES) is (connection.dialled is None):
+            raise WireError(f"{type(message).__name__} came on a connection of the other direction")
+        if any(getattr(message, name, peer) != peer for name in ("leader", "candidate", "node")):
+            raise WireError(f"{type(message).__name__} of {peer} names another node")
+
+    def _on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
+        if frame.number != CLIENT_REQUEST:
+            raise WireError(f"frame {frame.number} is no request of a client")
+        self._guard(lambda: self._events.on_client_frame(connection, frame))
+
+    def _on_lost(self, connection: PeerConnection) -> None:
+        if connection in self._accepted:
+            self._accepted.remove(connection)
+        peer = connection.peer
+        if connection.garbage:
+            self._note(connection, "message" if peer else "garbage", connection.error)
+        if peer is None:
+            return
+        if self._inbound.get(peer) is connection:
+            del self._inbound[peer]
+        if self._outbound.get(peer) is connection:
+            del self._outbound[peer]
+            self._guard(lambda: self._events.on_peer_down(peer))
+        if peer not in self._inbound and peer not in self._outbound:
+            self.hellos.pop(peer, None)
+
+    def _refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
+        self._note(connection, cause, reason)
+        connection.send_error(reason)
+        connection.close(reason)
+
+    def _note(self, connection: PeerConnection, cause: str, reason: str) -> None:
+        """This node refuses a connection, or what came on it."""
+        self._refusals.note(cause, _sender(connection), reason)
+        if connection.dialled is not None:
+            self._keep(
+                connection.dialled, f"this node refuses {connection.dialled} at {connection.place}: {reason}"
+            )
+
+    def _keep(self, peer: str, text: str) -> None:
+        self.refusals[peer] = text[:MAX_ERROR_TEXT]
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        """Protocol callbacks have no caller: whatever they raise ends the node through `run` (rule 7)."""
+        try:
+            call()
+        except WireError:
+            raise
+        except Exception as error:
+            self._fail(error)
+
+    def meta(self, peer: str) -> Mapping[str, str]:
+        """What a connected peer told of itself."""
+        hello = self.hellos.get(peer)
+        return hello.meta if hello else {}
+
+
+def _sender(connection: PeerConnection) -> str:
+    """Who is told to be refused: the node that was introduced or dialled, else only the host is sure."""
+    return connection.peer or connection.dialled or connection.host

@@ -1,0 +1,354 @@
+"""The shell of replication: performs the effects of the pure parts on the log and the links.
+
+As a leader it turns `SendAppend` into frames (from memory when the entries are fresh, by a worker when they
+are cold). As a follower it checks, cuts, stores and acknowledges. The node routes messages here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from dledger.config import NodeConfig
+from dledger.errors import InvariantBroken
+from dledger.formats.entry import CorruptEntry, unpack_header
+from dledger.log.incoming import Run, check_run
+from dledger.log.reading import Rotten
+from dledger.log.store import LogStore
+from dledger.messages import Append, Code, Commit, Compare, Message, PushResponse, Truncate
+from dledger.peers.cold_pushes import ColdPushes, Throttle
+from dledger.peers.peers import Peers
+from dledger.replication import follower as follower_core
+from dledger.replication import leader as leader_core
+from dledger.replication.follower import FollowerReplication, Push
+from dledger.replication.install import Offer
+from dledger.replication.leader import LeaderReplication
+from dledger.runtime import Env
+
+NEAR_ENTRIES = 64
+"""A peer that lacks no more is not asked whether it is throttled."""
+CHAIN_STRIKES = 3
+"""Frames in a row that must disagree with the chain before this node's log is taken for corrupt."""
+
+
+class ReplicatorEvents(Protocol):
+    """What the node does with the outcome."""
+
+    def commit_to(self, index: int) -> None:
+        """Entries up to `index` are committed."""
+
+    def config_appended(self, index: int, body: bytes) -> None:
+        """A configuration entry joined the log (record bytes of its body)."""
+
+    def log_cut(self, last_index: int) -> None:
+        """The log ends at `last_index` again."""
+
+    def hold(self) -> Callable[[], None]:
+        """Hold back peer messages until the returned function is called."""
+
+    def again(self, peer: str, message: Message) -> None:
+        """Handle a message once more, before everything held back."""
+
+
+class Installs(Protocol):
+    """What the node does for peers behind its log (`dledger.snapshots`)."""
+
+    def offer(self) -> Offer | None:
+        """The snapshot that a peer behind this log gets."""
+
+    def send_install(self, leader: LeaderReplication, effect: leader_core.SendInstall) -> None:
+        """Send a piece of it."""
+
+    def no_snapshot(self, peer: str) -> None:
+        """A peer needs one, and there is none that would help it."""
+
+    def forget(self) -> None:
+        """The leadership ended: nobody waits for a piece any more."""
+
+
+class Replicator:
+    """One per node. `leader` is set during a leadership, `follower` towards a known leader."""
+
+    def __init__(
+        self, env: Env, config: NodeConfig, log: LogStore, peers: Peers, events: ReplicatorEvents
+    ) -> None:
+        self._env = env
+        self._log = log
+        self._peers = peers
+        self._events = events
+        self.leader: LeaderReplication | None = None
+        self.follower: FollowerReplication | None = None
+        self.throttle = Throttle(config, log)
+        self.cold = ColdPushes(self.throttle, self._read_cold, self._push_cold, self._is_live)
+        self._cuts: deque[tuple[str, Push, int, int, Callable[[], None]]] = deque()
+        self._cut_wake = asyncio.Event()
+        self.corrupt_frames = 0
+        self.trusted = True
+        """False while this store must be refilled before it counts (S9)."""
+        self._chain_struck = -1
+        self._chain_strikes = 0
+        self.installs: Installs | None = None
+
+    # Leader
+
+    def stop_leading(self) -> None:
+        """The leadership ended: what it has not begun to send is of no use."""
+        self.leader = None
+        self._peers.forget_pushes()
+        if self.installs is not None:
+            self.installs.forget()
+
+    def offer(self) -> Offer | None:
+        """The snapshot that a peer behind this log gets."""
+        return None if self.installs is None else self.installs.offer()
+
+    def perform(self, effects: list[leader_core.Effect]) -> None:
+        """Effects of the leader core."""
+        leader = self.leader
+        if leader is None:
+            return
+        for effect in effects:
+            if isinstance(effect, leader_core.SendAppend):
+                self._send_append(leader, effect)
+            elif isinstance(effect, leader_core.Committed):
+                self._events.commit_to(effect.index)
+            elif isinstance(effect, leader_core.SendCommit):
+                if self.cold.waits(effect.peer):
+                    self.cold.add(leader, effect)
+                else:
+                    self._peers.send(effect.peer, Commit(leader.term, leader.self_id, leader.commit_index))
+            elif isinstance(effect, leader_core.SendCompare):
+                self._peers.send(
+                    effect.peer,
+                    Compare(
+                        leader.term, leader.self_id, effect.index, effect.entry_term, leader.commit_index
+                    ),
+                )
+            elif isinstance(effect, leader_core.SendTruncate):
+                self._peers.send(
+                    effect.peer,
+                    Truncate(
+                        leader.term, leader.self_id, effect.index, effect.entry_term, leader.commit_index
+                    ),
+                )
+            elif self.installs is None:
+                continue
+            elif isinstance(effect, leader_core.SendInstall):
+                self.installs.send_install(leader, effect)
+            else:
+                self.installs.no_snapshot(effect.peer)
+
+    def _send_append(self, leader: LeaderReplication, effect: leader_core.SendAppend) -> None:
+        far = self._log.last_index - effect.first > NEAR_ENTRIES
+        if self.cold.waits(effect.peer) or (far and self.throttle.holds(leader, effect.peer)):
+            self.cold.add(leader, effect)
+            return
+        data = self._log.range_bytes(effect.first, effect.last)
+        if data is None:
+            self.cold.add(leader, effect)
+            return
+        self._push(leader, effect, data)
+
+    def _push(
+        self,
+        leader: LeaderReplication,
+        effect: leader_core.SendAppend,
+        data: bytes | memoryview,
+        last: int | None = None,
+    ) -> None:
+        message = Append(
+            leader.term,
+            leader.self_id,
+            effect.first - 1,
+            effect.prev_term,
+            effect.first,
+            effect.last if last is None else last,
+            unpack_header(data).pos,
+            leader.commit_index,
+            data,
+        )
+        self._peers.send(effect.peer, message)
+
+    async def _read_cold(
+        self, leader: LeaderReplication, effect: leader_core.SendAppend
+    ) -> tuple[bytes, int] | None:
+        try:
+            data, last = await self._log.read_range(effect.first, effect.last)
+        except Rotten:
+            self._pause(leader, effect)  # never send rot: go on when it is repaired, or when it is retired
+            return None
+        except OSError as error:
+            self._log.put_off(error, effect.first, effect.last)
+            self._pause(leader, effect)  # paused peers are tried again at intervals
+            return None
+        if leader.withholds(effect.peer, last):
+            self._pause(leader, effect)  # the rest of a client batch: go on when it is committed
+            return None
+        return data, last
+
+    def _pause(self, leader: LeaderReplication, effect: leader_core.SendAppend) -> None:
+        if leader.wants(effect):
+            leader.pause(effect.peer)
+
+    def _push_cold(
+        self,
+        leader: LeaderReplication,
+        effect: leader_core.SendAppend | leader_core.SendCommit,
+        data: bytes,
+        last: int,
+    ) -> None:
+        if isinstance(effect, leader_core.SendAppend):
+            self._push(leader, effect, data, last)
+        else:
+            self._peers.send(effect.peer, Commit(leader.term, leader.self_id, leader.commit_index))
+
+    def _is_live(
+        self, leader: LeaderReplication, effect: leader_core.SendAppend | leader_core.SendCommit
+    ) -> bool:
+        if self.leader is not leader or not self._peers.connected(effect.peer):
+            return False
+        return leader.wants(effect) if isinstance(effect, leader_core.SendAppend) else True
+
+    def resume_paused(self) -> None:
+        """Try peers whose disk was full, or that wait for what was rotten here."""
+        if self.leader is not None:
+            self.perform(self.leader.resume_paused())
+
+    # Follower
+
+    def receive(self, peer: str, push: Push, commit_index: int) -> None:
+        """A push of the current leader, in the current term."""
+        follower = self.follower
+        if follower is None or follower.term != push.term or follower.leader != push.leader:
+            follower = FollowerReplication(push.term, push.leader, self._log)
+            follower.trusted = self.trusted
+            self.follower = follower
+        self._perform_follower(peer, push, follower.receive(push, commit_index), commit_index)
+
+    def durable_moved(self) -> None:
+        """The durable index moved: acknowledge to the leader, or count it as the leader's own."""
+        if self.leader is not None:
+            self.perform(self.leader.local_durable())
+        elif self.follower is not None:
+            for effect in self.follower.durable_moved():
+                if isinstance(effect, follower_core.Respond):
+                    self._peers.send(self.follower.leader, effect.response)
+
+    def installed(self, leader: str, index: int) -> None:
+        """A snapshot of this leader, true at `index`, replaced the log."""
+        if self.follower is not None and self.follower.leader == leader:
+            self.follower.installed(index)
+
+    def refuse(self, peer: str, term: int) -> None:
+        """Answer a push of an older term."""
+        self._peers.send(peer, PushResponse(term, Code.EXPIRED_TERM, -1, -1, self._log.last_index))
+
+    def _perform_follower(
+        self, peer: str, push: Push, effects: list[follower_core.Effect], commit_index: int
+    ) -> None:
+        for effect in effects:
+            if isinstance(effect, follower_core.StoreEntries):
+                if isinstance(push, Append):
+                    self._store(peer, push, commit_index)
+            elif isinstance(effect, follower_core.Respond):
+                self._peers.send(peer, self._explained(push, effect.response))
+            elif isinstance(effect, follower_core.CommitTo):
+                self._events.commit_to(effect.index)
+            else:
+                self._cuts.append((peer, push, effect.index, self._log.resets, self._events.hold()))
+                self._cut_wake.set()
+
+    def _explained(self, push: Push, response: PushResponse) -> PushResponse:
+        """An agreement that waits for the disk says so if that has no room: it may be long."""
+        agreed = isinstance(push, Compare) and response.code is Code.SUCCESS and push.index > response.stored
+        if agreed and not self._log.can_store(self._log.end_pos):
+            return replace(response, code=Code.DISK_FULL)
+        return response
+
+    def _store(self, peer: str, push: Append, commit_index: int) -> None:
+        """Check a frame, then append what is new of it."""
+        follower = self.follower
+        log = self._log
+        if follower is None:
+            return
+        if not log.can_store(push.pos):  # asked first: what is refused needs no check
+            self._peers.send(peer, follower.disk_full().response)
+            return
+        continues = push.first == log.last_index + 1
+        try:
+            run = check_run(
+                bytes(push.data),
+                push.first,
+                push.last,
+                push.pos,
+                push.prev_term,
+                push.term,
+                log.last_chain if continues else None,
+            )
+        except CorruptEntry as error:
+            if continues and error.reason == "chain CRC differs" and error.index == push.first:
+                self._suspect_chain(push, error)
+            self.corrupt_frames += 1
+            self._env.log.error("damaged push frame dropped", peer=peer, error=error)
+            self._peers.send(
+                peer, PushResponse(push.term, Code.INCONSISTENT_STATE, follower.matched, -1, log.last_index)
+            )
+            return
+        if continues:
+            self._append_run(run, push.first)
+            self._perform_follower(peer, push, follower.stored(push.last), commit_index)
+            return
+        self._overlap(peer, push, run, follower, commit_index)
+
+    def _suspect_chain(self, push: Append, error: CorruptEntry) -> None:
+        """Equal (index, term) with unequal content is corruption, once a damaged frame is ruled out (S16)."""
+        self._chain_strikes = self._chain_strikes + 1 if self._chain_struck == push.prev_index else 1
+        self._chain_struck = push.prev_index
+        if self._chain_strikes >= CHAIN_STRIKES:
+            raise InvariantBroken(
+                f"entry {push.prev_index} has the leader's term {push.prev_term} but other content: {error}"
+            ) from error
+
+    def _overlap(
+        self, peer: str, push: Append, run: Run, follower: FollowerReplication, commit_index: int
+    ) -> None:
+        effects = follower.overlap(run.first, run.terms, commit_index)
+        for effect in effects:
+            if isinstance(effect, follower_core.StoreEntries):
+                before = effect.first - 1
+                own = self._log.last_chain
+                if before >= run.first and own is not None and run.chains[before - run.first] != own:
+                    raise InvariantBroken(f"entry {before} has the leader's term but another content")
+                self._append_run(run, effect.first)
+            else:
+                self._perform_follower(peer, push, [effect], commit_index)
+                return
+        if not effects:
+            own = self._log.vouched_chain(run.last)
+            if own is not None and own != run.chains[-1]:
+                raise InvariantBroken(f"entry {run.last} has the leader's term but another content")
+        self._perform_follower(peer, push, follower.stored(push.last), commit_index)
+        self.durable_moved()
+
+    def _append_run(self, run: Run, first: int) -> None:
+        for batch in run.batches(first):
+            self._log.append(batch)
+        for index in run.configs:
+            if index >= first:
+                self._events.config_appended(index, run.body(index))
+
+    async def run_cuts(self) -> None:
+        """Cut conflicting suffixes, one at a time, then handle the push again."""
+        while True:
+            await self._cut_wake.wait()
+            self._cut_wake.clear()
+            while self._cuts:
+                peer, push, index, resets, release = self._cuts.popleft()
+                self._env.log.warning("cutting a conflicting suffix", first=index, last=self._log.last_index)
+                if await self._log.truncate(index, resets):  # else an install replaced the log
+                    self._events.log_cut(self._log.last_index)
+                self._events.again(peer, push)
+                release()
