@@ -101,6 +101,10 @@ CODES = {
     "STATE_DAMAGED": Code(
         Severity.WARNING, "derived data: nothing to do, the node replays the log instead at its next start"
     ),
+    "STATE_TOO_NEW": Code(
+        Severity.WARNING,
+        "a newer version wrote this: run the audit with the version that the brokers run",
+    ),
     "KEY_INDEX": Code(Severity.WARNING, _REBUILD),
     "KEY_MISMATCH": Code(Severity.WARNING, _REBUILD),
     "KEY_MISSING": Code(Severity.WARNING, _REBUILD),

@@ -22,7 +22,7 @@ from dledger.audit.key_index import KeyCheck, check_file, open_key_files
 from dledger.audit.layout import Replica, SegmentTask, log_start, peek_first_index
 from dledger.audit.queue_check import QueueCheck
 from dledger.audit.record_check import RecordCheck, is_sound
-from dledger.audit.records import has_record
+from dledger.audit.records import QueueNames, has_record
 from dledger.audit.state_check import StateCheck
 from dledger.audit.unit_files import UnitFiles
 from dledger.audit.walk import Fault, SegmentWalker, Stop, collapse
@@ -170,10 +170,10 @@ class _Beside:
             return instead
 
 
-def _state_check(files: Files, task: SegmentTask) -> StateCheck:
+def _state_check(files: Files, task: SegmentTask, names: QueueNames) -> StateCheck:
     end = task.start + task.segment_size
     return StateCheck(
-        files, task.directory, task.start, end, task.first_index, task.state_file, task.committed
+        files, task.directory, task.start, end, task.first_index, task.state_file, task.committed, names
     )
 
 
@@ -201,7 +201,8 @@ def scan_segment(
     queue_rows: list[Row] = []
     key_check = partial(KeyCheck, files, task.key_root, task.committed)
     keys: KeyCheck | None = beside.look("IndexFile", key_check, None)
-    state: StateCheck | None = beside.look("snapshot or state file", partial(_state_check, files, task), None)
+    check_state = partial(_state_check, files, task, records.names)
+    state: StateCheck | None = beside.look("snapshot or state file", check_state, None)
     try:
         walker = make_walker(files, task)
         walker.told = lambda first, below: beside.look(
@@ -219,7 +220,7 @@ def scan_segment(
                 texts = (found.records, found.texts) if found else None
                 beside.look("IndexFile", partial(keys.add, window.data, window.base, columns, texts), None)
             if state is not None and found is not None and not queues.opaque:
-                state.add(window.data, columns, records.names, found.records, found.queued, found.which)
+                state.add(window.data, columns, found.records, found.queued, found.which)
             elif state is not None:
                 state.give_up()
             first = first or columns.entry(0)

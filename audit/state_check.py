@@ -11,17 +11,15 @@ reported by others.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
-
-import numpy as np
 
 from dledger.audit.entries import Array, Columns
 from dledger.audit.records import QueueNames, Records
+from dledger.audit.replay import Entries, Queued, StateReplay
 from dledger.audit.walk import Fault
-from dledger.formats.entry import Kind
 from dledger.formats.snapshot import MANIFEST_FILE, Manifest, check_parts, decode_manifest
-from dledger.formats.state import QueueBounds, ReplicatedState
-from dledger.formats.state_codec import pack_parts, unpack_parts
+from dledger.formats.state import ReplicatedState, UnknownOperation, holds_state, pack_parts, unpack_parts
 from dledger.formats.state_file import CorruptSnapshot, unpack_snapshot
 from dledger.formats.store_files import SNAPSHOTS_DIR, CorruptFile, segment_name
 from dledger.runtime import Files
@@ -50,7 +48,7 @@ def load_boundary(files: Files, directory: str, pos: int) -> Boundary | None:
         return None  # the side scan tells
     except FileNotFoundError:
         return None  # a live node has removed it between two looks
-    return Boundary(manifest, found) if set(found) == set(pack_parts(ReplicatedState())) else None
+    return Boundary(manifest, found) if holds_state(found) else None
 
 
 class StateCheck:
@@ -69,18 +67,14 @@ class StateCheck:
         first_index: int,
         state_file: str,
         committed: int,
+        names: QueueNames,
     ) -> None:
         self._files = files
-        self._state: ReplicatedState | None = None
-        self._next = np.empty(0, np.int64)
-        self._first_position = np.empty(0, np.int64)
-        self._touched = np.empty(0, bool)
-        """Mask of the queues whose numbers are newer here than in the state."""
-        self._bounds: dict[int, QueueBounds] = {}
-        """Those of the state, by the queue's number: the state keeps them for good."""
+        self._replay: StateReplay | None = None
         self._applied: int | None = None
         self._held: ReplicatedState | None = None
         self._state_file = state_file
+        self._names = names
         self.faults: list[Fault] = []
         self._committed = committed
         self._end = load_boundary(files, directory, end)
@@ -89,11 +83,15 @@ class StateCheck:
         if self._end is None and not state_file:
             return
         if first_index == 0:
-            self._state = ReplicatedState()
+            self._replay = StateReplay(ReplicatedState(), self._key_of)
         elif (begin := load_boundary(files, directory, start)) is not None:
-            self._state = unpack_parts(begin.parts)
-        if self._state is not None and state_file:
+            self._replay = StateReplay(unpack_parts(begin.parts), self._key_of)
+        if self._replay is not None and state_file:
             self._open_state_file()
+
+    def _key_of(self, number: int) -> tuple[str, int]:
+        topic, queue_id = self._names.keys[number]
+        return topic.decode("utf-8", "replace"), queue_id
 
     def _open_state_file(self) -> None:
         data = read_file(self._files, self._state_file)
@@ -109,99 +107,48 @@ class StateCheck:
     @property
     def active(self) -> bool:
         """Whether it needs to see entries."""
-        return self._state is not None
+        return self._replay is not None
 
     def give_up(self) -> None:
         """An entry came whose effect cannot be told."""
-        self._state = None
+        self._replay = None
 
-    def add(
-        self,
-        data: bytes,
-        columns: Columns,
-        names: QueueNames,
-        records: Records,
-        queued: Records,
-        which: Array,
-    ) -> None:
+    def add(self, data: bytes, columns: Columns, records: Records, queued: Records, which: Array) -> None:
         """One window: all its records, and those that took a place in a queue, with their queue's number."""
-        if self._state is None:
+        if self._replay is None:
             return
-        last = int(columns.index[-1])
-        stops = records.index[records.kind == Kind.SYSTEM].tolist()
-        if self._applied is not None and int(columns.index[0]) <= self._applied <= last:
-            stops.append(self._applied)
-        stops.append(last)
-        at = seen = 0
-        for stop in sorted(dict.fromkeys(stops)):
-            after = int(np.searchsorted(queued.index, stop, side="right"))
-            self._messages(queued.queue_offset[at:after], queued.physical[at:after], which[at:after])
-            at = after
-            below = int(np.searchsorted(records.index, stop, side="right"))
-            self._times(records, seen, below)
-            seen = below
-            if below and records.index[below - 1] == stop and records.kind[below - 1] == Kind.SYSTEM:
-                self._sync(names)
-                body = int(records.body_at[below - 1])
-                self._state.apply(data[body : body + int(records.body_size[below - 1])])
-            if self._applied is not None and stop == self._applied:
-                self._sync(names)
-                self._compare_state_file(self._applied)
-        self._sync(names)
+        first, last = int(columns.index[0]), int(columns.index[-1])
+        marks = [self._applied] if self._applied is not None and first <= self._applied <= last else []
+        entries = Entries(records.index, records.kind, records.store_ms, records.body_at, records.body_size)
+        messages = Queued(queued.index, which, queued.queue_offset, queued.physical)
+        try:
+            for applied in self._replay.add(data, last, entries, messages, marks):
+                self._compare_state_file(self._replay.state, applied)
+        except UnknownOperation as error:
+            self._fault("STATE_TOO_NEW", first, f"{error}: the state is not checked from here on")
+            self.give_up()
 
     def finish(self, last_index: int) -> None:
         """The segment was read to its end: compare with the snapshot that follows it."""
-        if self._state is None or self._end is None or self._end.manifest.index != last_index:
+        if self._replay is None or self._end is None or self._end.manifest.index != last_index:
             return
-        parts = pack_parts(self._state)
-        differing = sorted(name for name in parts if parts[name] != self._end.parts[name])
+        differing = differing_parts(pack_parts(self._replay.state), self._end.parts)
         if differing:
             text = f"the boundary snapshot at {self._end.manifest.pos} does not follow from the log in"
-            self._fault(last_index, f"{text} {', '.join(differing)}")
+            self._fault("STATE_DIFFERS", last_index, f"{text} {', '.join(differing)}")
 
-    def _fault(self, index: int, text: str) -> None:
-        self.faults.append(Fault("STATE_DIFFERS", index, index, text))
+    def _fault(self, code: str, index: int, text: str) -> None:
+        self.faults.append(Fault(code, index, index, text))
 
-    def _messages(self, offsets: Array, positions: Array, which: Array) -> None:
-        if not len(which):
+    def _compare_state_file(self, state: ReplicatedState, applied: int) -> None:
+        if self._held is None:
             return
-        missing = int(which.max()) + 1 - len(self._next)
-        if missing > 0:
-            self._next = np.append(self._next, np.full(missing, -1))
-            self._first_position = np.append(self._first_position, np.full(missing, -1))
-            self._touched = np.append(self._touched, np.zeros(missing, bool))
-        self._next[which] = offsets + 1  # of several messages of a queue the last one stays
-        first = np.flatnonzero(offsets == 0)
-        self._first_position[which[first]] = positions[first]
-        self._touched[which] = True
-
-    def _sync(self, names: QueueNames) -> None:
-        """Bring what messages did to the queues into the state."""
-        if self._state is None:
-            return
-        touched = np.flatnonzero(self._touched)
-        self._touched[:] = False
-        columns = (touched, self._next[touched], self._first_position[touched])
-        for number, following, first_position in zip(*(column.tolist() for column in columns), strict=True):
-            bounds = self._bounds.get(number)
-            if bounds is None:
-                topic, queue_id = names.keys[number]
-                bounds = self._bounds[number] = self._state.bounds(topic.decode("utf-8", "replace"), queue_id)
-            bounds.next = following
-            if first_position >= 0:
-                bounds.first_position = first_position
-
-    def _times(self, records: Records, first: int, below: int) -> None:
-        messages = records.store_ms[first:below][records.kind[first:below] == Kind.MESSAGE]
-        if self._state is not None and len(messages):
-            newest = max(self._state.last_store_time_ms, int(messages.max()))
-            self._state.last_store_time_ms = newest
-
-    def _compare_state_file(self, applied: int) -> None:
-        if self._state is None or self._held is None:
-            return
-        ours, theirs = pack_parts(self._state), pack_parts(self._held)
-        differing = sorted(name for name in ours if ours[name] != theirs[name])
+        differing = differing_parts(pack_parts(state), pack_parts(self._held))
         if differing:
             text = f"{self._state_file} does not follow from the log in {', '.join(differing)}"
-            self._fault(applied, text)
+            self._fault("STATE_DIFFERS", applied, text)
+
+
+def differing_parts(ours: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> list[str]:
+    """Names of the parts that are not equal; one that is missing is empty."""
+    return [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]

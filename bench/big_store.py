@@ -36,8 +36,7 @@ from dledger.formats.index_file import MAX_SECONDS, IndexFileWriter, file_size
 from dledger.formats.message_ids import tags_code
 from dledger.formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1, system_record
 from dledger.formats.snapshot import MANIFEST_FILE, encode_manifest, make_manifest
-from dledger.formats.state import GroupConfig, ReplicatedState, TopicConfig, offsets_op, pack_op
-from dledger.formats.state_codec import pack_parts
+from dledger.formats.state import GroupConfig, ReplicatedState, TopicConfig, offsets_op, pack_op, pack_parts
 from dledger.formats.state_file import SNAPSHOT_FILE, pack_snapshot
 from dledger.formats.store_files import (
     Checkpoint,

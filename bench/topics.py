@@ -25,7 +25,7 @@ from dledger.broker.ports import Node
 from dledger.broker.registration import Registrar
 from dledger.broker.topic_table import TopicTable
 from dledger.broker.topics import system_topics
-from dledger.formats.state import ReplicatedState, TopicConfig
+from dledger.formats.state import TOPICS, ReplicatedState, TopicConfig
 from dledger.namesrv.routes import BrokerIdentity, Routes
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.limits import ClientLimits
@@ -91,8 +91,7 @@ def _filled(count: int) -> ReplicatedState:
 
 
 def _put(state: ReplicatedState, name: str) -> None:
-    state.topics[name] = TopicConfig(name, 8, 8, 6)
-    state.topics_version += 1
+    state[TOPICS].put(TopicConfig(name, 8, 8, 6))
 
 
 async def _broker(count: int, addresses: tuple[str, ...]) -> dict[str, float]:

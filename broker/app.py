@@ -6,13 +6,14 @@ The same function runs over the simulator's loop (simulation.md rule 1).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dledger.broker.broker import Broker, NodeFactory
 from dledger.broker.config import BrokerConfig
 from dledger.broker.store.message_store import StoreLimits
 from dledger.errors import PASSING, NodeFailed
+from dledger.formats.state import TABLES, Source
 from dledger.node.leadership import FAREWELL_S
 from dledger.runtime.env import Env
 
@@ -28,17 +29,18 @@ async def main(
     on_ready: Callable[[Broker], None] | None = None,
     make_node: NodeFactory | None = None,
     limits: StoreLimits | None = None,
+    tables: Sequence[Source] = TABLES,
 ) -> None:
     """Run a broker until `stop` is set. NodeFailed when it must end; OSError naming a port in use.
 
     `on_ready` is called when clients can connect. On `stop` leadership is handed over, a snapshot taken,
-    the NameServers told, and everything closed.
+    the NameServers told, and everything closed. `tables`: of the replicated state (`formats.state`).
     """
     if make_node is None:
         from dledger.node.node import Node
 
         make_node = Node
-    broker = Broker(env, config, make_node, limits)
+    broker = Broker(env, config, make_node, limits, tables)
     http: HttpServer | None = None
     try:
         async with asyncio.TaskGroup() as group:

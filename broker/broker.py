@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from dledger.broker.auditing import AuditJobs
 from dledger.broker.background import Background
@@ -28,6 +29,7 @@ from dledger.broker.topic_creation import Catalog
 from dledger.broker.topic_table import TopicTable
 from dledger.broker.topics import system_topics
 from dledger.config import NodeConfig
+from dledger.formats.state import TABLES, Source, state_version
 from dledger.host import Chunk, Host, LogReader, Role
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import VERSION
@@ -42,7 +44,12 @@ class Broker:
     """The parts of a broker. Is the `dledger.host.Host` of its node: the calls below `# -- host`."""
 
     def __init__(
-        self, env: Env, config: BrokerConfig, make_node: NodeFactory, limits: StoreLimits | None = None
+        self,
+        env: Env,
+        config: BrokerConfig,
+        make_node: NodeFactory,
+        limits: StoreLimits | None = None,
+        tables: Sequence[Source] = TABLES,
     ) -> None:
         self.env = env
         self.config = config
@@ -52,8 +59,9 @@ class Broker:
         """Answers that wait for the commit."""
         self.applied = Completions()
         """Answers that wait until the entry is applied here."""
-        self.store = MessageStore(env, config.store_root, limits)
-        self.node = make_node(env, config.node_config(), self)
+        self.store = MessageStore(env, config.store_root, limits, tables)
+        node_config = replace(config.node_config(), state_version=state_version(tables))
+        self.node = make_node(env, node_config, self)
         self.gate = LeaderGate(self.node, config)
         self.background = Background()
         self.audit_jobs = AuditJobs(env, config.audit_bytes_per_s)
@@ -137,6 +145,8 @@ class Broker:
     def apply(self, chunk: Chunk) -> None:
         """Committed, durable entries."""
         self.store.apply(chunk)
+        if self._sealer is not None:
+            self._sealer.applied(self.store.applied_index)
         self.pending.applied(self.store.applied_index)
         self.applied.on_commit(self.store.applied_index)
 

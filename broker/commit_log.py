@@ -9,15 +9,24 @@ thrown away when leadership ends (architecture rule 6).
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dledger.broker.ports import Appender
 from dledger.broker.topic_table import encode_topic
 from dledger.broker.topics import RETRY_PREFIX
 from dledger.formats.checksum import crc32
-from dledger.formats.entry import HEADER_SIZE
-from dledger.formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1
-from dledger.formats.state import GroupConfig, ReplicatedState, TopicConfig, pack_op
+from dledger.formats.entry import HEADER_SIZE, Kind
+from dledger.formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1, system_record_size
+from dledger.formats.state import (
+    GROUPS,
+    TOPICS,
+    GroupConfig,
+    Op,
+    Pending,
+    ReplicatedState,
+    TopicConfig,
+    pack_op,
+)
 from dledger.messages import Code
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
@@ -63,7 +72,8 @@ class Sealer:
         self._system_topics = system_topics
         self._store_host = store_host
         self.slots: dict[str, TopicSlot] = {}
-        self._groups: dict[str, GroupConfig] = {}
+        self.pending = Pending(state)
+        """Tables with what is appended and not applied yet."""
         self.term = appender.term
         self.messages = 0
         """Messages sealed in this leadership."""
@@ -91,16 +101,13 @@ class Sealer:
 
     def topic(self, name: str) -> TopicConfig | None:
         """A topic, also one whose creation is pending."""
-        slot = self.slots.get(name)
-        if slot is not None:
-            return slot.config
-        return self._state.topics.get(name) or self._system_topics.get(name)
+        return self.pending[TOPICS].rows.get(name) or self._system_topics.get(name)
 
     def slot(self, name: str) -> TopicSlot | None:
         """The slot of an existing topic, None when there is no such topic."""
         slot = self.slots.get(name)
         if slot is None:
-            config = self._state.topics.get(name) or self._system_topics.get(name)
+            config = self.topic(name)
             if config is None:
                 return None
             slot = self._make_slot(config)
@@ -108,7 +115,7 @@ class Sealer:
 
     def group(self, name: str) -> GroupConfig | None:
         """A group, also one whose creation is pending."""
-        return self._groups.get(name) or self._state.groups.get(name)
+        return self.pending[GROUPS].rows.get(name)
 
     def growth(self, config: TopicConfig) -> int:
         """Bytes that the encoded topic table grows by when this topic is created or changed."""
@@ -135,13 +142,32 @@ class Sealer:
 
     def put_group(self, config: GroupConfig) -> int:
         """Create or replace a group. Index of the entry."""
-        index = self.append_op(config.op())
-        self._groups[config.name] = config
+        return self.append_op(config.op())
+
+    def check_versions(self, *ops: str) -> None:
+        """RemotingError 14 when a voter's program does not know one of these operations: nothing was stored.
+
+        Asked before anything is sealed: sealing cannot fail (safety.md S12).
+        """
+        known = self._appender.state_version
+        for op in ops:
+            if self._state.since(op) > known:
+                raise RemotingError(
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    f"{op}: not before all brokers of the group run a version that knows it (state version "
+                    f"{self._state.since(op)}; the oldest knows {known}): upgrade them",
+                )
+
+    def append_op(self, op: Op) -> int:
+        """Append one operation of `formats.state`. Its index. RemotingError 14 as `check_versions`."""
+        self.check_versions(op["op"])
+        index = self._appender.add_system(pack_op(op))
+        self.pending.appended(index, op)
         return index
 
-    def append_op(self, op: Mapping[str, object]) -> int:
-        """Append one operation of `formats.state`. Its index."""
-        return self._appender.add_system(pack_op(op))
+    def applied(self, index: int) -> None:
+        """The state holds everything up to this entry."""
+        self.pending.applied(index)
 
     def add_message(
         self,
@@ -154,15 +180,24 @@ class Sealer:
         reconsume_times: int,
         body: bytes,
         properties: bytes,
+        ops: Sequence[Op] = (),
     ) -> tuple[int, int, int]:
-        """Append one message; all values are checked already. Its index, queue offset, physical offset."""
+        """Append one message; all values are checked already. Its index, queue offset, physical offset.
+
+        `ops`: operations that happen with it, or not at all (safety.md S11); whoever gives some has asked
+        `check_versions`. The index is that of the last entry then.
+        """
+        packed = [pack_op(op) for op in ops] if ops else ()
         tail = slot.field + _SHORT.pack(len(properties)) + properties
         body_size = len(body)
         size = FIXED_SIZE + body_size + len(tail)
         queue_offset = slot.next[queue_id]
         appender = self._appender
         now = appender.now_ms()
-        position = appender.reserve(HEADER_SIZE + size) + HEADER_SIZE
+        wanted = HEADER_SIZE + size
+        for operation in packed:
+            wanted += HEADER_SIZE + system_record_size(len(operation))
+        position = appender.reserve(wanted) + HEADER_SIZE
         fixed = FIXED.pack(
             size,
             MAGIC_V1,
@@ -180,7 +215,10 @@ class Sealer:
             0,
             body_size,
         )
-        index = appender.add((fixed, body, tail), size)
+        index = appender.add((fixed, body, tail), size, Kind.MESSAGE, len(packed))
+        for number, operation in enumerate(packed):
+            index = appender.add_reserved(operation, Kind.SYSTEM, len(packed) - 1 - number)
+            self.pending.appended(index, ops[number])
         slot.next[queue_id] = queue_offset + 1
         self.messages += 1
         return index, queue_offset, position

@@ -36,6 +36,13 @@ class Appender(Protocol):
     def add_system(self, body: bytes) -> int:
         """Add one SYSTEM entry. Its index."""
 
+    def add_reserved(self, body: bytes, kind: int = Kind.SYSTEM, batch_remaining: int = 0) -> int:
+        """The same at the position that `reserve` gave, as a part of a batch."""
+
+    @property
+    def state_version(self) -> int:
+        """Version of the operations that all voters read (`formats.state`)."""
+
     def now_ms(self) -> int:
         """Store time of what is added in this turn of the loop: never before the newest record (S15)."""
 

@@ -63,6 +63,8 @@ class NodeConfig:
     protocol_min: int = PROTOCOL_WITH_PROOF
     """Lowest peer protocol to speak. 1 lets peers of version 1 in, for an upgrade node by node: their hellos
     carry no nonce, so that recorded bytes can be played again."""
+    state_version: int = 1
+    """Newest operations of the state machine above the log that this program reads (`dledger.versions`)."""
     protocol_max: int = PROTOCOL_MAX
     """Highest peer protocol to speak. Lower it before a staged upgrade, and raise it again node by node when
     all run the new program: until then nothing is written that the old one does not know."""

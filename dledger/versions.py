@@ -3,7 +3,9 @@
 Messages between two nodes follow the version that both speak (`Peers.version`). The log is read by all: a
 kind of entry, or a form of one, that an older program does not know waits until *all voters* know it. What a
 voter told when it was last connected counts; one that was never heard counts as the oldest.
-"""
+
+Operations of the state machine above the log are system entries, and have versions of their own: 1, 2, ...
+Each program tells the newest that it reads; one whose version is above that of a voter is not written."""
 
 from __future__ import annotations
 
@@ -20,6 +22,9 @@ KIND_SINCE: Mapping[int, int] = MappingProxyType(
 )
 """Protocol version that each kind of entry belongs to. A kind that is not here is never written."""
 
+STATE_MIN = 1
+"""Version of the operations that every program reads."""
+
 COVERED_SINCE = 3
 """Protocol version whose programs check CRCs that cover an entry's channel (`formats.entry.COVERED`)."""
 
@@ -33,11 +38,14 @@ class Versions:
     def __init__(self, config: NodeConfig) -> None:
         self._self_id = config.self_id
         self._own = config.protocol_max
+        self._own_state = config.state_version
         self._heard: dict[str, int] = {}
+        self._heard_state: dict[str, int] = {}
 
     def heard(self, hello: Hello) -> None:
         """A peer introduced itself."""
         self._heard[hello.node] = hello.protocol_max
+        self._heard_state[hello.node] = hello.state_version
 
     def of(self, node: str) -> int:
         """What a node last told that it knows; the oldest when it was never heard."""
@@ -46,6 +54,11 @@ class Versions:
     def group(self, voters: Iterable[str]) -> int:
         """The version that this node and all these voters know."""
         return min([self._own, *map(self.of, voters)])
+
+    def state(self, voters: Iterable[str]) -> int:
+        """The version of operations that this node and all these voters read."""
+        others = (self._heard_state.get(node, STATE_MIN) for node in voters if node != self._self_id)
+        return min([self._own_state, *others])
 
     def may_write(self, kind: int, voters: Iterable[str]) -> bool:
         """Whether entries of this kind may be written now."""

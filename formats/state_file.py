@@ -7,14 +7,13 @@ ConsumeQueue files below its bounds, so those are fsynced before it is published
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgpack
 
 from dledger.formats.checksum import crc32
-from dledger.formats.state import Malformed, ReplicatedState
-from dledger.formats.state_codec import StateCopy, copy_state, decode_state, state_pieces
+from dledger.formats.state import TABLES, Malformed, ReplicatedState, Source, StateCopy
 
 VERSION = 1
 STATE_DIR = "state"
@@ -42,7 +41,7 @@ def snapshot_pieces(applied: int, end_pos: int, copy: StateCopy, term: int | Non
     yield msgpack.Packer().pack_map_header(4 if term is None else 5) + b"".join(
         map(msgpack.packb, ("applied", applied, "end_pos", end_pos, "state"))
     )
-    yield from state_pieces(copy)
+    yield from copy.own_pieces()
     if term is not None:
         yield msgpack.packb("term") + msgpack.packb(term)
     yield msgpack.packb("version") + msgpack.packb(VERSION)
@@ -55,10 +54,10 @@ def seal_snapshot(body: bytes) -> bytes:
 
 def pack_snapshot(applied: int, end_pos: int, state: ReplicatedState, term: int | None = None) -> bytes:
     """The bytes of the file at once."""
-    return seal_snapshot(b"".join(snapshot_pieces(applied, end_pos, copy_state(state), term)))
+    return seal_snapshot(b"".join(snapshot_pieces(applied, end_pos, state.copy(), term)))
 
 
-def unpack_snapshot(data: bytes) -> Snapshot:
+def unpack_snapshot(data: bytes, tables: Sequence[Source] = TABLES) -> Snapshot:
     """Inverse of `pack_snapshot`; CorruptSnapshot with the reason."""
     if data[:4] != _MAGIC:
         raise CorruptSnapshot("not a snapshot")
@@ -70,11 +69,13 @@ def unpack_snapshot(data: bytes) -> Snapshot:
         if content["version"] > VERSION:
             raise CorruptSnapshot(f"version {content['version']} is newer than this program's {VERSION}")
         term = content.get("term")
+        state = ReplicatedState(tables)
+        state.load_own(content["state"])
         return Snapshot(
             int(content["applied"]),
             int(content["end_pos"]),
-            decode_state(content["state"]),
+            state,
             None if term is None else int(term),
         )
-    except (Malformed, ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+    except (Malformed, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
         raise CorruptSnapshot(f"content: {error!r}") from error

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from dledger.client.bulk.group_state import GroupState, group_state
-from dledger.formats.state import GroupConfig, ReplicatedState, TopicConfig
+from dledger.formats.state import GROUPS, TOPICS, GroupConfig, ReplicatedState, TopicConfig
 from dledger.spark import columns
 from dledger.spark.live_replicas import chosen_groups
 from dledger.spark.options import Options
@@ -44,26 +44,30 @@ def _replicated(said: GroupState) -> ReplicatedState:
     """What a broker said, as a replica keeps it."""
     state = ReplicatedState()
     for name, topic in said.topics.items():
-        state.topics[name] = TopicConfig(
-            name,
-            topic.readQueueNums,
-            topic.writeQueueNums,
-            topic.perm,
-            topic.order,
-            topic.topicSysFlag,
-            tuple(sorted(topic.attributes.items())),
+        state[TOPICS].put(
+            TopicConfig(
+                name,
+                topic.readQueueNums,
+                topic.writeQueueNums,
+                topic.perm,
+                topic.order,
+                topic.topicSysFlag,
+                tuple(sorted(topic.attributes.items())),
+            )
         )
     for name, group in said.groups.items():
-        state.groups[name] = GroupConfig(
-            name,
-            group.consumeEnable,
-            group.consumeBroadcastEnable,
-            group.consumeMessageOrderly,
-            group.retryQueueNums,
-            group.retryMaxTimes,
-            group.groupSysFlag,
+        state[GROUPS].put(
+            GroupConfig(
+                name,
+                group.consumeEnable,
+                group.consumeBroadcastEnable,
+                group.consumeMessageOrderly,
+                group.retryQueueNums,
+                group.retryMaxTimes,
+                group.groupSysFlag,
+            )
         )
-    state.offsets |= said.offsets
+    state.offsets.update(said.offsets)
     for (name, queue_id), end in said.ends.items():
         state.bounds(name, queue_id).next = end
     return state

@@ -9,11 +9,11 @@ import numpy as np
 
 from dledger.audit.entries import BODY_DAMAGED
 from dledger.audit.layout import Replica, StoreError
+from dledger.audit.replay import Entries, Queued, StateReplay
 from dledger.audit.scan import Window
 from dledger.audit.state_check import load_boundary
 from dledger.formats.entry import KIND_MASK, Kind
-from dledger.formats.state import ReplicatedState
-from dledger.formats.state_codec import unpack_parts
+from dledger.formats.state import ReplicatedState, UnknownOperation, unpack_parts
 from dledger.formats.state_file import CorruptSnapshot, unpack_snapshot
 from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file
@@ -27,13 +27,20 @@ def committed_state(replica: Replica) -> ReplicatedState:
     """The state after the last entry that the replica knows to be committed. StoreError, OSError."""
     files = files_for(replica.directory)
     applied, state = _newest(files, replica)
+    numbers = _Numbers()
+    replay = StateReplay(state, numbers.keys.__getitem__)
     following = applied + 1
     for piece in pieces(replica, replica.committed, [(following, replica.committed)], target=None):
         for window in read_windows(piece):
             columns = window.columns
             if columns.index[0] != following or (columns.damage & BODY_DAMAGED).any():
                 break
-            _apply(state, window)
+            try:
+                _play(replay, numbers, window)
+            except UnknownOperation as error:
+                raise StoreError(
+                    f"{replica.store}: {error}: a newer one wrote the log, use its version"
+                ) from error
             following = int(columns.index[-1]) + 1
     if following <= replica.committed:
         raise StoreError(
@@ -71,31 +78,50 @@ def _snapshots(files: Files, replica: Replica) -> Iterator[tuple[int, Replicated
                 yield manifest.index, unpack_parts(boundary.parts)
 
 
-def _apply(state: ReplicatedState, window: Window) -> None:
-    """As the broker's dispatcher does, in runs of messages between system entries."""
-    kind = window.columns.channel >> 24 & KIND_MASK
+class _Numbers:
+    """Queues by number, the same in all windows."""
+
+    def __init__(self) -> None:
+        self.keys: list[tuple[str, int]] = []
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def of(self, records: Records, chosen: Ints) -> Ints:
+        """Number of each record's queue."""
+        codes, which = np.unique(records.topic[chosen] << 32 | records.queue_id[chosen], return_inverse=True)
+        found = [self._number(records.topics[code >> 32], code & 0xFFFFFFFF) for code in codes.tolist()]
+        return np.array(found, np.int64)[which]
+
+    def _number(self, topic: str, queue_id: int) -> int:
+        key = (topic, queue_id)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.keys)
+            self.keys.append(key)
+        return number
+
+
+def _play(replay: StateReplay, numbers: _Numbers, window: Window) -> None:
+    columns = window.columns
+    kind = columns.channel >> 24 & KIND_MASK
     records = records_of(window)
     message = (kind == Kind.MESSAGE) & records.good
-    done = 0
-    for at in [*np.flatnonzero(kind == Kind.SYSTEM).tolist(), len(kind)]:
-        _count_messages(state, records, np.flatnonzero(message[done:at]) + done)
-        if at < len(kind):
-            start = int(records.body_at[at])
-            state.apply(window.data[start : start + int(records.body_size[at])])
-        done = at + 1
-
-
-def _count_messages(state: ReplicatedState, records: Records, chosen: Ints) -> None:
-    if not len(chosen):
-        return
-    state.last_store_time_ms = max(state.last_store_time_ms, int(records.stored[chosen].max()))
-    chosen = chosen[records.dispatched[chosen]]
-    codes = records.topic[chosen] << 32 | records.queue_id[chosen]
-    order = np.lexsort((records.queue_offset[chosen], codes))
-    last = np.append(np.flatnonzero(np.diff(codes[order])), len(order) - 1) if len(order) else order
-    for number in chosen[order[last]].tolist():
-        bounds = state.bounds(records.topics[int(records.topic[number])], int(records.queue_id[number]))
-        bounds.next = int(records.queue_offset[number]) + 1
+    shown = np.flatnonzero(message | (kind == Kind.SYSTEM))
+    entries = Entries(
+        columns.index[shown],
+        kind[shown],
+        records.stored[shown],
+        records.body_at[shown],
+        records.body_size[shown],
+    )
+    chosen = np.flatnonzero(message & records.dispatched)
+    queued = Queued(
+        columns.index[chosen],
+        numbers.of(records, chosen),
+        records.queue_offset[chosen],
+        records.physical_offset[chosen],
+    )
+    for _ in replay.add(window.data, int(columns.index[-1]), entries, queued):
+        pass  # no marks
 
 
 def state_rows(replica: Replica) -> Iterator[tuple[object, ...]]:
@@ -108,17 +134,6 @@ def rows_of(
 ) -> Iterator[tuple[object, ...]]:
     """The same of a state that is known. `applied`: after which entry."""
     head = (broker_group, replica, applied)
-    for name, topic in sorted(state.topics.items()):
-        yield *head, "topic", name, name, None, None, _json(topic.op())
-    for name, group in sorted(state.groups.items()):
-        yield *head, "group", name, None, None, None, _json(group.op())
-    for name, offsets in sorted(state.offsets.items()):
-        for (topic_name, queue_id), offset in sorted(offsets.items()):
-            yield *head, "offset", name, topic_name, queue_id, offset, None
-    for topic_name, queues in sorted(state.queues.items()):
-        for queue_id, bounds in sorted(queues.items()):
-            yield *head, "queue", topic_name, topic_name, queue_id, bounds.next, None
-
-
-def _json(operation: dict[str, object]) -> str:
-    return json.dumps({key: value for key, value in operation.items() if key != "op"}, sort_keys=True)
+    for row in state.rows_of_view():
+        data = None if row.data is None else json.dumps(row.data, sort_keys=True)
+        yield *head, row.kind, row.name, row.topic, row.queue_id, row.offset, data

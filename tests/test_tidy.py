@@ -45,7 +45,7 @@ PURE = (
 )  # fmt: skip
 PURE_LIBRARY = (
     "__future__", "array", "collections", "dataclasses", "enum", "errno", "functools", "hashlib", "heapq",
-    "json", "msgpack", "struct", "typing", "zlib", "zlib_ng",
+    "itertools", "json", "msgpack", "msgspec", "struct", "typing", "zlib", "zlib_ng",
 )  # fmt: skip
 """All that a pure part may import of what is not ours: nothing there knows time, chance, files or others."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 
 from dledger.broker.store.consume_queue import ConsumeQueue, QueueTable
-from dledger.errors import InvariantBroken
+from dledger.errors import EXIT_CONFIG, InvariantBroken, NodeFailed
 from dledger.formats.consume_queue import UNIT
 from dledger.formats.entry import HEADER_SIZE, KIND_MASK, Kind
 from dledger.formats.message_ids import java_hash
@@ -26,7 +26,7 @@ from dledger.formats.record import (
     CorruptRecord,
     decode_record,
 )
-from dledger.formats.state import ReplicatedState
+from dledger.formats.state import ReplicatedState, UnknownOperation
 from dledger.host import Chunk
 
 # Only the fields needed, as this runs for every message on every node.
@@ -60,8 +60,8 @@ class Dispatcher:
     def apply(self, chunk: Chunk) -> list[ConsumeQueue]:
         """Apply one chunk. The queues that got messages, each once, in order of their first one.
 
-        InvariantBroken for a message whose queue offset is not the next one (safety.md S13).
-        """
+        InvariantBroken for a message whose queue offset is not the next one (safety.md S13), NodeFailed for
+        an operation that only a newer program knows."""
         if chunk.first_index <= self.applied_index:
             raise InvariantBroken(f"entry {chunk.first_index} applied twice (at {self.applied_index})")
         data = bytes(chunk.data)  # one copy; cheaper than many small slices of a view
@@ -69,7 +69,7 @@ class Dispatcher:
         self.system_ops.clear()
         at = 0
         pos = chunk.pos
-        for _ in range(chunk.count):
+        for number in range(chunk.count):
             size, channel = _ENTRY.unpack_from(data, at)
             kind = channel >> 24 & KIND_MASK
             if kind == Kind.MESSAGE:
@@ -77,7 +77,7 @@ class Dispatcher:
                 if queue is not None:
                     touched[queue] = None
             elif kind == Kind.SYSTEM:
-                self._system(data, at, size)
+                self._system(data, at, size, chunk.first_index + number)
             at += size
         self.applied_index = chunk.first_index + chunk.count - 1
         self.applied_end = pos + at
@@ -150,13 +150,20 @@ class Dispatcher:
         self.messages += 1
         return queue
 
-    def _system(self, data: bytes, at: int, size: int) -> None:
+    def _system(self, data: bytes, at: int, size: int, index: int) -> None:
         body_at = at + HEADER_SIZE + FIXED_SIZE
         if body_at > at + size:
             self.malformed += 1
             return
         body_size = _RECORD.unpack_from(data, at + HEADER_SIZE)[5]
-        op = self._state.apply(data[body_at : body_at + max(body_size, 0)])
+        try:
+            op = self._state.apply(data[body_at : body_at + max(body_size, 0)])
+        except UnknownOperation as error:
+            raise NodeFailed(
+                f"entry {index}: {error}, which is older than what the group writes: start this node again"
+                " with the version that the others run",
+                EXIT_CONFIG,
+            ) from error
         if op is not None:
             self.system_ops.append(op)
 

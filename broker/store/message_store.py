@@ -6,7 +6,7 @@ Reading is in `reader`. Everything here lives on the event loop; files are touch
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dledger.broker.store.consume_queue import (
@@ -23,8 +23,7 @@ from dledger.broker.store.consume_queue import (
 from dledger.broker.store.dispatch import Dispatcher
 from dledger.errors import EXIT_STORE, PASSING, TOO_MANY_FILES, NodeFailed
 from dledger.formats.consume_queue import UNITS_PER_FILE
-from dledger.formats.state import ReplicatedState
-from dledger.formats.state_codec import copy_state, part_pieces, queue_ends, unpack_parts
+from dledger.formats.state import TABLES, ReplicatedState, Source, queue_ends, unpack_parts
 from dledger.formats.state_file import (
     SNAPSHOT_FILE,
     STATE_DIR,
@@ -67,13 +66,20 @@ class StoreLimits:
 class MessageStore:
     """State, queues and their files."""
 
-    def __init__(self, env: Env, root: str, limits: StoreLimits | None = None) -> None:
+    def __init__(
+        self,
+        env: Env,
+        root: str,
+        limits: StoreLimits | None = None,
+        tables: Sequence[Source] = TABLES,
+    ) -> None:
         self._env = env
         self._root = root
         self.queue_root = f"{root}/consumequeue"
         self._state_dir = f"{root}/{STATE_DIR}"
         self.limits = limits or StoreLimits()
-        self.state = ReplicatedState()
+        self.tables = tuple(tables)
+        self.state = ReplicatedState(self.tables)
         self.queues = QueueTable(self.state)
         self.dispatcher = Dispatcher(self.state, self.queues)
         self.on_arrival: Callable[[list[ConsumeQueue]], None] = lambda queues: None
@@ -115,7 +121,7 @@ class MessageStore:
             self._env.log.warning("ConsumeQueue files do not reach the snapshot, replaying the log")
             snapshot = None
         if snapshot is None:
-            snapshot = Snapshot(-1, 0, ReplicatedState())
+            snapshot = Snapshot(-1, 0, ReplicatedState(self.tables))
             await self._forget_files()
         self._begin(snapshot)
         self.snapshot_index = snapshot.applied
@@ -142,12 +148,12 @@ class MessageStore:
 
     def snapshot(self) -> Iterator[tuple[str, bytes]]:
         """The replicated state after the last entry applied: (part, next piece of it)."""
-        return part_pieces(copy_state(self.state))
+        return self.state.copy().part_pieces()
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Become the state after entry `index`; all queues are empty, and go on where it says."""
         async with self._writing:
-            state = await self._env.workers.run(Lane.DISK, unpack_parts, parts)
+            state = await self._env.workers.run(Lane.DISK, unpack_parts, parts, self.tables)
             await self._forget_files()
             await self._env.workers.run(Lane.DISK, self._env.files.mkdir, self.queue_root)
             self._begin(Snapshot(index, pos, state))
@@ -251,7 +257,7 @@ class MessageStore:
         async with self._writing:
             applied = self.applied_index
             term = None if self._log is None else self._log.term_of(applied)
-            pieces = snapshot_pieces(applied, self.dispatcher.applied_end, copy_state(self.state), term)
+            pieces = snapshot_pieces(applied, self.dispatcher.applied_end, self.state.copy(), term)
             targets = [(queue, queue.bounds.next) for queue in self.queues.all()]
             await self._write_pending()
             for queue, last in targets:
@@ -313,7 +319,7 @@ class MessageStore:
         if data is None:
             return None
         try:
-            return unpack_snapshot(data)
+            return unpack_snapshot(data, self.tables)
         except CorruptSnapshot as error:
             self._env.log.warning("snapshot refused, replaying the log", reason=error)
             return None

@@ -196,8 +196,9 @@ def for_mutant(suites: Sequence[Suite], mutant: Mutant) -> list[Suite]:
 
 def concerns(suite: Suite, mutant: Mutant) -> bool:
     """Whether the suite runs against a change there."""
-    places = [place for path in mutant.paths for place in (path, path.split("/")[0])]
-    return not suite.packages or any(place in suite.packages for place in places)
+    return not suite.packages or any(
+        path.startswith(f"{package}/") for path in mutant.paths for package in suite.packages
+    )
 
 
 def copy_tree(folder: Path) -> Path:

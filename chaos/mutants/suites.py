@@ -22,7 +22,7 @@ class Suite:
     profiles: tuple[str, ...] = ()
     """Of those seeds, in turn; empty: each seed has its own."""
     packages: tuple[str, ...] = ()
-    """Or single modules. Empty: for all."""
+    """Or parts of them. Empty: for all."""
 
 
 CORE = ("dledger", "formats", "runtime")
@@ -55,7 +55,13 @@ SUITES: tuple[Suite, ...] = (
     Suite("schedules", FAST, 120, ("tests/dledger/test_core_schedules.py",), packages=CORE),
     Suite("store-model", FAST, 180, ("tests/dledger/test_log_store_model.py",), packages=CORE),
     Suite("codecs", FAST, 120, ("tests/dledger/test_codec_fuzz.py",), packages=CORE),
-    Suite("broker", FAST, 300, ("tests/broker",), packages=("broker", "formats/state.py")),
+    Suite(
+        "broker",
+        FAST,
+        300,
+        ("tests/broker", "tests/formats/test_state.py", "tests/formats/test_pending.py"),
+        packages=("broker", "formats/state.py"),
+    ),
     Suite(
         "audit",
         FAST,
@@ -82,8 +88,8 @@ SUITES: tuple[Suite, ...] = (
         SIM,
         900,
         seeds=24,
-        profiles=("brokers", "brokers-power", "brokers-retention"),
-        packages=("broker", "formats/state.py"),
+        profiles=("brokers", "brokers-power", "brokers-retention", "brokers-upgrade"),
+        packages=("broker", "formats/state"),
     ),
     Suite(
         "scenarios",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dledger.chaos.scenarios.broker_replay import Queue
 from dledger.chaos.scenarios.history import RUNNING
+from dledger.chaos.scenarios.oracle import Queue
 
 
 @dataclass

@@ -14,8 +14,9 @@ from itertools import pairwise
 
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.scenarios.broker_history import Commit, Position, Receipt, Send, TopicChange
-from dledger.chaos.scenarios.broker_replay import Queue, Stored
+from dledger.chaos.scenarios.broker_replay import Stored
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
+from dledger.chaos.scenarios.oracle import Queue
 from dledger.formats.message_ids import decode_message_id
 
 Messages = Mapping[Queue, Sequence[Stored]]

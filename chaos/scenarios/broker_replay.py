@@ -1,4 +1,4 @@
-"""What a log makes of a broker, by the judge's own hand: topics, groups, offsets, the messages of each queue.
+"""What a log makes of a broker, by the judge's own hand: its tables (`oracle`), the messages of each queue.
 
 No code of `broker/` and not that of `formats.state`: the two are compared. Entries are in log order, so what
 must hold along a log is checked here: queue offsets are dense, and store time never goes back (safety.md S12,
@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from zlib import decompress
 
 import msgpack
 
 from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.scenarios.newer import Notes
+from dledger.chaos.scenarios.oracle import Oracle, Queue, oracles
 from dledger.formats.consume_queue import UNIT
 from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
 from dledger.formats.message_ids import tags_code
 from dledger.formats.properties import TAGS, decode_properties
 from dledger.formats.record import COMPRESSED, decode_record
 
+Kept = TypeVar("Kept")
+
 RESEND = "__RESEND"
 """Property of a message whose first attempt may have been stored."""
-
-Queue = tuple[str, int]
-"""Topic and queue id."""
 
 
 class Stored(NamedTuple):
@@ -52,16 +53,18 @@ class BrokerReplay:
 
     def __init__(self) -> None:
         self.index = -1
-        self.topics: dict[str, dict[str, Any]] = {}
-        self.groups: dict[str, dict[str, Any]] = {}
-        self.offsets: dict[str, dict[Queue, int]] = {}
+        self._tables: tuple[Oracle, ...] = (*oracles(), Notes())
         self.ends: dict[Queue, int] = {}
         """Next offset of each queue that ever had a message."""
         self.first_positions: dict[Queue, int] = {}
         self.messages: dict[Queue, list[Stored]] = {}
         """Those that were applied here: all, when it began with the first entry."""
-        self.topics_version = 0
         self.last_store_ms = 0
+
+    def table(self, kind: type[Kept]) -> Kept:
+        """The oracle of one table."""
+        (found,) = (table for table in self._tables if isinstance(table, kind))
+        return found
 
     @classmethod
     def from_parts(cls, parts: Mapping[str, bytes], index: int) -> BrokerReplay:
@@ -69,17 +72,15 @@ class BrokerReplay:
         values = {name: msgpack.unpackb(data, strict_map_key=False) for name, data in parts.items()}
         found = cls()
         found.index = index
-        found.topics = {op["name"]: op for op in values["topics"]}
-        found.groups = {op["name"]: op for op in values["groups"]}
-        found.offsets = {
-            group: {(topic, queue): at for topic, queue, at in rows} for group, rows in values["offsets"]
-        }
+        counters = values["counters"]
+        for table in found._tables:
+            if table.part in values:  # a missing part is empty
+                table.load(values[table.part], counters)
         for topic, rows in values["queues"]:
             for queue, end, first in rows:
                 found.ends[topic, queue], found.first_positions[topic, queue] = end, first
-        found.topics_version = values["counters"]["topics_version"]
-        found.last_store_ms = values["counters"]["last_store_time_ms"]
-        if values["counters"]["skipped"]:
+        found.last_store_ms = counters["last_store_time_ms"]
+        if counters["skipped"]:
             raise InvariantViolated(f"operations were skipped up to entry {index}: nobody sent such")
         return found
 
@@ -89,18 +90,13 @@ class BrokerReplay:
         for topic, queue in sorted(self.ends):
             row = [queue, self.ends[topic, queue], self.first_positions[topic, queue]]
             queues.setdefault(topic, []).append(row)
-        value = {
+        value: dict[str, Any] = {
             "index": self.index,
-            "topics": self.topics,
-            "groups": self.groups,
-            "offsets": {
-                group: [[*queue, at] for queue, at in sorted(rows.items())]
-                for group, rows in self.offsets.items()
-            },
             "queues": queues,
-            "topics_version": self.topics_version,
             "last_store_ms": self.last_store_ms,
         }
+        for table in self._tables:
+            value |= table.encode()
         return json.dumps(value, sort_keys=True).encode()
 
     def apply(self, header: EntryHeader, record: bytes) -> None:
@@ -149,18 +145,8 @@ class BrokerReplay:
         )
 
     def _operation(self, op: dict[str, Any]) -> None:
-        name = op["op"]
-        if name == "topic":
-            self.topics_version += self.topics.get(op["name"]) != op
-            self.topics[op["name"]] = op
-        elif name == "group":
-            self.groups[op["name"]] = op
-        elif name in ("offsets", "reset"):
-            known = self.offsets.setdefault(op["group"], {})
-            for topic, queue, offset in op["offsets"]:
-                # A consumer offset only rises, but for an explicit reset, and never beyond the end (S28).
-                before = -1 if name == "reset" else known.get((topic, queue), -1)
-                if before < offset <= self.ends.get((topic, queue), 0):
-                    known[topic, queue] = offset
-        else:
-            raise InvariantViolated(f"an operation that nobody knows: {op}")
+        for table in self._tables:
+            if op["op"] in table.operations:
+                table.apply(op, self.ends)
+                return
+        raise InvariantViolated(f"an operation that nobody knows: {op}")

@@ -34,6 +34,7 @@ from dledger.chaos.scenarios.broker_replay import BrokerReplay
 from dledger.chaos.scenarios.broker_stage import OPERATOR, PRODUCERS, PULL, PUSH, BrokerStage
 from dledger.chaos.scenarios.disks import find_file
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
+from dledger.chaos.scenarios.oracle import Offsets, Topics
 from dledger.chaos.scenarios.plan import Plan
 from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
 from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
@@ -170,8 +171,10 @@ class BrokerRun(Run):
         judge_times(messages)
         judge_receipts(history.receipts, messages, (PULL_GROUP,), verdict)
         self._judge_completeness()
-        judge_offsets(history.commits, history.positions, replay.offsets, self._stale_ns(), verdict)
-        judge_topics(history.changes, replay.topics, verdict)
+        judge_offsets(
+            history.commits, history.positions, replay.table(Offsets).rows, self._stale_ns(), verdict
+        )
+        judge_topics(history.changes, replay.table(Topics).rows, verdict)
         stage.cluster.count("a batch is whole or not there", verdict.batches)
         stage.cluster.count("what a consumer was handed is in the log", verdict.received)
         stage.cluster.count("an acknowledged consumer offset stays", verdict.committed)

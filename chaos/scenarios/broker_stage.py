@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,23 +11,26 @@ from dledger.broker.app import main as broker_main
 from dledger.broker.broker import Broker
 from dledger.broker.config import BrokerConfig
 from dledger.broker.store.message_store import StoreLimits
-from dledger.chaos.machine import Process, Trace
+from dledger.chaos.machine import Exit, Process, Trace
 from dledger.chaos.machine.node import Main
 from dledger.chaos.scenarios.broker_replay import BrokerReplay
 from dledger.chaos.scenarios.chronicle import Replay
 from dledger.chaos.scenarios.machine import Machine
-from dledger.chaos.scenarios.plan import BROKER_PRODUCERS, Plan
+from dledger.chaos.scenarios.newer import NEWER_TABLES, NOTES, Note
+from dledger.chaos.scenarios.plan import BROKER_PRODUCERS, Plan, draw_newer
 from dledger.chaos.scenarios.probe import Probe
-from dledger.chaos.scenarios.stage import PUSH_BYTES, Stage
+from dledger.chaos.scenarios.profiles import MIXED, NEWER_INSTALLED, WAITED, WRITTEN
+from dledger.chaos.scenarios.stage import PUSH_BYTES, RESTART_NS, Stage
 from dledger.config import NodeConfig
-from dledger.errors import NodeFailed
+from dledger.errors import EXIT_CONFIG, NodeFailed
 from dledger.formats.entry import unpack_header
-from dledger.formats.state_codec import pack_parts
+from dledger.formats.state import TABLES, Source, pack_parts
 from dledger.host import Chunk, Host, LogReader, Role
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import NameServer
 from dledger.namesrv.service import main as namesrv_main
 from dledger.node.node import Node
+from dledger.remoting.errors import RemotingError
 from dledger.runtime.env import Env
 
 NAMESRV = "ns"
@@ -36,6 +39,7 @@ CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
 LIMITS = StoreLimits(flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_queue=16)
 """Derived files and their snapshots often, and so little in memory that reads go to the files."""
 PRODUCERS, OPERATOR = tuple(range(BROKER_PRODUCERS)), BROKER_PRODUCERS
+NOTE_EVERY_S = 0.4
 PULL, PUSH = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3)
 """Numbers of the client machines."""
 
@@ -74,6 +78,8 @@ class WatchedHost:
         await self.broker.restore(parts, index, pos)
         self._stage.begins(pos)
         self._probe.restored(self._content(index), index)
+        if NOTES.name in parts:
+            self._stage.marks.reach(NEWER_INSTALLED)
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         self._stage.begins(pos)
@@ -94,6 +100,29 @@ class WatchedHost:
     def on_serving(self, term: int) -> None:
         self._probe.serving(term)
         self.broker.on_serving(term)
+        if self._stage.profile.upgrades:
+            asyncio.get_running_loop().call_later(NOTE_EVERY_S, self._note, term)
+
+    def _note(self, term: int) -> None:
+        """A newer leader writes what is new, as soon as it may; an older one knows nothing of it."""
+        sealer, stage = self.broker.gate.sealer, self._stage
+        if sealer is None or sealer.term != term:
+            return
+        asyncio.get_running_loop().call_later(NOTE_EVERY_S, self._note, term)
+        versions = [stage.newer[name] for name in stage.alive()]
+        if any(versions) and not all(versions):
+            stage.marks.reach(MIXED)
+        if not stage.newer[self._probe.machine.name] or not sealer.room:
+            return
+        number = sealer.messages % 7
+        note = NOTES.removal(f"n{number - 1}") if number % 3 == 0 else Note(f"n{number}", f"{term}").op()
+        try:
+            sealer.append_op(note)
+        except RemotingError:
+            stage.marks.reach(WAITED)
+            return
+        stage.newer_written = True
+        stage.marks.reach(WRITTEN)
 
     def on_commit(self, commit_index: int) -> None:
         self._probe.committed(commit_index)
@@ -120,6 +149,12 @@ class BrokerStage(Stage):
         """What everything that was committed so far makes."""
         self.begun = 0
         """The latest position at which some broker's log began: what was before may not be read any more."""
+        self.newer: dict[str, bool] = {}
+        """Which brokers are of the newer program, in a run with upgrades."""
+        self.told_newer: dict[str, bool] = {}
+        """Who was of it in an earlier life: the others may still count on that, until it says otherwise."""
+        self.newer_written = False
+        """Somebody appended what the older program does not know: from here on nobody goes back."""
         self.programs: dict[str, Main] = {}
         """Of the client machines."""
         self._stops: dict[Process, asyncio.Event] = {}
@@ -163,6 +198,30 @@ class BrokerStage(Stage):
 
     # Brokers
 
+    def start(self, name: str) -> None:
+        machine = self.machines[name]
+        if self.profile.upgrades and not machine.running:
+            self.told_newer[name] = self.told_newer.get(name, False) or self.newer.get(name, False)
+            self.newer[name] = self.newer_written or draw_newer(self.plan, name, machine.lives + 1)
+        super().start(name)
+
+    def _tables(self, name: str) -> Sequence[Source]:
+        return NEWER_TABLES if self.newer.get(name) else TABLES
+
+    def _too_old(self, name: str, error: BaseException | None) -> bool:
+        """Whether a broker that went back to the older program ended as it must where it meets what only the
+        newer one knows. One that never was newer meets nothing such: the others wait for it."""
+        expected = isinstance(error, NodeFailed) and error.exit_code == EXIT_CONFIG
+        return expected and self.newer_written and not self.newer.get(name, True) and self.told_newer[name]
+
+    def _ended(self, process: Process, how: Exit) -> None:
+        if self._too_old(process.name, how.error):
+            self._ends(self.machines[process.name])
+            self.marks.reach("a broker that is too old ended")
+            self.world.push(self.world.now + RESTART_NS, self._restart, process.name)
+            return
+        super()._ended(process, how)
+
     async def _main(self, env: Env, machine: Machine) -> None:
         config = BrokerConfig(
             cluster_name=CLUSTER,
@@ -180,7 +239,8 @@ class BrokerStage(Stage):
         assert process is not None
         self._stops[process] = stop
         factory = partial(self._make_node, machine)
-        await broker_main(env, config, stop, make_node=factory, limits=LIMITS)
+        tables = self._tables(machine.name)
+        await broker_main(env, config, stop, make_node=factory, limits=LIMITS, tables=tables)
 
     def _make_node(self, machine: Machine, env: Env, config: NodeConfig, host: Host) -> Node:
         small = replace(

@@ -130,6 +130,12 @@ def draw_protocol(plan: Plan, name: str, life: int) -> int:
     return random.Random(f"{plan.seed}/protocol/{name}/{life}").randint(PROTOCOL_MIN, PROTOCOL_MAX)
 
 
+def draw_newer(plan: Plan, name: str, life: int) -> bool:
+    """Whether a life of a broker is of the newer program, where the profile has upgrades: more and more
+    are."""
+    return random.Random(f"{plan.seed}/newer/{name}/{life}").random() < life / 3
+
+
 def _draw_operations(
     rng: random.Random, profile: Profile, faults: tuple[Fault, ...]
 ) -> tuple[Operation, ...]:

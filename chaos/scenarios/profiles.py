@@ -57,6 +57,9 @@ class Profile:
     operation that would append a value asks for a read point."""
     versions: bool = False
     """Each life of a node speaks up to one of the peer protocols: upgrades and downgrades meanwhile."""
+    upgrades: bool = False
+    """Each life of a broker is of the program as it is, or of a newer one (`newer`), until something was
+    written that the older does not know."""
     brokers: bool = False
     """Whole brokers with a NameServer, producers and consumers, instead of bare nodes."""
     spread_chance: float = 0.0
@@ -167,6 +170,10 @@ RETIRED, INSTALLED, END_OF_INSTALL = "a log begins later", "a snapshot installed
 STORED, LOST = "a send of unknown outcome is stored", "a send of unknown outcome is nowhere"
 TWICE = "a message was sent again and is there twice"
 NEW_LEADER = "a consumer went on with a new leader"
+MIXED = "brokers of two versions serve together"
+WAITED = "a newer operation waited for an older broker"
+WRITTEN = "a newer operation was written"
+NEWER_INSTALLED = "a snapshot with a newer part was installed"
 MOVED_ON = "a consumer offset moved on with a new leader"
 NAMESRV_DOWN = "the NameServer was down while the leader changed"
 SAME_GROUP = "a consumer went on where its group had been"
@@ -381,5 +388,17 @@ PROFILES: dict[str, Profile] = {
         segment=32 * 1024,
         reserved_s=15.0,
         marks=(RETIRED, INSTALLED, END_OF_INSTALL, ADMITTED, NEW_LEADER, STORED, LOST, TWICE, SAME_GROUP),
+    ),
+    # As brokers are upgraded: one after another, back again before all are, with retention at work.
+    "brokers-upgrade": Profile(
+        (
+            RETIRE, OUTAGE, RESTARTS, KILL, KILL_ALL, CRASH, POWER_CRASH, INSTALL_CRASH, CUT, ISOLATE,
+            TERMINATE,
+        ),
+        brokers=True,
+        upgrades=True,
+        segment=32 * 1024,
+        reserved_s=15.0,
+        marks=(RETIRED, INSTALLED, NEW_LEADER, MIXED, WAITED, WRITTEN, NEWER_INSTALLED),
     ),
 }  # fmt: skip

@@ -59,6 +59,8 @@ class Hello:
     has no configuration entry it is the snapshot's index."""
     config_digest: str = ""
     """Of the configuration's content; empty from older programs."""
+    state_version: int = 1
+    """Newest operations that the state machine above the log reads; 1 from older programs."""
 
     def shows_newer(self, mine: Hello) -> bool:
         """Whether it shows a configuration that is newer than the own one. The index alone does not say so:
@@ -82,6 +84,7 @@ def encode_hello(hello: Hello) -> dict[str, Any]:
         "lease_ms": hello.lease_ms,
         "configuration": hello.config_index + 1,
         "configuration_digest": hello.config_digest,
+        "state_version": hello.state_version,
     }
 
 
@@ -105,6 +108,7 @@ def decode_hello(value: object) -> Hello:
             meta=_texts(value.get("meta", {}), "meta"),
             config_index=_number(value.get("configuration", 0), "configuration") - 1,
             config_digest=_text(value.get("configuration_digest", ""), "configuration_digest"),
+            state_version=_number(value.get("state_version", 1), "state_version"),
         )
     except (KeyError, TypeError, IndexError) as error:
         raise HelloRefused(f"hello is malformed: {error!r}") from error

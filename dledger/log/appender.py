@@ -32,10 +32,12 @@ class Appender:
         known_kinds: frozenset[int] = frozenset(Kind),
         may_write: Callable[[int], bool] = lambda kind: False,
         may_cover: Callable[[], bool] = lambda: True,
+        state_version: Callable[[], int] = lambda: 1,
     ) -> None:
         """`known_kinds`: of entries, which every program knows; others wait until `may_write` says so.
         `may_cover`: whether all voters know CRCs that cover the channel, asked once a turn of the loop. Whose
-        log ends with such an entry goes on with them: nobody can do without any more (decision 0014)."""
+        log ends with such an entry goes on with them: nobody can do without any more (decision 0014).
+        `state_version`: of the state machine's operations that all voters read."""
         if log.last_chain is None:
             raise InvariantBroken(f"a leader whose last entry {log.last_index} is rotten")
         self.term = term
@@ -48,6 +50,7 @@ class Appender:
         self._known_kinds = known_kinds
         self._may_write = may_write
         self._may_cover = may_cover
+        self._state_version = state_version
         self._covered = COVERED if log.covered else 0
         self._pending_bytes = pending_bytes
         self._pending_entries = pending_entries
@@ -162,9 +165,19 @@ class Appender:
 
     def add_system(self, body: bytes, kind: int = Kind.SYSTEM) -> int:
         """Seal a system entry: `body` becomes that of a CommitLog record of the reserved topic (S10)."""
+        self.reserve(HEADER_SIZE + system_record_size(len(body)))
+        return self.add_reserved(body, kind)
+
+    def add_reserved(self, body: bytes, kind: int = Kind.SYSTEM, batch_remaining: int = 0) -> int:
+        """The same at the pos that `reserve` gave, as a part of a batch."""
         size = system_record_size(len(body))
-        pos = self.reserve(HEADER_SIZE + size)
-        return self.add((system_record(body, pos + HEADER_SIZE, self.now_ms()),), size, kind)
+        record = system_record(body, self._next_pos + HEADER_SIZE, self.now_ms())
+        return self.add((record,), size, kind, batch_remaining)
+
+    @property
+    def state_version(self) -> int:
+        """Version of the state machine's operations that all voters read: newer ones are not written yet."""
+        return self._state_version()
 
     def now_ms(self) -> int:
         """Store time of what is added in this turn of the loop, in ms; never before the newest record's."""

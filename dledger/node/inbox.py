@@ -88,6 +88,7 @@ class Conversation(NodeFace):
             self.config.lease_promise_ms,
             self.membership.config_index(),
             self._members.current.digest(),
+            self.config.state_version,
         )
 
     def welcome(self, hello: Hello) -> Mapping[str, str]:

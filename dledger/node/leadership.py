@@ -53,6 +53,9 @@ class LeadershipEvents(Protocol):
     def may_write(self, kind: int) -> bool:
         """Whether all voters know this kind of entry."""
 
+    def state_version(self) -> int:
+        """Version of the state machine's operations that all voters read."""
+
     def may_cover(self) -> bool:
         """Whether all voters know CRCs that cover an entry's channel."""
 
@@ -122,6 +125,7 @@ class Leadership:
             known_kinds=OLDEST_KINDS,
             may_write=self._events.may_write,
             may_cover=self._events.may_cover,
+            state_version=self._events.state_version,
         )
         self._leading = appender
         leader = LeaderReplication(

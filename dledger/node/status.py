@@ -123,6 +123,11 @@ class NodeFace(ABC):
         """Whether all voters know this kind of entry."""
         return self._versions.may_write(kind, self._members.voters)
 
+    def state_version(self) -> int:
+        """Version of the state machine's operations that all voters read: newer ones must not be written
+        yet."""
+        return self._versions.state(self._members.voters)
+
     def may_cover(self) -> bool:
         """Whether all voters know CRCs that cover an entry's channel."""
         return self._versions.may_cover(self._members.voters)

@@ -18,8 +18,7 @@ from dledger.audit.layout import Replica, segment_path
 from dledger.audit.state_check import load_boundary
 from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.formats.record import CorruptRecord, decode_record
-from dledger.formats.state import ReplicatedState
-from dledger.formats.state_codec import unpack_parts
+from dledger.formats.state import ReplicatedState, unpack_parts
 from dledger.runtime.remote_files import files_for
 from dledger.spark.columns import arrow_schema, ddl
 from dledger.spark.jobs.errors import JobError

@@ -32,7 +32,7 @@ from dledger.audit.state_check import load_boundary
 from dledger.bench.big_store import write_big_group
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import HEADER_SIZE
-from dledger.formats.state_codec import unpack_parts
+from dledger.formats.state import unpack_parts
 from dledger.formats.state_file import SNAPSHOT_FILE, pack_snapshot
 from dledger.runtime import Files
 from dledger.runtime.env import production_env

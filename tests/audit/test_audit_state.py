@@ -9,8 +9,7 @@ import pytest
 
 from dledger.bench.big_store import BigLog, write_big_group
 from dledger.formats.snapshot import MANIFEST_FILE, decode_manifest, encode_manifest, make_manifest
-from dledger.formats.state import GroupConfig, ReplicatedState, TopicConfig
-from dledger.formats.state_codec import pack_parts, unpack_parts
+from dledger.formats.state import GroupConfig, ReplicatedState, TopicConfig, pack_parts, unpack_parts
 from dledger.formats.state_file import SNAPSHOT_FILE, pack_snapshot, unpack_snapshot
 from tests.audit.engine import audit
 

@@ -82,6 +82,7 @@ class FakeAppender:
         self.now_ms = now_ms
         self.room = True
         self.refusal: Code | None = None
+        self.state_version = 1
         self.log = log
         self._added = added
 
@@ -98,9 +99,12 @@ class FakeAppender:
         return index
 
     def add_system(self, body: bytes) -> int:
+        return self.add_reserved(body)
+
+    def add_reserved(self, body: bytes, kind: int = Kind.SYSTEM, batch_remaining: int = 0) -> int:
         pos = self.reserve(HEADER_SIZE + system_record_size(len(body)))
         record = system_record(body, pos + HEADER_SIZE, self.now_ms())
-        return self.add((record,), len(record), Kind.SYSTEM)
+        return self.add((record,), len(record), kind, batch_remaining)
 
 
 class FakeNode:

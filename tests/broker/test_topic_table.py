@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dledger.broker import topic_table as module
 from dledger.broker.topic_table import SLICE, TopicTable
-from dledger.formats.state import ReplicatedState, TopicConfig
+from dledger.formats.state import TOPICS, ReplicatedState, TopicConfig, pack_op
 from dledger.remoting import registration as wire
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
@@ -46,8 +46,7 @@ STEPS = st.one_of(
 
 def put(state: ReplicatedState, config: TopicConfig) -> None:
     """As `ReplicatedState.apply` does it."""
-    state.topics[config.name] = config
-    state.topics_version += 1
+    state.apply(pack_op(config.op()))
 
 
 def filled(count: int) -> ReplicatedState:
@@ -104,10 +103,10 @@ def test_whatever_changes_the_bytes_are_those_of_one_encoding(
             if what == "put":
                 put(state, value)
             elif what == "drop":
-                state.topics.pop(value, None)
-                state.topics_version += 1
+                state[TOPICS].discard(value)
             elif what == "install":
-                state = ReplicatedState(topics_version=state.topics_version)
+                before, state = state, ReplicatedState()
+                state[TOPICS].version = before.topics_version
                 for config in value:
                     put(state, config)
             else:
@@ -122,8 +121,7 @@ def test_a_topic_of_every_broker_comes_back_when_its_own_settings_go() -> None:
     check(table, state, BUILT_IN)
     told = table.size_told
     assert told == table.size
-    del state.topics["TBW102"]
-    state.topics_version += 1
+    state[TOPICS].discard("TBW102")
     assert table.size_told == told, "encodes nothing"
     check(table, state, BUILT_IN)
 

@@ -81,7 +81,7 @@ def test_a_port_in_use_is_named_with_what_it_is_for(tmp_path: Path) -> None:
 
 def test_ports_are_not_given_to_two_programs_at_once() -> None:
     base = find_base_port(start=21000)
-    look = f"from chaos.cluster import find_base_port; print(find_base_port(start={base}))"
+    look = f"from dledger.local.cluster import find_base_port; print(find_base_port(start={base}))"
     other = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert int(other.stdout) > base
     assert find_base_port(start=21000) == base, "ours stay ours"

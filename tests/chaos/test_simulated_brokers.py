@@ -26,8 +26,9 @@ from dledger.chaos.scenarios.broker_judge import (
     judge_times,
     judge_topics,
 )
-from dledger.chaos.scenarios.broker_replay import BrokerReplay, Queue, Stored
+from dledger.chaos.scenarios.broker_replay import BrokerReplay, Stored
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, RUNNING, UNKNOWN
+from dledger.chaos.scenarios.oracle import Offsets, Queue
 from dledger.chaos.scenarios.plan import Plan, draw_plan
 from dledger.chaos.scenarios.profiles import PROFILES
 from dledger.chaos.scenarios.runner import run_plan
@@ -36,8 +37,7 @@ from dledger.chaos.scenarios.totals import Totals
 from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.record import encode_record, system_record
-from dledger.formats.state import ReplicatedState, TopicConfig, offsets_op, pack_op
-from dledger.formats.state_codec import pack_parts
+from dledger.formats.state import ReplicatedState, TopicConfig, offsets_op, pack_op, pack_parts
 
 BROKER_PROFILES = [name for name, profile in PROFILES.items() if profile.brokers]
 ROOT = Path(__file__).resolve().parents[2]
@@ -365,7 +365,7 @@ def test_the_replay_and_the_product_make_the_same_state() -> None:
         state.apply(pack_op(op))
     same = BrokerReplay.from_parts(pack_parts(state), log.replay.index)
     assert log.replay.encode() == same.encode()
-    assert log.replay.offsets == {"g": {QUEUE: 1}, "h": {QUEUE: 0}}
+    assert log.replay.table(Offsets).rows == {"g": {QUEUE: 1}, "h": {QUEUE: 0}}
 
 
 def test_the_replay_finds_what_no_log_may_hold() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from dledger import __main__ as program
+from dledger.commands import log as program
 from dledger.runtime.env import production_env
 
 PEERS = {"n0": "h0:1", "n1": "h1:1", "n2": "h2:1"}

@@ -19,8 +19,7 @@ from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.formats.message_ids import java_hash
 from dledger.formats.properties import encode_properties
 from dledger.formats.record import decode_records, encode_record, system_record
-from dledger.formats.state import TopicConfig, offsets_op, pack_op
-from dledger.formats.state_codec import pack_parts
+from dledger.formats.state import TopicConfig, offsets_op, pack_op, pack_parts
 from dledger.formats.state_file import pack_snapshot, unpack_snapshot
 from dledger.host import Chunk
 from dledger.runtime.files import OsFiles

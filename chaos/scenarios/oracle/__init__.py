@@ -1,0 +1,44 @@
+"""What the operations of a log make of a broker's tables, by the judge's own hand: one module a table.
+
+No code of `dledger.formats.state`: the two are compared. A table that is added there needs a module here
+(tests/chaos/test_oracles.py), written from what the operation is to do, not from how it is done.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from dledger.chaos.scenarios.oracle.groups import Groups
+from dledger.chaos.scenarios.oracle.offsets import Offsets
+from dledger.chaos.scenarios.oracle.topics import Topics
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
+
+
+class Oracle(Protocol):
+    """One table."""
+
+    @property
+    def part(self) -> str:
+        """Of a boundary snapshot."""
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Names of the operations that change it."""
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[Queue, int]) -> None:
+        """One operation. `ends`: next offset of each queue that ever had a message."""
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        """What a boundary snapshot says: the unpacked part, and the part `counters`."""
+
+    def encode(self) -> dict[str, Any]:
+        """Its content as JSON values: equal tables, equal values."""
+
+
+def oracles() -> tuple[Oracle, ...]:
+    """A fresh one for each table that operations change."""
+    return (Topics(), Groups(), Offsets())
+
+
+__all__ = ["Groups", "Offsets", "Oracle", "Queue", "Topics", "oracles"]

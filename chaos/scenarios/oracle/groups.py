@@ -1,0 +1,25 @@
+"""Consumer groups: the latest operation of a name counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Groups:
+    """name -> the operation that made it what it is."""
+
+    part = "groups"
+    operations = ("group",)
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Mapping[str, Any]] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        self.rows[op["name"]] = op
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {op["name"]: op for op in value}
+
+    def encode(self) -> dict[str, Any]:
+        return {"groups": self.rows}

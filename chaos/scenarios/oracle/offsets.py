@@ -1,0 +1,34 @@
+"""Consumer offsets only rise, but for an explicit reset, and never beyond the end (safety.md S28)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Offsets:
+    """group -> (topic, queue id) -> where it goes on."""
+
+    part = "offsets"
+    operations = ("offsets", "reset")
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[tuple[str, int], int]] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        known = self.rows.setdefault(op["group"], {})
+        for topic, queue, offset in op["offsets"]:
+            before = -1 if op["op"] == "reset" else known.get((topic, queue), -1)
+            if before < offset <= ends.get((topic, queue), 0):
+                known[topic, queue] = offset
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {group: {(topic, queue): at for topic, queue, at in rows} for group, rows in value}
+
+    def encode(self) -> dict[str, Any]:
+        return {
+            "offsets": {
+                group: [[*queue, at] for queue, at in sorted(rows.items())]
+                for group, rows in self.rows.items()
+            }
+        }

@@ -1,0 +1,28 @@
+"""Topics: the latest operation of a name counts; the version counts those that changed something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Topics:
+    """name -> the operation that made it what it is."""
+
+    part = "topics"
+    operations = ("topic",)
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Mapping[str, Any]] = {}
+        self.version = 0
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        self.version += self.rows.get(op["name"]) != op
+        self.rows[op["name"]] = op
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {op["name"]: op for op in value}
+        self.version = counters["topics_version"]
+
+    def encode(self) -> dict[str, Any]:
+        return {"topics": self.rows, "topics_version": self.version}

@@ -1,0 +1,70 @@
+"""Replicated state of a broker group: declared tables, and the machine that plays the log on them.
+
+* `table`      what every table has in common, and the kind that is only declared
+* `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues
+* `registry`   the one list of tables
+* `machine`    apply, copy, snapshots
+* `pending`    applied and appended-but-not-applied together, for one leadership
+"""
+
+from dledger.formats.state.groups import GROUPS, GroupConfig
+from dledger.formats.state.machine import (
+    ReplicatedState,
+    StateCopy,
+    UnknownOperation,
+    holds_state,
+    pack_op,
+    pack_parts,
+    queue_ends,
+    unpack_parts,
+)
+from dledger.formats.state.offsets import offsets_op
+from dledger.formats.state.pending import Pending
+from dledger.formats.state.queues import QueueBounds
+from dledger.formats.state.registry import TABLES, state_version
+from dledger.formats.state.table import (
+    MAX_INT,
+    MAX_NAME,
+    MAX_QUEUES,
+    PIECE,
+    Declared,
+    DeclaredTable,
+    Malformed,
+    Op,
+    Row,
+    Source,
+    StateRow,
+)
+from dledger.formats.state.topics import TOPICS, Perm, TopicConfig
+
+__all__ = [
+    "GROUPS",
+    "MAX_INT",
+    "MAX_NAME",
+    "MAX_QUEUES",
+    "PIECE",
+    "TABLES",
+    "TOPICS",
+    "Declared",
+    "DeclaredTable",
+    "GroupConfig",
+    "Malformed",
+    "Op",
+    "Pending",
+    "Perm",
+    "QueueBounds",
+    "ReplicatedState",
+    "Row",
+    "Source",
+    "StateCopy",
+    "StateRow",
+    "TopicConfig",
+    "UnknownOperation",
+    "holds_state",
+    "offsets_op",
+    "pack_op",
+    "pack_parts",
+    "queue_ends",
+    "state_version",
+    "unpack_parts",
+]

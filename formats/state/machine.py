@@ -1,0 +1,289 @@
+"""Replicated state of a broker group: a pure function of the committed log (architecture rule 1).
+
+`ReplicatedState.apply` is total and reads no clock (safety.md S13): an operation that is malformed changes
+nothing, is counted, and is skipped alike on every replica. Operations are the msgpack bodies of SYSTEM
+entries;
+`op` names them, and each belongs to one table (`registry`):
+
+| op       | fields                                                       | effect                       |
+|----------|--------------------------------------------------------------|------------------------------|
+| topic    | name read write perm order flags attributes                  | create or replace a topic    |
+| group    | name enable broadcast retry_queues retry_max order flags     | create or replace a group    |
+| offsets  | group, offsets = [[topic, queue, offset], ...]               | raise consumer offsets (S28) |
+| reset    | as offsets                                                   | set them, also back (S28)    |
+
+An operation that this program does not know ends it (`UnknownOperation`): a newer one wrote it, and a state
+without its effect would differ from the others' for good. A part of a snapshot that it does not know is
+carried byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, cast
+
+import msgpack
+
+from dledger.formats.state.groups import GROUPS, GroupConfig
+from dledger.formats.state.offsets import OffsetTable
+from dledger.formats.state.queues import QueueBounds, QueueEnds
+from dledger.formats.state.registry import OFFSETS, QUEUES, TABLES
+from dledger.formats.state.table import (
+    Declared,
+    DeclaredTable,
+    K,
+    Malformed,
+    Op,
+    R,
+    Source,
+    StateRow,
+    Table,
+    TableCopy,
+)
+from dledger.formats.state.topics import TOPICS, TopicConfig
+
+COUNTERS = "counters"
+"""The part with what is of no table."""
+_ALWAYS = 1
+"""Tables of this version are written when they are empty, too: programs of that time need each part."""
+_OTHERS = "tables"
+"""Key of the state file for the tables of later versions."""
+_packer = msgpack.Packer()
+
+
+class UnknownOperation(Exception):
+    """A newer program wrote this: without it the state cannot be known. `op`: its name."""
+
+    def __init__(self, op: str) -> None:
+        super().__init__(f"the operation {op!r} is not known to this program")
+        self.op = op
+
+
+def pack_op(op: Op) -> bytes:
+    """Canonical body of a SYSTEM entry: msgpack, keys sorted, no floats (safety.md S10)."""
+    packed: bytes = msgpack.packb({key: op[key] for key in sorted(op)}, use_bin_type=True)
+    return packed
+
+
+class ReplicatedState:
+    """Everything that must survive a failover and is no message. Changed by `apply` alone, but for the bounds
+    of queues and the store time, which follow from messages."""
+
+    def __init__(self, tables: Sequence[Source] = TABLES) -> None:
+        self.sources = tuple(tables)
+        self._tables: dict[str, Table] = {source.name: source.make() for source in tables}
+        self._by_op = {op: table for table in self._tables.values() for op in table.operations}
+        self._queues = cast(QueueEnds, self._tables[QUEUES.name])
+        self.last_store_time_ms = 0
+        """Of the newest message applied (safety.md S15)."""
+        self.skipped = 0
+        """Operations that were malformed."""
+        self.unknown: dict[str, bytes] = {}
+        """Parts of a snapshot that this program does not know."""
+
+    def __getitem__(self, declared: Declared[K, R]) -> DeclaredTable[K, R]:
+        """A declared table."""
+        return cast("DeclaredTable[K, R]", self._tables[declared.name])
+
+    def __eq__(self, other: object) -> bool:
+        """Whether nothing tells them apart, also not what is this replica's own."""
+        if not isinstance(other, ReplicatedState):
+            return NotImplemented
+        return b"".join(self.copy().own_pieces()) == b"".join(other.copy().own_pieces())
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def apply(self, body: bytes | memoryview) -> str | None:
+        """Apply the body of one SYSTEM entry. The name of the operation, None when it was skipped.
+
+        UnknownOperation for one of a newer program.
+        """
+        try:
+            op = msgpack.unpackb(body, strict_map_key=False)
+            name = op["op"]
+            table = self._by_op.get(name)
+            if table is not None:
+                table.apply(op, self)
+                return str(name)
+        except (Malformed, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException):
+            table, name = None, None  # total by design (S13): every table checks before it changes
+        if isinstance(name, str):
+            raise UnknownOperation(name)
+        self.skipped += 1
+        return None
+
+    def since(self, op: str) -> int:
+        """State version of the programs that know this operation; KeyError for an unknown one."""
+        return self._by_op[op].since
+
+    # -- views ----------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> Mapping[str, TopicConfig]:
+        """By name."""
+        return self[TOPICS].rows
+
+    @property
+    def topics_version(self) -> int:
+        """Counts changes of `topics` (DataVersion.counter)."""
+        return self[TOPICS].version
+
+    @property
+    def groups(self) -> Mapping[str, GroupConfig]:
+        """By name."""
+        return self[GROUPS].rows
+
+    @property
+    def offsets(self) -> dict[str, dict[tuple[str, int], int]]:
+        """group -> (topic, queue id) -> next offset to consume."""
+        return cast(OffsetTable, self._tables[OFFSETS.name]).rows
+
+    @property
+    def queues(self) -> dict[str, dict[int, QueueBounds]]:
+        """topic -> queue id -> bounds."""
+        return self._queues.rows
+
+    def bounds(self, topic: str, queue_id: int) -> QueueBounds:
+        """Bounds of a queue, made on first use."""
+        return self._queues.bounds(topic, queue_id)
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Offset of the next message of a queue; 0 for one that has none."""
+        bounds = self._queues.rows.get(topic, {}).get(queue_id)
+        return 0 if bounds is None else bounds.next
+
+    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Next offset to consume, None when the group never said."""
+        return self.offsets.get(group, {}).get((topic, queue_id))
+
+    def rows_of_view(self) -> Iterator[StateRow]:
+        """Everything, table by table, for views and tools."""
+        return chain.from_iterable(table.rows_of_view() for table in self._tables.values())
+
+    # -- snapshots ------------------------------------------------------------------------------------
+
+    def copy(self) -> StateCopy:
+        """As it is now. Quick, and nothing of it is sorted."""
+        written = [one for one in self._tables.values() if one.since <= _ALWAYS or not one.empty]
+        return StateCopy(
+            {table.name: table.copy() for table in sorted(written, key=lambda table: table.name)},
+            frozenset(table.name for table in written if table.since > _ALWAYS),
+            self._counters(),
+            dict(self.unknown),
+        )
+
+    def _counters(self) -> dict[str, int]:
+        counters = {"last_store_time_ms": self.last_store_time_ms, "skipped": self.skipped}
+        for table in self._versioned():
+            if table.version or table.since <= _ALWAYS:
+                counters[f"{table.name}_version"] = table.version
+        return {name: counters[name] for name in sorted(counters)}
+
+    def _set_counters(self, counters: Mapping[str, Any]) -> None:
+        self.last_store_time_ms = int(counters.get("last_store_time_ms", 0))
+        self.skipped = int(counters.get("skipped", 0))
+        for table in self._versioned():
+            table.version = int(counters.get(f"{table.name}_version", 0))
+
+    def _versioned(self) -> list[DeclaredTable[Any, Any]]:
+        tables = self._tables.values()
+        return [one for one in tables if isinstance(one, DeclaredTable) and one.declaration.versioned]
+
+    def load_parts(self, parts: Mapping[str, bytes]) -> None:
+        """Become what a boundary snapshot says: a missing part is empty, an unknown one is carried.
+
+        ValueError; the state is of no use then.
+        """
+        try:
+            for name, table in self._tables.items():
+                if name in parts:
+                    table.load(msgpack.unpackb(parts[name], strict_map_key=False))
+            self._set_counters(msgpack.unpackb(parts.get(COUNTERS, b"\x80")))
+        except (Malformed, KeyError, TypeError, AttributeError, msgpack.UnpackException) as error:
+            raise ValueError(f"not a state: {error!r}") from error
+        self.unknown = {name: parts[name] for name in sorted(parts.keys() - self._tables.keys() - {COUNTERS})}
+
+    def load_own(self, value: Mapping[str, Any]) -> None:
+        """Inverse of `StateCopy.own_pieces`, unpacked; ValueError, KeyError or TypeError when it is none."""
+        others = dict(value.get(_OTHERS, {}))
+        for name, table in self._tables.items():
+            found = value[name] if table.since <= _ALWAYS else others.pop(name, None)
+            if found is not None:
+                table.load_own(found)
+        self._set_counters(value)
+        self.unknown = {name: msgpack.packb(others[name]) for name in sorted(others)}
+
+
+@dataclass(frozen=True)
+class StateCopy:
+    """The replicated state as it was at one moment."""
+
+    tables: Mapping[str, TableCopy]
+    later: frozenset[str]
+    """Names of the tables that are not of the first version."""
+    counters: Mapping[str, int]
+    unknown: Mapping[str, bytes]
+
+    def part_pieces(self) -> Iterator[tuple[str, bytes]]:
+        """(part, next piece of it) of a boundary snapshot, a little at a time."""
+        yield COUNTERS, msgpack.packb(self.counters)
+        for name in sorted(self.tables.keys() | self.unknown.keys()):
+            if name in self.unknown:
+                yield name, self.unknown[name]
+            else:
+                for piece in self.tables[name].pieces():
+                    yield name, piece
+
+    def own_pieces(self) -> Iterator[bytes]:
+        """All of it as one msgpack map, for `ReplicatedState.load_own`; a piece at a time."""
+        others = sorted(self.later | self.unknown.keys())
+        keys = {*self.counters, *(self.tables.keys() - self.later), *((_OTHERS,) if others else ())}
+        yield _packer.pack_map_header(len(keys))
+        for key in sorted(keys):
+            yield msgpack.packb(key)
+            if key in self.counters:
+                yield msgpack.packb(self.counters[key])
+            elif key in self.tables:
+                yield from self.tables[key].own_pieces()
+            else:
+                yield from self._others(others)
+
+    def _others(self, names: list[str]) -> Iterator[bytes]:
+        yield _packer.pack_map_header(len(names))
+        for name in names:
+            yield msgpack.packb(name)
+            if name in self.unknown:
+                yield self.unknown[name]
+            else:
+                yield from self.tables[name].own_pieces()
+
+
+def pack_parts(state: ReplicatedState) -> dict[str, bytes]:
+    """The state by part, as a boundary snapshot holds it: equal on all replicas (safety.md S20)."""
+    parts: dict[str, bytearray] = {}
+    for name, piece in state.copy().part_pieces():
+        parts.setdefault(name, bytearray()).extend(piece)
+    return {name: bytes(data) for name, data in parts.items()}
+
+
+def unpack_parts(parts: Mapping[str, bytes], tables: Sequence[Source] = TABLES) -> ReplicatedState:
+    """Inverse of `pack_parts`: as a log that begins there knows it, so the queues are empty. ValueError."""
+    state = ReplicatedState(tables)
+    state.load_parts(parts)
+    return state
+
+
+def holds_state(parts: Mapping[str, bytes]) -> bool:
+    """Whether these are the parts of a broker's snapshot, not of another host's."""
+    return COUNTERS in parts and TOPICS.name in parts
+
+
+def queue_ends(parts: Mapping[str, bytes]) -> dict[tuple[str, int], int]:
+    """(topic, queue id) -> next offset, from the parts of a snapshot; ValueError."""
+    ends = QueueEnds()
+    try:
+        ends.load(msgpack.unpackb(parts.get(QUEUES.name, b"\x90"), strict_map_key=False))
+    except (TypeError, msgpack.UnpackException) as error:
+        raise ValueError(f"not the queues of a state: {error!r}") from error
+    return {(topic, queue): one.next for topic, queues in ends.rows.items() for queue, one in queues.items()}

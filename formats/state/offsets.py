@@ -1,0 +1,133 @@
+"""Consumer offsets (ConsumerOffsetManager): a compact table, as there may be a million of them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from dledger.formats.state.table import (
+    MAX_NAME,
+    MAX_OFFSET,
+    MAX_QUEUES,
+    Malformed,
+    Op,
+    StateRow,
+    packed_array,
+)
+
+if TYPE_CHECKING:
+    from dledger.formats.state.machine import ReplicatedState
+
+OFFSETS_OP, RESET_OP = "offsets", "reset"
+_RUN = 4096
+"""Consumer offsets of one group that are sorted at once."""
+_packer = msgpack.Packer()
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
+
+
+def offsets_op(group: str, offsets: Iterable[tuple[str, int, int]], *, reset: bool = False) -> dict[str, Any]:
+    """Operation that raises (or with `reset` sets) offsets of one group: (topic, queue id, offset)."""
+    rows = [list(row) for row in sorted(offsets)]
+    return {"group": group, "offsets": rows, "op": RESET_OP if reset else OFFSETS_OP}
+
+
+class OffsetTable:
+    """group -> (topic, queue id) -> next offset to consume. They rise, but for a reset, and never beyond the
+    end of their queue (safety.md S28)."""
+
+    name = "offsets"
+    since = 1
+    operations = (OFFSETS_OP, RESET_OP)
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[Queue, int]] = {}
+
+    @property
+    def empty(self) -> bool:
+        """No group ever said anything."""
+        return not self.rows
+
+    def apply(self, op: Op, state: ReplicatedState) -> None:
+        """See `Table`. An offset that is not higher, or beyond the end, is left out."""
+        group = _name(op.get("group"))
+        rows = [_row(item) for item in _list(op.get("offsets"))]
+        known = self.rows.setdefault(group, {})
+        reset = op["op"] == RESET_OP
+        for topic, queue_id, offset in rows:
+            key = (topic, queue_id)
+            before = -1 if reset else known.get(key, -1)
+            if before < offset <= state.next_offset(topic, queue_id):
+                known[key] = offset
+
+    def load(self, value: Any) -> None:
+        """See `Table`."""
+        self.rows = {name: {(topic, queue): at for topic, queue, at in rows} for name, rows in value}
+
+    load_own = load
+
+    def copy(self) -> OffsetCopy:
+        """See `Table`."""
+        return OffsetCopy({group: dict(offsets) for group, offsets in self.rows.items()})
+
+    def rows_of_view(self) -> Iterator[StateRow]:
+        """See `Table`."""
+        for name, offsets in sorted(self.rows.items()):
+            for (topic, queue_id), offset in sorted(offsets.items()):
+                yield StateRow("offset", name, topic, queue_id, offset)
+
+
+@dataclass(frozen=True)
+class OffsetCopy:
+    """Consumer offsets as they were."""
+
+    rows: dict[str, dict[Queue, int]]
+
+    def pieces(self) -> Iterator[bytes]:
+        """See `TableCopy`: `[[group, [[topic, queue id, offset], ...]], ...]`."""
+        yield _packer.pack_array_header(len(self.rows))
+        for group in sorted(self.rows):
+            rows = list(self.rows[group].items())
+            runs: list[list[tuple[Queue, int]]] = []
+            for at in range(0, len(rows), _RUN):
+                runs.append(sorted(rows[at : at + _RUN]))
+                if len(rows) > _RUN:
+                    yield b""  # nothing yet, but it took as long as a piece
+            yield _packer.pack_array_header(2) + msgpack.packb(group)
+            yield from packed_array(
+                len(rows), ((topic, queue, at) for (topic, queue), at in heapq.merge(*runs))
+            )
+
+    own_pieces = pieces
+
+
+# By hand: an entry may hold a thousand rows, many times a second.
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME:
+        raise Malformed(f"not a name: {value!r}")
+    return value
+
+
+def _number(value: object, limit: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
+        raise Malformed(f"not a number from 0 to {limit}: {value!r}")
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise Malformed(f"not a list: {value!r}")
+    return value
+
+
+def _row(value: object) -> tuple[str, int, int]:
+    if not isinstance(value, list) or len(value) != 3:
+        raise Malformed(f"not [topic, queue, offset]: {value!r}")
+    return (_name(value[0]), _number(value[1], MAX_QUEUES), _number(value[2], MAX_OFFSET))

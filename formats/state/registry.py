@@ -1,0 +1,43 @@
+"""The one list of tables. A new kind of replicated state is a module with its table, and a line here.
+
+Everything else follows: replay by brokers, audit and Spark, boundary snapshots and the state file, the view
+of what is pending on a leader, the version from which on it may be written, Spark's view `state`. The
+simulator's oracle is by hand on purpose (chaos/scenarios/oracle); a test fails where a table has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dledger.formats.state.groups import GROUPS
+from dledger.formats.state.offsets import OffsetTable
+from dledger.formats.state.queues import QueueEnds
+from dledger.formats.state.table import Source, Table
+from dledger.formats.state.topics import TOPICS
+
+
+@dataclass(frozen=True)
+class Compact:
+    """A table with a container of its own."""
+
+    name: str
+    since: int
+    kind: Callable[[], Table]
+
+    def make(self) -> Table:
+        """An empty one."""
+        return self.kind()
+
+
+OFFSETS = Compact("offsets", 1, OffsetTable)
+QUEUES = Compact("queues", 1, QueueEnds)
+
+TABLES: tuple[Source, ...] = (TOPICS, GROUPS, OFFSETS, QUEUES)
+
+
+def state_version(tables: Iterable[Source] = TABLES) -> int:
+    """The newest state version that a program with these tables can read and write.
+
+    A table of a newer version than every voter of the group has is not written yet (`dledger.versions`).
+    """
+    return max(table.since for table in tables)

@@ -1,0 +1,294 @@
+"""What every table of the replicated state has in common, and the kind of table that is only declared.
+
+A table is a part of the state: rows, the operations that change them, and the bytes that hold them in a
+snapshot. Most are `Declared`: a row type, its key, and the names of the operations that put and remove a row.
+What else there is follows from that, in one place each: replay, snapshots, the view of what is pending on a
+leader, audit, Spark's view.
+
+Rows are immutable, so a copy of a table is a copy of references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+
+import msgpack
+import msgspec
+
+if TYPE_CHECKING:
+    from dledger.formats.state.machine import ReplicatedState
+
+MAX_QUEUES = 1024
+"""Queues of one topic, reading or writing: a bound on what one operation can make us hold."""
+MAX_INT = 0x7FFFFFFF
+"""Largest flag word or retry count: a signed 32-bit number, as Java's."""
+MAX_NAME = 255
+"""Characters of a topic or group name."""
+MAX_OFFSET = 1 << 62
+"""Of a queue, or in the log."""
+PIECE = 16 * 1024
+"""Bytes after which a piece of a packed table ends: about half a millisecond of work."""
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
+QueueCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_QUEUES)]
+QueueId = Annotated[int, msgspec.Meta(ge=0, le=MAX_QUEUES)]
+Int32 = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
+
+Op = Mapping[str, Any]
+"""An operation: the unpacked body of a SYSTEM entry. `op` names it."""
+K = TypeVar("K")
+R = TypeVar("R", bound="Row")
+
+_packer = msgpack.Packer()
+
+
+class Malformed(ValueError):
+    """An operation that every replica skips (safety.md S13). Nothing was changed."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A row of a declared table. Bounds of its fields are checked where an operation is read, never later."""
+
+    operation: ClassVar[str]
+    """Name of the operation that puts it; also what it is called in views."""
+
+    def op(self) -> dict[str, Any]:
+        """The operation that creates or replaces this row; so it stands in snapshots, too."""
+        fields = {"op": self.operation, **msgspec.to_builtins(self)}
+        return {name: fields[name] for name in sorted(fields)}
+
+
+class StateRow(NamedTuple):
+    """One thing of the state, for views and tools. What does not apply is None."""
+
+    kind: str
+    name: str
+    topic: str | None = None
+    queue_id: int | None = None
+    offset: int | None = None
+    data: Op | None = None
+    """Further fields."""
+
+
+class TableCopy(Protocol):
+    """A table as it was at one moment."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """The part of a snapshot: one canonical msgpack value, a piece at a time. Equal tables, equal
+        bytes."""
+
+    def own_pieces(self) -> Iterator[bytes]:
+        """The same for this replica's own state file, with what only it knows."""
+
+
+class Source(Protocol):
+    """What a table is made from: an entry of the registry."""
+
+    @property
+    def name(self) -> str:
+        """Of the part in snapshots."""
+
+    @property
+    def since(self) -> int:
+        """State version of the programs that know it (`registry.state_version`)."""
+
+    def make(self) -> Table:
+        """An empty one."""
+
+
+class Table(Protocol):
+    """A part of the replicated state. Changed by operations alone, alike on every replica."""
+
+    @property
+    def name(self) -> str:
+        """Of the part in snapshots."""
+
+    @property
+    def since(self) -> int:
+        """State version of the programs that know it."""
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Names of the operations that change it."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is in it. An empty part is not written, but for those of version 1."""
+
+    def apply(self, op: Op, state: ReplicatedState) -> None:
+        """One operation. Malformed before anything is changed."""
+
+    def load(self, value: Any) -> None:
+        """Inverse of `TableCopy.pieces`, unpacked; ValueError, KeyError or TypeError when it is none."""
+
+    def load_own(self, value: Any) -> None:
+        """Inverse of `TableCopy.own_pieces`."""
+
+    def copy(self) -> TableCopy:
+        """Quick, and nothing of it is sorted."""
+
+    def rows_of_view(self) -> Iterator[StateRow]:
+        """In order of their keys."""
+
+
+Operation = Callable[["DeclaredTable[K, R]", Op, "ReplicatedState"], None]
+"""A further operation of a declared table. Raises Malformed before it changes anything."""
+
+
+@dataclass(frozen=True, eq=False)
+class Declared(Generic[K, R]):
+    """A table that is only declared.
+
+    `key`: the fields of a row that are its key; with one, the key is its value, else the tuple of them.
+    `remove`: name of the operation that removes a row; its fields are those of the key. `more`: further
+    operations. `versioned`: the number of changes is part of the state (DataVersion.counter). `topic_field`,
+    `queue_field`: fields that have columns of their own in views, where a row has them.
+    """
+
+    name: str
+    row: type[R]
+    key: tuple[str, ...]
+    since: int
+    remove: str = ""
+    more: Mapping[str, Operation[K, R]] = field(default_factory=dict)
+    versioned: bool = False
+    topic_field: str = "topic"
+    queue_field: str = "queue"
+
+    def make(self) -> DeclaredTable[K, R]:
+        """An empty one."""
+        return DeclaredTable(self)
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Names of all of them."""
+        return (self.row.operation, *((self.remove,) if self.remove else ()), *self.more)
+
+    def key_of(self, row: R) -> K:
+        """The key of a row."""
+        values = tuple(getattr(row, name) for name in self.key)
+        return cast(K, values if len(values) > 1 else values[0])
+
+    def removal(self, key: K) -> dict[str, Any]:
+        """The operation that removes the row of this key."""
+        values = key if isinstance(key, tuple) else (key,)
+        fields = {"op": self.remove, **dict(zip(self.key, values, strict=True))}
+        return {name: fields[name] for name in sorted(fields)}
+
+
+class DeclaredTable(Generic[K, R]):
+    """Rows by their key. `rows` may be a view of others' (`pending`)."""
+
+    def __init__(self, declaration: Declared[K, R], rows: MutableMapping[K, R] | None = None) -> None:
+        self.declaration = declaration
+        self.name = declaration.name
+        self.since = declaration.since
+        self.operations = declaration.operations
+        self.rows: MutableMapping[K, R] = {} if rows is None else rows
+        self.version = 0
+        """Changes so far."""
+        self._fields = tuple(one.encode_name for one in msgspec.structs.fields(declaration.row))
+        self._key_type = _key_type(declaration) if declaration.remove else None
+
+    @property
+    def empty(self) -> bool:
+        """No row."""
+        return not self.rows
+
+    def put(self, row: R) -> None:
+        """Create or replace a row. One that is there already is no change."""
+        key = self.declaration.key_of(row)
+        if self.rows.get(key) != row:
+            self.rows[key] = row
+            self.version += 1
+
+    def discard(self, key: K) -> None:
+        """Remove the row of a key, if there is one."""
+        if key in self.rows:
+            del self.rows[key]
+            self.version += 1
+
+    def apply(self, op: Op, state: ReplicatedState) -> None:
+        """See `Table`."""
+        name = op["op"]
+        if name == self.declaration.row.operation:
+            self.put(self._row(op))
+        elif name == self.declaration.remove:
+            self.discard(self._key(op))
+        else:
+            self.declaration.more[name](self, op, state)
+
+    def load(self, value: Any) -> None:
+        """See `Table`."""
+        rows = map(self._row, value)
+        self.rows = {self.declaration.key_of(row): row for row in rows}
+
+    load_own = load
+
+    def copy(self) -> DeclaredCopy[K, R]:
+        """See `Table`."""
+        return DeclaredCopy(self.declaration, list(self.rows.values()))
+
+    def rows_of_view(self) -> Iterator[StateRow]:
+        """See `Table`. The name of a row is the first field of its key."""
+        declared = self.declaration
+        kind = declared.row.operation
+        for _, row in sorted(self.rows.items()):
+            topic, queue = getattr(row, declared.topic_field, None), getattr(row, declared.queue_field, None)
+            data = {name: value for name, value in row.op().items() if name != "op"}
+            yield StateRow(kind, str(getattr(row, declared.key[0])), topic, queue, None, data)
+
+    def _row(self, op: Op) -> R:
+        known = {name: op[name] for name in self._fields if name in op}
+        try:
+            return msgspec.convert(known, self.declaration.row)
+        except msgspec.ValidationError as error:
+            raise Malformed(f"{op.get('op')}: {error}") from error
+
+    def _key(self, op: Op) -> K:
+        assert self._key_type is not None
+        known = {name: op[name] for name in self.declaration.key if name in op}
+        try:
+            row = msgspec.convert(known, self._key_type)
+        except msgspec.ValidationError as error:
+            raise Malformed(f"{op.get('op')}: {error}") from error
+        return self.declaration.key_of(cast(R, row))
+
+
+@dataclass(frozen=True, eq=False)
+class DeclaredCopy(Generic[K, R]):
+    """The rows of a declared table."""
+
+    declaration: Declared[K, R]
+    rows: list[R]
+
+    def pieces(self) -> Iterator[bytes]:
+        """See `TableCopy`: an array of the operations that put the rows, in order of their keys."""
+        ordered = sorted(self.rows, key=self.declaration.key_of)  # type: ignore[arg-type]
+        return packed_array(len(ordered), (row.op() for row in ordered))
+
+    own_pieces = pieces
+
+
+def packed_array(count: int, values: Iterable[object]) -> Iterator[bytes]:
+    """An array of so many values, a piece at a time."""
+    yield _packer.pack_array_header(count)
+    piece = bytearray()
+    for value in values:
+        piece += msgpack.packb(value)
+        if len(piece) >= PIECE:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
+
+
+def _key_type(declaration: Declared[Any, Any]) -> type[msgspec.Struct]:
+    """A row with the fields of the key alone: what an operation that removes one says."""
+    types = {one.name: one.type for one in msgspec.structs.fields(declaration.row)}
+    return msgspec.defstruct(
+        f"{declaration.row.__name__}Key", [(name, types[name]) for name in declaration.key], frozen=True
+    )

@@ -1,0 +1,50 @@
+"""Operations in the log: not before every voter knows them, and together with their message or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from dledger.broker.commit_log import Sealer
+from dledger.chaos.scenarios.newer import NEWER_TABLES, NOTES, Note
+from dledger.formats.entry import Kind, unpack_header
+from dledger.formats.state import ReplicatedState, TopicConfig
+from dledger.remoting.errors import RemotingError
+from tests.broker.fake_node import FakeAppender, FakeLog
+
+T = TopicConfig("T", 2, 2, 6)
+
+
+def sealer(version: int) -> tuple[FakeLog, Sealer]:
+    log = FakeLog()
+    appender = FakeAppender(log, 1, lambda: None, lambda: 1000)
+    appender.state_version = version
+    return log, Sealer(appender, ReplicatedState(NEWER_TABLES), {}, b"\x7f\0\0\1\0\0\0\0", 0)
+
+
+def test_a_newer_operation_waits_until_every_voter_knows_it() -> None:
+    log, made = sealer(1)
+    made.put_topic(T)
+    with pytest.raises(RemotingError, match="note: not before all brokers of the group") as refused:
+        made.append_op(Note("n").op())
+    assert refused.value.code == 14 and len(log.entries) == 1, "certainly not executed"
+    log, made = sealer(2)
+    made.append_op(Note("n").op())
+    assert len(log.entries) == 1
+
+
+def test_a_message_and_its_operations_are_one_batch() -> None:
+    log, made = sealer(2)
+    made.put_topic(T)
+    slot = made.slot("T")
+    assert slot is not None
+    ops = [Note("a").op(), NOTES.removal("b")]
+    made.check_versions("note", "unnote")
+    index, offset, position = made.add_message(slot, 0, 0, 0, 5, b"\x7f\0\0\1\0\0\0\0", 0, b"body", b"", ops)
+    assert (index, offset) == (3, 0) and position == log.entries[1][0] + 48
+    headers = [unpack_header(bytes(log.data), pos) for pos, _ in log.entries]
+    assert [(one.kind, one.batch_remaining) for one in headers[1:]] == [
+        (Kind.MESSAGE, 2),
+        (Kind.SYSTEM, 1),
+        (Kind.SYSTEM, 0),
+    ]
+    assert made.pending[NOTES].rows.get("a") == Note("a")
