@@ -22,9 +22,9 @@ from typing import cast
 
 from dledger.broker.config import BrokerConfig
 from dledger.broker.ports import Node
-from dledger.broker.registration import Registrar
-from dledger.broker.topic_table import TopicTable
-from dledger.broker.topics import system_topics
+from dledger.broker.registration.registrar import Registrar
+from dledger.broker.topic.topic_names import system_topics
+from dledger.broker.topic.topic_table import TopicTable
 from dledger.formats.state import TOPICS, ReplicatedState, TopicConfig
 from dledger.namesrv.routes import BrokerIdentity, Routes
 from dledger.remoting.client import RemotingClient

@@ -16,10 +16,10 @@ from dataclasses import replace
 from functools import partial
 
 from dledger.broker.app import main
+from dledger.broker.audit.shipping import check_installed
 from dledger.broker.broker import Broker
 from dledger.broker.config import IGNORED, PROPERTIES, BrokerConfig, effective_properties, load_config
 from dledger.broker.config import ConfigError as BadProperty
-from dledger.broker.shipping import check_installed
 from dledger.errors import NodeFailed
 from dledger.node.node import Node
 from dledger.remoting.properties_file import ConfigError, Property
@@ -73,7 +73,7 @@ def run(env: Env, config: BrokerConfig) -> int:
         except BadProperty as error:
             return complain(str(error), EXIT_BAD_CONFIG)
     if config.http_port:
-        importlib.import_module("dledger.broker.http")  # aiohttp takes long to load: not on the loop
+        importlib.import_module("dledger.broker.http.server")  # aiohttp takes long to load: not on the loop
 
     def ready(broker: Broker) -> None:
         settle()

@@ -18,7 +18,7 @@ from dledger.node.leadership import FAREWELL_S
 from dledger.runtime.env import Env
 
 if TYPE_CHECKING:
-    from dledger.broker.http import HttpServer
+    from dledger.broker.http.server import HttpServer
 
 
 async def main(
@@ -91,7 +91,7 @@ class _Tasks:
 async def _start_http(broker: Broker) -> HttpServer | None:
     if not broker.config.http_port:
         return None
-    from dledger.broker.http import HttpServer  # aiohttp is not loaded where it is not wanted
+    from dledger.broker.http.server import HttpServer  # aiohttp is not loaded where it is not wanted
 
     http = HttpServer(broker)
     await http.start(broker.config.http_address, broker.config.http_port)

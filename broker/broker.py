@@ -6,28 +6,28 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from dledger.broker.auditing import AuditJobs
+from dledger.broker.audit.audit_jobs import AuditJobs
+from dledger.broker.audit.audit_processor import AuditProcessor
+from dledger.broker.audit.shipping import Shipper, ShipSettings
 from dledger.broker.background import Background
-from dledger.broker.clients import Clients
+from dledger.broker.client.client_processor import ClientProcessor
+from dledger.broker.client.clients import Clients
 from dledger.broker.commit_log import Sealer
 from dledger.broker.config import BrokerConfig
+from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.leader_gate import LeaderGate
-from dledger.broker.offsets import PendingOffsets
+from dledger.broker.longpolling.pull_processor import PullProcessor
+from dledger.broker.offset.offset_processor import OffsetProcessor
+from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import Completions
 from dledger.broker.ports import Node
-from dledger.broker.processors.audit import AuditProcessor
-from dledger.broker.processors.client_manager import ClientProcessor
-from dledger.broker.processors.offsets import OffsetProcessor
-from dledger.broker.processors.pull import PullProcessor
-from dledger.broker.processors.send import SendProcessor
-from dledger.broker.processors.topic_admin import AdminProcessor
-from dledger.broker.registration import Registrar
-from dledger.broker.shipping import Shipper, ShipSettings
+from dledger.broker.registration.registrar import Registrar
 from dledger.broker.store.message_store import MessageStore, StoreLimits
 from dledger.broker.store.reader import Reader
-from dledger.broker.topic_creation import Catalog
-from dledger.broker.topic_table import TopicTable
-from dledger.broker.topics import system_topics
+from dledger.broker.topic.topic_creation import Catalog
+from dledger.broker.topic.topic_names import system_topics
+from dledger.broker.topic.topic_processor import AdminProcessor
+from dledger.broker.topic.topic_table import TopicTable
 from dledger.config import NodeConfig
 from dledger.formats.state import TABLES, Source, state_version
 from dledger.host import Chunk, Host, LogReader, Role

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from dledger.broker.ports import Appender
-from dledger.broker.topic_table import encode_topic
-from dledger.broker.topics import RETRY_PREFIX
+from dledger.broker.topic.topic_names import RETRY_PREFIX
+from dledger.broker.topic.topic_table import encode_topic
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1, system_record_size

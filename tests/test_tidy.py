@@ -115,9 +115,9 @@ FACES: dict[str, str] = {
 BLANKET_EXCEPT: dict[str, str] = {
     "chaos/machine/*": "an event loop hands what callbacks raise to the exception handler, as asyncio does",
     "dledger/node/node.py": "callbacks have no caller: what they raise ends the node through `run` (rule 7)",
-    "broker/auditing.py": "the boundary of one scan for an auditor: answered with code 1 and logged (S29)",
+    "broker/audit/audit_jobs.py": "the boundary of one scan: answered with code 1 and logged (S29)",
     "broker/leader_gate.py": "the boundary of one held request: answered with code 1, as in the server (S29)",
-    "broker/shipping.py": "the boundary of one round: logged, counted, tried again; a broker goes on without",
+    "broker/audit/shipping.py": "the boundary of one round: logged, tried again; a broker goes on without",
     "dledger/node/leadership.py": "the pump is a loop callback: the same",
     "dledger/peers/peers.py": "the same for the callbacks of peer connections",
     "runtime/remote_files.py": "drivers raise what they like: behind the file door it is an OSError",

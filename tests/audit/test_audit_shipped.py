@@ -19,7 +19,7 @@ from dledger.audit.replicas import ReplicaSource, StoreSource
 from dledger.audit.report import Report
 from dledger.audit.shipped import ShippedSource, shipped_groups
 from dledger.bench.big_store import write_big_group
-from dledger.broker.shipping import HOUR_MS, Shipper, ShipSettings
+from dledger.broker.audit.shipping import HOUR_MS, Shipper, ShipSettings
 from dledger.formats.consume_queue import UNIT_SIZE
 from dledger.formats.state import ReplicatedState
 from dledger.formats.state_file import SNAPSHOT_FILE, pack_snapshot

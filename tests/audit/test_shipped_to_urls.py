@@ -22,8 +22,8 @@ from dledger.audit.local import audit_sources
 from dledger.audit.replicas import ReplicaSource
 from dledger.audit.report import Report
 from dledger.audit.shipped import ShippedSource
+from dledger.broker.audit.shipping import Shipper, ShipSettings, check_installed
 from dledger.broker.config import ConfigError, load_config
-from dledger.broker.shipping import Shipper, ShipSettings, check_installed
 from dledger.runtime import remote_files
 from dledger.runtime.env import Env
 from dledger.runtime.rate_limit import Pace

@@ -244,7 +244,7 @@ def test_json_of_health_is_plain(tmp_path: Path) -> None:
         [config] = configs(tmp_path, 1)
         async with running(config) as (nodes, _):
             node = await leader_of(nodes)
-            from dledger.broker.http import health
+            from dledger.broker.http.server import health
 
             assert node.broker is not None
             assert json.loads(json.dumps(health(node.broker)))["healthy"] is True

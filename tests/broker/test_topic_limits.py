@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dledger.broker import topic_creation as catalog
-from dledger.broker.topic_table import encode_topic
-from dledger.broker.topics import system_topics
+from dledger.broker.topic import topic_creation as catalog
+from dledger.broker.topic.topic_names import system_topics
+from dledger.broker.topic.topic_table import encode_topic
 from dledger.formats.state import TopicConfig
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.limits import MAX_FRAME_SIZE

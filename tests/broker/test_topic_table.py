@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.broker import topic_table as module
-from dledger.broker.topic_table import SLICE, TopicTable
+from dledger.broker.topic import topic_table as module
+from dledger.broker.topic.topic_table import SLICE, TopicTable
 from dledger.formats.state import TOPICS, ReplicatedState, TopicConfig, pack_op
 from dledger.remoting import registration as wire
 from dledger.remoting.codes import RequestCode, ResponseCode

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dledger.broker.commit_log import Sealer
-from dledger.broker.offsets import PendingOffsets
+from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.store.dispatch import Dispatcher
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.machine import Trace

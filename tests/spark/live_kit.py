@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dledger.broker.auditing import AuditJobs
+from dledger.broker.audit.audit_jobs import AuditJobs
+from dledger.broker.audit.audit_processor import AuditProcessor
 from dledger.broker.config import BrokerConfig
-from dledger.broker.processors.audit import AuditProcessor
 from dledger.remoting.bodies import BrokerData, ClusterInfo
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request

@@ -166,7 +166,7 @@ def test_an_answer_waits_no_longer_than_agreed(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow scan is asked about again and again; no request waits for its end."""
-    monkeypatch.setattr("dledger.broker.auditing.HOLD_S", 0.05)
+    monkeypatch.setattr("dledger.broker.audit.audit_jobs.HOLD_S", 0.05)
     stores = write_group(log, tmp_path)[:1]
     with live_group(stores, bytes_per_s=600_000) as group:
         report = run(source(group))

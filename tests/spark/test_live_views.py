@@ -291,11 +291,11 @@ def test_brokers_of_an_older_release_refuse_clearly(log: Log, stores: list[Path]
 
 def test_no_answer_is_larger_than_a_job_may_be(group: LiveGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of 72 bytes an entry: what is asked for at once is far below what fails a job."""
-    from dledger.broker.auditing import MAX_JOB_BYTES
+    from dledger.broker.audit.audit_jobs import MAX_JOB_BYTES
     from dledger.spark.live_replicas import ENTRIES_ASKED
 
     assert 72 * ENTRIES_ASKED < MAX_JOB_BYTES / 4
-    monkeypatch.setattr("dledger.broker.auditing.MAX_JOB_BYTES", 5000)
+    monkeypatch.setattr("dledger.broker.audit.audit_jobs.MAX_JOB_BYTES", 5000)
     with pytest.raises(BrokerRefused, match="TooManyRows"):
         rows_of(live(group, view="entries"))
     monkeypatch.setattr("dledger.spark.live_replicas.ENTRIES_ASKED", 60)
@@ -324,7 +324,7 @@ def test_wrong_and_missing_units_are_shown_as_they_are(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of the broker begin anew every few units: holes between and within them."""
-    monkeypatch.setattr("dledger.broker.processors.audit._ROW_UNITS", 8)
+    monkeypatch.setattr("dledger.broker.audit.audit_processor._ROW_UNITS", 8)
     store = write_store(log, tmp_path / "n0")
     with (store / "dledger-n0" / "index" / f"{0:020}").open("r+b") as file:
         file.seek(10 * INDEX_UNIT_SIZE)

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Container
 
 from dledger.broker.background import Background
-from dledger.broker.clients import Clients
+from dledger.broker.client.clients import Clients
 from dledger.broker.commit_log import Sealer
 from dledger.broker.config import BrokerConfig
 from dledger.broker.leader_gate import LeaderGate
-from dledger.broker.offsets import PendingOffsets
-from dledger.broker.processors.holding import HeldPulls, Pull
+from dledger.broker.longpolling.pull_hold import HeldPulls, Pull
+from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import GetResult, GetStatus, Reader
-from dledger.broker.topic_creation import Catalog
+from dledger.broker.topic.topic_creation import Catalog
 from dledger.formats.state import Perm
 from dledger.remoting.bodies import subscription_codes
 from dledger.remoting.codes import RequestCode, ResponseCode

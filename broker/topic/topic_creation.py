@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dledger.broker.commit_log import Sealer, TopicSlot
 from dledger.broker.config import BrokerConfig
-from dledger.broker.topic_table import encode_topic
-from dledger.broker.topics import (
+from dledger.broker.topic.topic_names import (
     DLQ_PREFIX,
     READ_WRITE,
     RETRY_PREFIX,
@@ -13,6 +12,7 @@ from dledger.broker.topics import (
     is_system_topic,
     topic_problem,
 )
+from dledger.broker.topic.topic_table import encode_topic
 from dledger.formats.state import GroupConfig, Perm, ReplicatedState, TopicConfig
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError

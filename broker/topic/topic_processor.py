@@ -14,11 +14,11 @@ from dledger.broker.commit_log import Sealer
 from dledger.broker.config import BrokerConfig, effective_properties
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.pending_responses import Completions
-from dledger.broker.registration import Registrar
+from dledger.broker.registration.registrar import Registrar
 from dledger.broker.store.message_store import MessageStore
-from dledger.broker.topic_creation import Catalog
-from dledger.broker.topic_table import TopicTable
-from dledger.broker.topics import group_problem, is_system_topic, topic_problem
+from dledger.broker.topic.topic_creation import Catalog
+from dledger.broker.topic.topic_names import group_problem, is_system_topic, topic_problem
+from dledger.broker.topic.topic_table import TopicTable
 from dledger.formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
 from dledger.remoting.bodies import KvTable, SubscriptionGroupConfig, decode_body
 from dledger.remoting.codes import VERSION, RequestCode, ResponseCode

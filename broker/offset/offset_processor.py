@@ -17,10 +17,10 @@ from functools import partial
 from dledger.broker.background import Background
 from dledger.broker.commit_log import Sealer
 from dledger.broker.leader_gate import LeaderGate
-from dledger.broker.offsets import PendingOffsets
+from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
-from dledger.broker.topic_creation import Catalog
+from dledger.broker.topic.topic_creation import Catalog
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError

@@ -25,8 +25,8 @@ from dledger.broker.commit_log import Sealer, TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.pending_responses import Completions
-from dledger.broker.topic_creation import Catalog
-from dledger.broker.topics import DLQ_PREFIX, RETRY_PREFIX
+from dledger.broker.topic.topic_creation import Catalog
+from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 from dledger.formats.message_ids import encode_unique_id
 from dledger.formats.properties import MAX_PROPERTIES_SIZE, decode_properties, encode_properties

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from dledger.broker.config import BrokerConfig
 from dledger.broker.ports import Node
-from dledger.broker.topic_table import TopicTable
+from dledger.broker.topic.topic_table import TopicTable
 from dledger.remoting import registration as wire
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dledger.broker.auditing import AuditJobs, Job
+from dledger.broker.audit.audit_jobs import AuditJobs, Job
 from dledger.broker.config import BrokerConfig
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
 from dledger.formats.store_files import INDEX_DIR

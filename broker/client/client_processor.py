@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
-from dledger.broker.clients import Clients, Member
+from dledger.broker.client.clients import Clients, Member
 from dledger.broker.commit_log import Sealer
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.store.message_store import MessageStore
-from dledger.broker.topic_creation import Catalog
-from dledger.broker.topics import group_problem
+from dledger.broker.topic.topic_creation import Catalog
+from dledger.broker.topic.topic_names import group_problem
 from dledger.remoting.bodies import ConsumerIdList, decode_heartbeat
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request

@@ -1,0 +1,4 @@
+"""Administration of a broker.
+
+* `admin_processor`   runtime figures and settings
+"""

@@ -1,0 +1,4 @@
+"""Health and metrics.
+
+* `server`   /health and /metrics
+"""

@@ -1,0 +1,5 @@
+"""What consumers pull.
+
+* `pull_processor`   the pull codes
+* `pull_hold`        pulls that wait for messages
+"""
