@@ -54,9 +54,9 @@ async def main(
             tasks.start("ship", broker.shipper.run())
             tasks.start("remoting", broker.server.run())
             tasks.start("client", broker.client.run())
-            tasks.start("registration", broker.registrar.run())
+            tasks.start("registration", broker.registrar.keep_informed())
             tasks.start("store", broker.store.run())
-            tasks.start("offsets", broker.run_offsets())
+            tasks.start("services", broker.services.run())
             tasks.start("client-sweep", broker.run_client_sweep())
             if on_ready is not None:
                 on_ready(broker)

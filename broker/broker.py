@@ -6,27 +6,31 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from dledger.broker.admin.admin_processor import AdminProcessor
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
 from dledger.broker.audit.shipping import Shipper, ShipSettings
 from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
-from dledger.broker.commit_log import Sealer
+from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import BrokerConfig
+from dledger.broker.context import BrokerContext
 from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.longpolling.pull_processor import PullProcessor
 from dledger.broker.offset.offset_processor import OffsetProcessor
 from dledger.broker.offset.pending_offsets import PendingOffsets
-from dledger.broker.pending_responses import Completions
+from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
+from dledger.broker.requests import Processor, handler_table
+from dledger.broker.services import LeaderService, LeaderServices
 from dledger.broker.store.message_store import MessageStore, StoreLimits
 from dledger.broker.store.reader import Reader
-from dledger.broker.topic.topic_creation import Catalog
+from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import system_topics
-from dledger.broker.topic.topic_processor import AdminProcessor
+from dledger.broker.topic.topic_processor import TopicProcessor
 from dledger.broker.topic.topic_table import TopicTable
 from dledger.config import NodeConfig
 from dledger.formats.state import TABLES, Source, state_version
@@ -34,9 +38,19 @@ from dledger.host import Chunk, Host, LogReader, Role
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import VERSION
 from dledger.remoting.limits import ClientLimits, ServerLimits
-from dledger.remoting.server import Handler, RemotingServer
+from dledger.remoting.server import RemotingServer
 from dledger.runtime.env import Env
 
+PROCESSORS: tuple[type[Processor], ...] = (
+    SendProcessor,
+    PullProcessor,
+    ClientProcessor,
+    OffsetProcessor,
+    TopicProcessor,
+    AdminProcessor,
+    AuditProcessor,
+)
+"""Who answers requests. One that is a `LeaderService` as well begins and ends with each leadership."""
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
 
@@ -55,9 +69,9 @@ class Broker:
         self.config = config
         self.opened = asyncio.Event()
         """The log is open: role and leader are known as far as they can be."""
-        self.completions = Completions()
+        self.committed = PendingResponses()
         """Answers that wait for the commit."""
-        self.applied = Completions()
+        self.applied = PendingResponses()
         """Answers that wait until the entry is applied here."""
         self.store = MessageStore(env, config.store_root, limits, tables)
         node_config = replace(config.node_config(), state_version=state_version(tables))
@@ -77,37 +91,35 @@ class Broker:
             env, limits=ClientLimits(), on_connection_lost=lambda address: self.registrar.lost(address)
         )
         self._system_topics = system_topics(config)
-        self._sealer: Sealer | None = None
-        catalog = Catalog(config)
-        reader = Reader(env, self.store, self.node.log)
-        self.pending = PendingOffsets(self.store, self.completions)
+        self._writer: CommitLogWriter | None = None
+        self.offsets = PendingOffsets(self.store, self.committed, self.gate, config.offset_flush_s)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, config, self.node, self.topic_table, self.client)
-        self.sends = SendProcessor(env, config, self.gate, catalog, self.completions)
-        self.pulls = PullProcessor(
-            config, self.gate, catalog, self.store, self.clients, self.pending, self.background, reader
+        context = BrokerContext(
+            env=env,
+            config=config,
+            node=self.node,
+            gate=self.gate,
+            store=self.store,
+            reader=Reader(env, self.store, self.node.log),
+            creation=TopicCreation(config),
+            clients=self.clients,
+            offsets=self.offsets,
+            committed=self.committed,
+            applied=self.applied,
+            background=self.background,
+            topic_table=self.topic_table,
+            registrar=self.registrar,
+            audit_jobs=self.audit_jobs,
+            members=self.members,
+            figures=self.runtime_info,
         )
-        self._client_processor = ClientProcessor(self.gate, catalog, self.store, self.clients)
-        offsets = OffsetProcessor(self.gate, catalog, self.store, self.pending, self.background, reader)
-        admin = AdminProcessor(
-            config,
-            self.gate,
-            catalog,
-            self.store,
-            self.applied,
-            self.background,
-            self.topic_table,
-            self.registrar,
-            self.runtime_info,
-        )
-        self.handlers: dict[int, Handler] = {
-            **self.sends.handlers(),
-            **self.pulls.handlers(),
-            **self._client_processor.handlers(),
-            **offsets.handlers(),
-            **admin.handlers(),
-            **AuditProcessor(config, self.audit_jobs, self.members).handlers(),
-        }
+        self.processors = tuple(kind(context) for kind in PROCESSORS)
+        (self.pulls,) = (one for one in self.processors if isinstance(one, PullProcessor))
+        own = (one for one in self.processors if isinstance(one, LeaderService))
+        self.services = LeaderServices((self.registrar, self.offsets, self.applied, self.committed, *own))
+        """In this order at the beginning of a leadership, backwards at its end."""
+        self.handlers = handler_table(self.processors, self.gate)
         self.server = RemotingServer(
             env,
             handlers=self.handlers,
@@ -145,9 +157,9 @@ class Broker:
     def apply(self, chunk: Chunk) -> None:
         """Committed, durable entries."""
         self.store.apply(chunk)
-        if self._sealer is not None:
-            self._sealer.applied(self.store.applied_index)
-        self.pending.applied(self.store.applied_index)
+        if self._writer is not None:
+            self._writer.applied(self.store.applied_index)
+        self.offsets.applied(self.store.applied_index)
         self.applied.on_commit(self.store.applied_index)
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
@@ -164,46 +176,31 @@ class Broker:
         appender = self.node.appender
         if appender is None:
             return
-        if self._sealer is None or self._sealer.term != term:
+        if self._writer is None or self._writer.term != term:
             # After a hand-over that did not work the same leadership goes on, with its pending offsets.
-            self._sealer = Sealer(
+            self._writer = CommitLogWriter(
                 appender,
                 self.store.state,
                 self._system_topics,
                 self.config.store_host,
                 table_bytes=self.topic_table.size,
             )
-        self.registrar.leader_known(term)
-        self.gate.open(self._sealer)
-        self._client_processor.create_known_groups(self._sealer)
-        self.registrar.changed()
+            self.services.begin(self._writer)
+        self.gate.open(self._writer)
 
     def on_commit(self, commit_index: int) -> None:
         """Answer what waited for this."""
-        self.completions.on_commit(commit_index)
+        self.committed.on_commit(commit_index)
 
     def on_stopped_serving(self, term: int) -> None:
         """Leadership ended (safety.md S24)."""
-        if self._sealer is not None:
-            self.sealed_before += self._sealer.messages
-            self._sealer = None
+        if self._writer is not None:
+            self.sealed_before += self._writer.messages
+            self._writer = None
         self.gate.close()
-        reason = f"leadership of term {term} ended before the entry was committed"
-        self.completions.fail_all(reason)
-        self.applied.fail_all(reason)
-        for connection, request, _ in self.pending.take_waiters():
-            self.gate.refuse(connection, request)
-        self.pulls.release()
-        self.registrar.changed()
+        self.services.end(f"leadership of term {term} ended before the entry was committed")
 
     # -- life -----------------------------------------------------------------------------------------
-
-    async def run_offsets(self) -> None:
-        """Consumer offsets into the log, until cancelled (safety.md S28)."""
-        while True:
-            await asyncio.sleep(self.config.offset_flush_s)
-            if self.gate.sealer is not None:
-                self.pending.flush(self.gate.sealer)
 
     async def run_client_sweep(self) -> None:
         """Forget clients that fell silent, until cancelled."""
@@ -214,13 +211,13 @@ class Broker:
 
     async def hand_over(self) -> bool:
         """Give leadership away before a shutdown. True when another node has it."""
-        if self.gate.sealer is None:
+        if self.gate.writer is None:
             return False
-        self.pending.flush(self.gate.sealer)
+        self.services.hand_over()
         self.gate.pause()
         moved = await self.node.step_aside(timeout_s=self.config.transfer_timeout_s)
-        if self.node.serving and self.gate.sealer is None and self._sealer is not None:
-            self.gate.open(self._sealer)  # nobody was there to take over
+        if self.node.serving and self.gate.writer is None and self._writer is not None:
+            self.gate.open(self._writer)  # nobody was there to take over
         return moved
 
     # -- figures --------------------------------------------------------------------------------------
@@ -228,7 +225,7 @@ class Broker:
     @property
     def messages_in(self) -> int:
         """Messages sealed since start."""
-        return self.sealed_before + (0 if self._sealer is None else self._sealer.messages)
+        return self.sealed_before + (0 if self._writer is None else self._writer.messages)
 
     def members(self) -> dict[str, str]:
         """Members of the group: node id -> where clients reach it, or empty when this node does not know."""

@@ -1,10 +1,9 @@
 """Requests become log entries (CommitLog.asyncPutMessage), for the time of one leadership.
 
-Sealing is synchronous and cannot fail (safety.md S12): the processors check everything first. A `Sealer`
-is made when a term opens, from the applied state, which then holds everything committed; from there it
-counts for itself: next offsets of queues, topics and groups that are appended but not applied yet. It is
-thrown away when leadership ends (architecture rule 6).
-"""
+Sealing is synchronous and cannot fail (safety.md S12): the processors check everything first. A
+`CommitLogWriter` is made when a term opens, from the applied state, which then holds everything committed;
+from there it counts for itself: next offsets of queues, topics and groups that are appended but not applied
+yet. It is thrown away when leadership ends (architecture rule 6)."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class TopicSlot:
         self.writable = bool(config.perm & 2)
 
 
-class Sealer:
+class CommitLogWriter:
     """Assigns offsets, positions and store time, and appends."""
 
     def __init__(

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from dledger.broker.commit_log import Sealer
+from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import BrokerConfig
 from dledger.broker.ports import Node
 from dledger.host import Role
@@ -26,12 +26,12 @@ LEADER_ADDR = "leaderAddr"
 
 
 class LeaderGate:
-    """Holds the sealer of the current leadership, if there is one, and what waits for it."""
+    """Holds the writer of the current leadership, if there is one, and what waits for it."""
 
     def __init__(self, node: Node, config: BrokerConfig) -> None:
         self._node = node
         self._config = config
-        self.sealer: Sealer | None = None
+        self.writer: CommitLogWriter | None = None
         """Not None exactly while this node serves."""
         self._held: deque[tuple[float, Connection, Request, Handler]] = deque()
         self._held_bytes = 0
@@ -39,20 +39,20 @@ class LeaderGate:
         self.refused = 0
         """Requests answered 14 since start."""
 
-    def leader_only(self, serve: Callable[[Sealer, Connection, Request], None]) -> Handler:
-        """A handler that calls `serve` with the sealer while this node serves, else waits or refuses."""
+    def leader_only(self, serve: Callable[[CommitLogWriter, Connection, Request], None]) -> Handler:
+        """A handler that calls `serve` with the writer while this node serves, else waits or refuses."""
 
         def handler(connection: Connection, request: Request) -> None:
-            sealer = self.sealer
-            if sealer is None:
+            writer = self.writer
+            if writer is None:
                 self.wait_or_refuse(connection, request, handler)
             else:
-                serve(sealer, connection, request)
+                serve(writer, connection, request)
 
         return handler
 
     def wait_or_refuse(self, connection: Connection, request: Request, handler: Handler) -> None:
-        """For a request that came while `sealer` is None: `handler` gets it again when the term opens."""
+        """For a request that came while `writer` is None: `handler` gets it again when the term opens."""
         if self._node.role is not Role.LEADER:
             self.refuse(connection, request)
             return
@@ -82,9 +82,9 @@ class LeaderGate:
             request, ResponseCode.SERVICE_NOT_AVAILABLE, ext={LEADER_ADDR: address}, remark=remark
         )
 
-    def open(self, sealer: Sealer) -> None:
+    def open(self, writer: CommitLogWriter) -> None:
         """The term is open: serve, first those who waited."""
-        self.sealer = sealer
+        self.writer = writer
         held = self._take_held()
         for _, connection, request, handler in held:
             try:
@@ -98,11 +98,11 @@ class LeaderGate:
 
     def pause(self) -> None:
         """A hand-over begins: hold what comes, until `open` (it failed) or `close` (it worked)."""
-        self.sealer = None
+        self.writer = None
 
     def close(self) -> None:
         """Leadership ended, or was not reached."""
-        self.sealer = None
+        self.writer = None
         for _, connection, request, _ in self._take_held():
             self.refuse(connection, request)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from dledger.broker.services import LeaderService
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
 
 
-class Completions:
+class PendingResponses(LeaderService):
     """In order of index. An answer is a finished frame, or a function that answers later."""
 
     def __init__(self) -> None:
@@ -35,8 +36,8 @@ class Completions:
             else:
                 answer()  # type: ignore[operator]  # the only other type
 
-    def fail_all(self, reason: str) -> None:
-        """Leadership ended: whether the entries survive is for the next leader to say (safety.md S24)."""
+    def end(self, reason: str) -> None:
+        """Whether the entries survive is for the next leader to say (safety.md S24)."""
         waiting, self._waiting = self._waiting, deque()
         for _, connection, request, _ in waiting:
             connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=f"outcome unknown: {reason}")

@@ -191,6 +191,11 @@ def decode_record(data: bytes | bytearray | memoryview, offset: int = 0, *, with
     )
 
 
+def raw_properties(data: bytes | bytearray | memoryview) -> bytes:
+    """The properties of one record, as they are stored; CorruptRecord if it is none."""
+    return decode_record(data, with_body=False).properties.encode()
+
+
 def decode_records(data: bytes | bytearray | memoryview) -> list[Record]:
     """Records back to back, as the body of a pull response holds them."""
     records = []

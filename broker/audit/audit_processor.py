@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dledger.broker.audit.audit_jobs import AuditJobs, Job
-from dledger.broker.config import BrokerConfig
+from dledger.broker.audit.audit_jobs import Job
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import Call, Needs, handles
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
 from dledger.formats.store_files import INDEX_DIR
 from dledger.remoting.audit_headers import (
@@ -27,9 +28,7 @@ from dledger.remoting.audit_headers import (
     AuditUnitsHeader,
 )
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError
-from dledger.remoting.server import Connection, Handler
 from dledger.runtime.files import Files
 
 if TYPE_CHECKING:
@@ -37,6 +36,10 @@ if TYPE_CHECKING:
     from dledger.audit.layout import Replica, SegmentTask
     from dledger.audit.row_codec import AnyRow
 
+DISK = (
+    "the answering node's disk, bounded by its durable commit index when it described itself; what lies above"
+    " is told as such"
+)
 MAX_DESCRIPTIONS = 16
 """Of the replica, each as it was once; the one not used for longest makes room for another."""
 MAX_DRILLED_ENTRIES = 1 << 20
@@ -59,93 +62,82 @@ class Described:
 
 
 class AuditProcessor:
-    """Handlers of the audit codes. `members`: node id -> address for clients, or empty."""
+    """Handlers of the audit codes."""
 
-    def __init__(
-        self, config: BrokerConfig, jobs: AuditJobs, members: Callable[[], Mapping[str, str]]
-    ) -> None:
-        self._config = config
-        self._jobs = jobs
-        self._members = members
+    def __init__(self, context: BrokerContext) -> None:
+        self._config = context.config
+        self._jobs = context.audit_jobs
+        self._members = context.members
         self._described: dict[str, Described] = {}  # least recently used first
 
-    def handlers(self) -> dict[int, Handler]:
-        """Code -> handler."""
-        return {
-            RequestCode.AUDIT_DESCRIBE: self.describe,
-            RequestCode.AUDIT_SEGMENT: self.segment,
-            RequestCode.AUDIT_SIDE: self.side,
-            RequestCode.AUDIT_DRILL: self.drill,
-            RequestCode.AUDIT_PAGE: self.page,
-            RequestCode.AUDIT_STAMP: self.stamp,
-            RequestCode.AUDIT_ENTRIES: self.entries,
-            RequestCode.AUDIT_UNITS: self.units,
-        }
-
-    def describe(self, connection: Connection, request: Request) -> None:
-        """28001. Always anew: what it says bounds all that follows."""
-        version = request.header(AuditDescribeHeader).version
+    @handles(RequestCode.AUDIT_DESCRIBE, AuditDescribeHeader, needs=Needs.ANY, reads=DISK)
+    def describe(self, call: Call[AuditDescribeHeader]) -> None:
+        """Always anew: what it says bounds all that follows."""
+        version = call.header.version
         described = Described(version)
         root, node, members = self._config.store_root, self._config.self_id, dict(self._members())
         job = self._jobs.start(None, lambda files: describe(files, root, node, members, described))
         if len(self._described) >= MAX_DESCRIPTIONS:
             del self._described[next(iter(self._described))]
         self._described[job.id] = described
-        self._answer(connection, request, job)
+        self._answer(call, job)
 
-    def segment(self, connection: Connection, request: Request) -> None:
-        """28002."""
-        header = request.header(AuditSegmentHeader)
+    @handles(RequestCode.AUDIT_SEGMENT, AuditSegmentHeader, needs=Needs.ANY, reads=DISK)
+    def segment(self, call: Call[AuditSegmentHeader]) -> None:
+        """Scan a segment."""
+        header = call.header
         if header.blockEntries < 1:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, "blockEntries: at least 1")
         task = settled(self._task(header.description, header.start))
         key = ("segment", task, header.blockEntries)
         work = partial(_scan, task, header.blockEntries)
-        self._answer(connection, request, self._jobs.start(key, work, header.maxAgeMs / 1000))
+        self._answer(call, self._jobs.start(key, work, header.maxAgeMs / 1000))
 
-    def side(self, connection: Connection, request: Request) -> None:
-        """28003."""
-        replica = self._replica(request.header(AuditSideHeader).description)
-        self._answer(connection, request, self._jobs.start(None, partial(_side, replica)))
+    @handles(RequestCode.AUDIT_SIDE, AuditSideHeader, needs=Needs.ANY, reads=DISK)
+    def side(self, call: Call[AuditSideHeader]) -> None:
+        """Look at what belongs to no segment."""
+        self._answer(call, self._jobs.start(None, partial(_side, self._replica(call.header.description))))
 
-    def drill(self, connection: Connection, request: Request) -> None:
-        """28004."""
-        self._read(connection, request, _drill)
+    @handles(RequestCode.AUDIT_DRILL, AuditDrillHeader, needs=Needs.ANY, reads=DISK)
+    def drill(self, call: Call[AuditDrillHeader]) -> None:
+        """Entries of index ranges, each with its CRCs."""
+        self._read(call, _drill)
 
-    def entries(self, connection: Connection, request: Request) -> None:
-        """28007."""
-        self._read(connection, request, _entries)
+    @handles(RequestCode.AUDIT_ENTRIES, AuditDrillHeader, needs=Needs.ANY, reads=DISK)
+    def entries(self, call: Call[AuditDrillHeader]) -> None:
+        """The same as columns."""
+        self._read(call, _entries)
 
-    def _read(self, connection: Connection, request: Request, read: Read) -> None:
-        header = request.header(AuditDrillHeader)
-        task = self._task(header.description, header.start)
-        work = partial(read, task, parse_ranges(request.body))
-        self._answer(connection, request, self._jobs.start(None, work))
+    def _read(self, call: Call[AuditDrillHeader], read: Read) -> None:
+        task = self._task(call.header.description, call.header.start)
+        work = partial(read, task, parse_ranges(call.request.body))
+        self._answer(call, self._jobs.start(None, work))
 
-    def page(self, connection: Connection, request: Request) -> None:
-        """28005."""
-        header = request.header(AuditPageHeader)
-        self._answer(connection, request, self._jobs.find(header.job), header.page)
+    @handles(RequestCode.AUDIT_PAGE, AuditPageHeader, needs=Needs.ANY, reads=DISK)
+    def page(self, call: Call[AuditPageHeader]) -> None:
+        """The next page of an answer."""
+        self._answer(call, self._jobs.find(call.header.job), call.header.page)
 
-    def stamp(self, connection: Connection, request: Request) -> None:
-        """28006."""
-        header = request.header(AuditStampHeader)
-        task = self._task(header.description, header.start)
-        queues = parse_queues(request.body, task) if request.body else None
+    @handles(RequestCode.AUDIT_STAMP, AuditStampHeader, needs=Needs.ANY, reads=DISK)
+    def stamp(self, call: Call[AuditStampHeader]) -> None:
+        """What tells whether a segment changed."""
+        task = self._task(call.header.description, call.header.start)
+        queues = parse_queues(call.request.body, task) if call.request.body else None
         work = partial(_stamp, task, queues, self._jobs.now_ms())
-        self._answer(connection, request, self._jobs.start(None, work))
+        self._answer(call, self._jobs.start(None, work))
 
-    def units(self, connection: Connection, request: Request) -> None:
-        """28008."""
-        header = request.header(AuditUnitsHeader)
+    @handles(RequestCode.AUDIT_UNITS, AuditUnitsHeader, needs=Needs.ANY, reads=DISK)
+    def units(self, call: Call[AuditUnitsHeader]) -> None:
+        """Units of the index files."""
+        header = call.header
         if header.first < 0 or not 1 <= header.count <= MAX_UNITS:
             text = f"{header.count} units from {header.first}: 1 to {MAX_UNITS} from 0 or above"
             raise RemotingError(ResponseCode.INVALID_PARAMETER, text)
         work = partial(_units, self._replica(header.description), header.first, header.count)
-        self._answer(connection, request, self._jobs.start(None, work))
+        self._answer(call, self._jobs.start(None, work))
 
-    def _answer(self, connection: Connection, request: Request, job: Job, page: int = 0) -> None:
-        self._jobs.wait(job, partial(respond, connection, request, job, page))
+    def _answer(self, call: Call[Any], job: Job, page: int = 0) -> None:
+        self._jobs.wait(job, partial(respond, call, job, page))
 
     def _known(self, description: str) -> Described:
         described = self._described.pop(description, None)
@@ -168,18 +160,18 @@ class AuditProcessor:
         return task
 
 
-def respond(connection: Connection, request: Request, job: Job, page: int) -> None:
+def respond(call: Call[Any], job: Job, page: int) -> None:
     """The page, or how far the job is."""
     if job.error:
-        connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=job.error)
+        call.respond(ResponseCode.SYSTEM_ERROR, remark=job.error)
         return
     ext = {"job": job.id, "pages": str(len(job.pages))}
     if not job.done:
-        connection.respond(request, ResponseCode.SUCCESS, ext=ext)
+        call.respond(ext=ext)
     elif not 0 <= page < len(job.pages):
-        connection.respond(request, ResponseCode.INVALID_PARAMETER, remark=f"page {page} of {ext['pages']}")
+        call.respond(ResponseCode.INVALID_PARAMETER, remark=f"page {page} of {ext['pages']}")
     else:
-        connection.respond(request, ResponseCode.SUCCESS, ext=ext, body=job.pages[page])
+        call.respond(ext=ext, body=job.pages[page])
 
 
 def parse_ranges(body: bytes) -> list[tuple[int, int]]:

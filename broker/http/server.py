@@ -100,14 +100,14 @@ class BrokerCollector(Collector):
         stats = broker.server.stats
         store = broker.store
         yield _gauge("up", "1 while the log is open", int(broker.opened.is_set()))
-        yield _gauge("serving", "1 while this node leads and serves", int(broker.gate.sealer is not None))
+        yield _gauge("serving", "1 while this node leads and serves", int(broker.gate.writer is not None))
         yield _gauge("applied_index", "Last index applied to queues and state", store.applied_index)
         yield _gauge("snapshot_index", "Last index in the snapshot", store.snapshot_index)
         yield _gauge("topics", "Topics in the replicated state", len(store.state.topics))
         yield _gauge("topic_table_bytes", "Bytes of topics in a registration", broker.topic_table.size_told)
         yield _gauge("queues", "Queues with messages", store.queues.count)
         yield _gauge("held_pulls", "Long polls that wait", broker.pulls.held.count)
-        yield _gauge("waiting_answers", "Answers that wait for a commit", len(broker.completions))
+        yield _gauge("waiting_answers", "Answers that wait for a commit", len(broker.committed))
         yield _gauge("cold_reads", "Requests that wait for the disk", broker.background.count)
         yield _gauge("connections", "Open client connections", stats.accepted - stats.closed)
         yield _counter("requests", "Requests received", stats.requests)

@@ -21,49 +21,36 @@ import struct
 
 import msgspec
 
-from dledger.broker.commit_log import Sealer, TopicSlot
-from dledger.broker.config import BrokerConfig
-from dledger.broker.leader_gate import LeaderGate
-from dledger.broker.pending_responses import Completions
-from dledger.broker.topic.topic_creation import Catalog
+from dledger.broker.commit_log import CommitLogWriter, TopicSlot
+from dledger.broker.context import BrokerContext
+from dledger.broker.intake.disposition import check_disposition
+from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 from dledger.formats.message_ids import encode_unique_id
 from dledger.formats.properties import MAX_PROPERTIES_SIZE, decode_properties, encode_properties
-from dledger.formats.record import BORN_HOST_V6, FIXED_SIZE, STORE_HOST_V6, TRANSACTION_MASK
+from dledger.formats.record import FIXED_SIZE
 from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
 from dledger.remoting.commands import Request, SerializeType
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.frames import HEAD, encode_response
 from dledger.remoting.headers import SendMessageHeader, SendMessageV2Header
-from dledger.remoting.server import Connection, Handler
-from dledger.runtime.env import Env
 
 _BATCH_HEAD = struct.Struct(">iiiii")
 """Of one message of a batch body: total size, magic (0), CRC (0), flag, body size."""
 _SHORT = struct.Struct(">h")
 _HONOURS_MAX_RECONSUME = 121
 """V3_4_9: clients from here on say maxReconsumeTimes themselves."""
-_REFUSED_FLAGS = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
-_TIMED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
 class SendProcessor:
     """Handlers of the send codes."""
 
-    def __init__(
-        self,
-        env: Env,
-        config: BrokerConfig,
-        gate: LeaderGate,
-        catalog: Catalog,
-        completions: Completions,
-    ) -> None:
-        self._env = env
-        self._config = config
-        self._gate = gate
-        self._catalog = catalog
-        self._completions = completions
+    def __init__(self, context: BrokerContext) -> None:
+        self._env = context.env
+        self._config = config = context.config
+        self._creation = context.creation
+        self._committed = context.committed
         region, trace = config.region_id, "true" if config.trace_on else "false"
         self._added = encode_properties(
             {"MSG_REGION": region, "TRACE_ON": trace, "CLUSTER": config.cluster_name}
@@ -74,65 +61,50 @@ class SendProcessor:
             trace.encode(),
         )
         self._tail = b',"version":%d}' % VERSION
-        self._salt = env.random.getrandbits(32)
+        self._salt = context.env.random.getrandbits(32)
         self._counter = 0
         self._ip = config.store_host[:4]
 
-    def handlers(self) -> dict[int, Handler]:
-        """Code -> handler."""
-        return {
-            RequestCode.SEND_MESSAGE: self._gate.leader_only(self.send_v1),
-            RequestCode.SEND_MESSAGE_V2: self._gate.leader_only(self.send_v2),
-            RequestCode.SEND_BATCH_MESSAGE: self._gate.leader_only(self.send_batch),
-        }
-
-    def send_v1(self, sealer: Sealer, connection: Connection, request: Request) -> None:
+    @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, needs=Needs.LEADER)
+    def send_v1(self, call: LeaderCall[SendMessageHeader]) -> None:
         """10 SEND_MESSAGE."""
-        header = request.header(SendMessageHeader)
-        if header.batch:
-            self._batch(sealer, connection, request, header)
+        if call.header.batch:
+            self._batch(call)
         else:
-            self._single(sealer, connection, request, header)
+            self._single(call)
 
-    def send_v2(self, sealer: Sealer, connection: Connection, request: Request) -> None:
+    @handles(RequestCode.SEND_MESSAGE_V2, SendMessageV2Header, needs=Needs.LEADER)
+    def send_v2(self, call: LeaderCall[SendMessageV2Header]) -> None:
         """310 SEND_MESSAGE_V2."""
-        header = request.header(SendMessageV2Header)
-        if header.batch:
-            self._batch(sealer, connection, request, header)
+        if call.header.batch:
+            self._batch(call)
         else:
-            self._single(sealer, connection, request, header)
+            self._single(call)
 
-    def send_batch(self, sealer: Sealer, connection: Connection, request: Request) -> None:
+    @handles(RequestCode.SEND_BATCH_MESSAGE, SendMessageV2Header, needs=Needs.LEADER)
+    def send_batch(self, call: LeaderCall[SendMessageV2Header]) -> None:
         """320 SEND_BATCH_MESSAGE."""
-        self._batch(sealer, connection, request, request.header(SendMessageV2Header))
+        self._batch(call)
 
     # -- one message ----------------------------------------------------------------------------------
 
-    def _single(
-        self,
-        sealer: Sealer,
-        connection: Connection,
-        request: Request,
-        header: SendMessageHeader | SendMessageV2Header,
-    ) -> None:
-        if not sealer.room:
-            raise sealer.refused
+    def _single(self, call: LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]) -> None:
+        connection, request, header, writer = call.connection, call.request, call.header, call.writer
+        if not writer.room:
+            raise writer.refused
         body = request.body
         if len(body) > self._config.max_message_size:
             raise _too_large("message body", len(body), self._config.max_message_size)
         text = header.properties or ""
-        if "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text:
-            _refuse_unsupported(text, header.topic)
+        check_disposition(header.topic, header.sysFlag, text)
         reconsume_times = header.reconsumeTimes or 0
-        if header.sysFlag & _REFUSED_FLAGS:
-            _refuse_flags(header.sysFlag)
         properties, unique_key = self._properties(text)
-        slot, queue_id = sealer.slots.get(header.topic), header.queueId
+        slot, queue_id = writer.slots.get(header.topic), header.queueId
         if slot is None or not slot.writable or not 0 <= queue_id < slot.queues:
-            slot, queue_id = self._target(sealer, header)
+            slot, queue_id = self._target(writer, header)
         if slot.is_retry:
-            slot, queue_id = self._dead_letter(sealer, slot, queue_id, header, request, reconsume_times)
-        index, queue_offset, position = sealer.add_message(
+            slot, queue_id = self._dead_letter(writer, slot, queue_id, header, request, reconsume_times)
+        index, queue_offset, position = writer.add_message(
             slot,
             queue_id,
             header.flag,
@@ -152,7 +124,7 @@ class SendProcessor:
             answer = self._binary_answer(
                 request, f"{self._host_hex}{position:016X}", queue_id, queue_offset, unique_key
             )
-        self._completions.add(index, connection, request, answer)
+        self._committed.add(index, connection, request, answer)
 
     def _properties(self, text: str) -> tuple[bytes, bytes]:
         """What is stored, and the message's unique key; RemotingError 13 when it is too much."""
@@ -215,29 +187,22 @@ class SendProcessor:
 
     # -- a batch --------------------------------------------------------------------------------------
 
-    def _batch(
-        self,
-        sealer: Sealer,
-        connection: Connection,
-        request: Request,
-        header: SendMessageHeader | SendMessageV2Header,
-    ) -> None:
-        if not sealer.room:
-            raise sealer.refused
+    def _batch(self, call: LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]) -> None:
+        connection, request, header, writer = call.connection, call.request, call.header, call.writer
+        if not writer.room:
+            raise writer.refused
         if len(request.body) > self._config.max_message_size:
             raise _too_large("batch body", len(request.body), self._config.max_message_size)
         if header.topic.startswith(RETRY_PREFIX):
             raise RemotingError(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + header.topic
             )
-        if header.sysFlag & _REFUSED_FLAGS:
-            _refuse_flags(header.sysFlag)
-        messages, size = self._split(request.body)
-        slot, queue_id = self._target(sealer, header)
+        messages, size = self._split(header.topic, header.sysFlag, request.body)
+        slot, queue_id = self._target(writer, header)
         total = size + len(messages) * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
         if total > MAX_ENTRY_SIZE:
             raise _too_large(f"batch of {len(messages)} messages as stored", total, MAX_ENTRY_SIZE)
-        index, first, positions = sealer.add_batch(
+        index, first, positions = writer.add_batch(
             slot, queue_id, header.sysFlag, header.bornTimestamp, connection.peer_host, messages, total
         )
         if request.flag & 2:
@@ -248,9 +213,9 @@ class SendProcessor:
             answer = self._answer(request, ids.encode(), queue_id, first, b"")
         else:
             answer = self._binary_answer(request, ids, queue_id, first, b"")
-        self._completions.add(index, connection, request, answer)
+        self._committed.add(index, connection, request, answer)
 
-    def _split(self, body: bytes) -> tuple[list[tuple[int, bytes, bytes]], int]:
+    def _split(self, topic: str, sys_flag: int, body: bytes) -> tuple[list[tuple[int, bytes, bytes]], int]:
         """Flag, body and stored properties of each message of a batch, and the bytes of the last two.
 
         RemotingError 13 when it is no batch.
@@ -270,8 +235,7 @@ class SendProcessor:
                     raise _bad_batch(at)
                 properties = body[properties_at:stop]
                 text = properties.decode()
-                if "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text:
-                    _refuse_unsupported(text, "")
+                check_disposition(topic, sys_flag, text)
                 if b"UNIQ_KEY\x01" in properties and b"CLUSTER\x01" not in properties:
                     if properties[-1] != 2:
                         properties += b"\x02"
@@ -292,13 +256,13 @@ class SendProcessor:
     # -- checks ---------------------------------------------------------------------------------------
 
     def _target(
-        self, sealer: Sealer, header: SendMessageHeader | SendMessageV2Header
+        self, writer: CommitLogWriter, header: SendMessageHeader | SendMessageV2Header
     ) -> tuple[TopicSlot, int]:
-        slot = sealer.slots.get(header.topic)
+        slot = writer.slots.get(header.topic)
         if slot is None:
             # Only a known topic gets a slot, so the checks of its name are done once a leadership.
-            slot = self._catalog.topic_for_send(
-                sealer, header.topic, header.defaultTopic, header.defaultTopicQueueNums
+            slot = self._creation.topic_for_send(
+                writer, header.topic, header.defaultTopic, header.defaultTopicQueueNums
             )
         if not slot.writable:
             raise RemotingError(
@@ -316,7 +280,7 @@ class SendProcessor:
 
     def _dead_letter(
         self,
-        sealer: Sealer,
+        writer: CommitLogWriter,
         slot: TopicSlot,
         queue_id: int,
         header: SendMessageHeader | SendMessageV2Header,
@@ -325,13 +289,13 @@ class SendProcessor:
     ) -> tuple[TopicSlot, int]:
         """A message that was tried too often goes to `%DLQ%group` (handleRetryAndDLQ)."""
         name = slot.config.name[len(RETRY_PREFIX) :]
-        group = sealer.group(name)
+        group = writer.group(name)
         limit = 16 if group is None else group.retry_max
         if request.version >= _HONOURS_MAX_RECONSUME and header.maxReconsumeTimes is not None:
             limit = header.maxReconsumeTimes
         if reconsume_times <= limit:
             return slot, queue_id
-        return self._catalog.internal_topic(sealer, DLQ_PREFIX + name, 1), 0
+        return self._creation.internal_topic(writer, DLQ_PREFIX + name, 1), 0
 
 
 def _quoted(value: bytes) -> bytes:
@@ -342,28 +306,6 @@ def _too_large(what: str, size: int, limit: int) -> RemotingError:
     return RemotingError(
         ResponseCode.MESSAGE_ILLEGAL, f"the {what} of {size} bytes is too large: at most {limit}"
     )
-
-
-def _refuse_flags(sys_flag: int) -> None:
-    """All other numbers fit the record: the header types are 32 and 64 bits wide."""
-    if sys_flag & TRANSACTION_MASK:
-        raise _unsupported("transactional")
-    raise RemotingError(ResponseCode.INVALID_PARAMETER, "sysFlag must not say that hosts are IPv6")
-
-
-def _refuse_unsupported(properties: str, topic: str) -> None:
-    """Delayed and transactional messages are not done yet; stored as they are they would be delivered too
-    early, or though rolled back. A retry (its topic says so) may come early: it was delivered before."""
-    values = decode_properties(properties)
-    if values.get("TRAN_MSG") == "true":
-        raise _unsupported("transactional")
-    delayed = values.get("DELAY", "0") != "0" or any(name in values for name in _TIMED)
-    if delayed and not topic.startswith(RETRY_PREFIX):
-        raise _unsupported("delayed")
-
-
-def _unsupported(kind: str) -> RemotingError:
-    return RemotingError(ResponseCode.MESSAGE_ILLEGAL, f"{kind} messages are not supported by this version")
 
 
 def _bad_batch(at: int) -> RemotingError:

@@ -7,9 +7,10 @@ timer that runs while any is held.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from dledger.broker.filter.message_filter import MessageFilter
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
@@ -31,7 +32,7 @@ class Pull:
     offset: int
     count: int
     size: int
-    codes: Container[int] | None
+    wanted: MessageFilter
     suspend_s: float
     deadline: float = 0.0
 

@@ -7,23 +7,16 @@ connection in one write; what needs the device is read by a worker.
 
 from __future__ import annotations
 
-from collections.abc import Container
-
-from dledger.broker.background import Background
-from dledger.broker.client.clients import Clients
-from dledger.broker.commit_log import Sealer
-from dledger.broker.config import BrokerConfig
-from dledger.broker.leader_gate import LeaderGate
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.context import BrokerContext
+from dledger.broker.filter.message_filter import MessageFilter, filter_of
 from dledger.broker.longpolling.pull_hold import HeldPulls, Pull
-from dledger.broker.offset.pending_offsets import PendingOffsets
+from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue
-from dledger.broker.store.message_store import MessageStore
-from dledger.broker.store.reader import GetResult, GetStatus, Reader
-from dledger.broker.topic.topic_creation import Catalog
+from dledger.broker.store.reader import GetResult, GetStatus
 from dledger.formats.state import Perm
-from dledger.remoting.bodies import subscription_codes
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import (
     PULL_CLASS_FILTER,
@@ -33,8 +26,8 @@ from dledger.remoting.headers import (
     PullMessageHeader,
     ViewMessageHeader,
 )
-from dledger.remoting.server import Connection, Handler
 
+APPLIED = "applied index of the leader"
 DEFAULT_COUNT = 32
 """Messages for a request that asks for none (a bug of a client, which would else spin)."""
 
@@ -50,49 +43,32 @@ _CODES = {
 """NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE depend on the offset asked for (spec A6.5)."""
 
 
-class PullProcessor:
+class PullProcessor(LeaderService):
     """Handlers of the pull codes, and the pulls that wait."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        gate: LeaderGate,
-        catalog: Catalog,
-        store: MessageStore,
-        clients: Clients,
-        pending: PendingOffsets,
-        background: Background,
-        reader: Reader,
-    ) -> None:
-        self._config = config
-        self._gate = gate
-        self._catalog = catalog
-        self._store = store
-        self._clients = clients
-        self._pending = pending
-        self._background = background
-        self._reader = reader
-        self.held = HeldPulls(config.max_held_pulls, self._serve, self._expired)
+    def __init__(self, context: BrokerContext) -> None:
+        self._config = context.config
+        self._gate = context.gate
+        self._creation = context.creation
+        self._store = context.store
+        self._clients = context.clients
+        self._offsets = context.offsets
+        self._background = context.background
+        self._reader = context.reader
+        self.held = HeldPulls(self._config.max_held_pulls, self._serve, self._expired)
         self.messages = 0
         """Messages given out since start."""
         self.bytes = 0
 
-    def handlers(self) -> dict[int, Handler]:
-        """Code -> handler."""
-        pull = self._gate.leader_only(self.pull)
-        return {
-            RequestCode.PULL_MESSAGE: pull,
-            RequestCode.LITE_PULL_MESSAGE: pull,
-            RequestCode.VIEW_MESSAGE_BY_ID: self._gate.leader_only(self.view_message),
-        }
-
-    def pull(self, sealer: Sealer, connection: Connection, request: Request) -> None:
-        """11, 361: messages from an offset on, now or when there are some."""
-        header = request.header(PullMessageHeader)
-        self._check(sealer, header)
-        codes = self._codes(header)
+    @handles(RequestCode.PULL_MESSAGE, PullMessageHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(RequestCode.LITE_PULL_MESSAGE, PullMessageHeader, needs=Needs.LEADER, reads=APPLIED)
+    def pull(self, call: LeaderCall[PullMessageHeader]) -> None:
+        """Messages from an offset on, now or when there are some."""
+        header = call.header
+        self._check(call.writer, header)
+        wanted = self._filter(header)
         if header.sysFlag & PULL_COMMIT_OFFSET:
-            self._pending.report(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
+            self._offsets.report(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
         suspend_ms = 0
         if header.sysFlag & PULL_SUSPEND:
             long_polling = self._config.long_polling
@@ -103,14 +79,14 @@ class PullProcessor:
             size = min(size, header.maxMsgBytes)
         self._serve(
             Pull(
-                connection,
-                request,
+                call.connection,
+                call.request,
                 header.topic,
                 header.queueId,
                 header.queueOffset,
                 min(count, self._config.pull_max_count),
                 size,
-                codes,
+                wanted,
                 max(0, suspend_ms) / 1000,
             )
         )
@@ -119,14 +95,15 @@ class PullProcessor:
         """Messages were applied to these queues."""
         self.held.arrived(queues)
 
-    def release(self) -> None:
-        """Leadership ended: those who wait hear who leads."""
+    def end(self, reason: str) -> None:
+        """Those who wait hear who leads."""
         for pull in self.held.take_all():
             self._gate.refuse(pull.connection, pull.request)
 
-    def view_message(self, sealer: Sealer, connection: Connection, request: Request) -> None:
-        """33: one message by physical offset (that of its offset message id)."""
-        offset = request.header(ViewMessageHeader).offset
+    @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, needs=Needs.LEADER, reads=APPLIED)
+    def view_message(self, call: LeaderCall[ViewMessageHeader]) -> None:
+        """One message by physical offset (that of its offset message id)."""
+        offset = call.header.offset
 
         async def answer() -> None:
             found = await self._reader.message_at(offset)
@@ -134,14 +111,14 @@ class PullProcessor:
                 raise RemotingError(
                     ResponseCode.SYSTEM_ERROR, f"can not find message by the offset: {offset}"
                 )
-            connection.respond(request, ResponseCode.SUCCESS, body=found[0])
+            call.respond(body=found[0])
 
-        self._background.start(connection, request, answer())
+        self._background.start(call.connection, call.request, answer())
 
     # -- checks ---------------------------------------------------------------------------------------
 
-    def _check(self, sealer: Sealer, header: PullMessageHeader) -> None:
-        group = self._catalog.group_for_consumer(sealer, self._store.state, header.consumerGroup)
+    def _check(self, writer: CommitLogWriter, header: PullMessageHeader) -> None:
+        group = self._creation.group_for_consumer(writer, self._store.state, header.consumerGroup)
         if group is None:
             raise RemotingError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -151,7 +128,7 @@ class PullProcessor:
             raise RemotingError(
                 ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.consumerGroup}"
             )
-        topic = sealer.topic(header.topic)
+        topic = writer.topic(header.topic)
         if topic is None:
             raise RemotingError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
@@ -173,8 +150,8 @@ class PullProcessor:
                 f"the consumer group[{header.consumerGroup}] consume by broadcast way is forbidden",
             )
 
-    def _codes(self, header: PullMessageHeader) -> Container[int] | None:
-        """Tag codes that the group wants, None for all: from the request, or from its heartbeat."""
+    def _filter(self, header: PullMessageHeader) -> MessageFilter:
+        """What the group wants: from the request, or from its heartbeat."""
         if header.sysFlag & PULL_SUBSCRIPTION:
             kind = header.expressionType or "TAG"
             expression = header.subscription
@@ -190,16 +167,14 @@ class PullProcessor:
                     ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
                 )
             kind, expression = subscription.expressionType, subscription.subString
-        if kind != "TAG" or header.sysFlag & PULL_CLASS_FILTER:
-            raise RemotingError(
-                ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
-            )
-        return frozenset(subscription_codes(expression)[1]) or None
+        if header.sysFlag & PULL_CLASS_FILTER:
+            kind = "class filter"
+        return filter_of(kind, expression or "")
 
     # -- answering ------------------------------------------------------------------------------------
 
     def _serve(self, pull: Pull) -> None:
-        result = self._reader.get(pull.topic, pull.queue_id, pull.offset, pull.count, pull.size, pull.codes)
+        result = self._reader.get(pull.topic, pull.queue_id, pull.offset, pull.count, pull.size, pull.wanted)
         if result is None:
             self._background.start(pull.connection, pull.request, self._serve_cold(pull))
         else:
@@ -208,8 +183,8 @@ class PullProcessor:
     async def _serve_cold(self, pull: Pull) -> None:
         count = min(pull.count, self._config.pull_max_count_cold)
         size = min(pull.size, self._config.pull_max_bytes_cold)
-        result = await self._reader.get_cold(pull.topic, pull.queue_id, pull.offset, count, size, pull.codes)
-        if self._gate.sealer is None:
+        result = await self._reader.get_cold(pull.topic, pull.queue_id, pull.offset, count, size, pull.wanted)
+        if self._gate.writer is None:
             self._gate.refuse(pull.connection, pull.request)
         else:
             self._answer_or_hold(pull, result)

@@ -8,11 +8,14 @@ logged reset, and an offset beyond the committed end is refused.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from dledger.broker.commit_log import Sealer
-from dledger.broker.pending_responses import Completions
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.leader_gate import LeaderGate
+from dledger.broker.pending_responses import PendingResponses
+from dledger.broker.services import LeaderService
 from dledger.broker.store.message_store import MessageStore
 from dledger.formats.state import offsets_op
 from dledger.remoting.commands import Request
@@ -24,12 +27,17 @@ Answer = Callable[[], None]
 Waiter = tuple[Connection, Request, Answer]
 
 
-class PendingOffsets:
-    """Reported offsets that are not in the log yet. Belongs to one leadership; `clear` ends it."""
+class PendingOffsets(LeaderService):
+    """Reported offsets that are not in the log yet, during one leadership."""
 
-    def __init__(self, store: MessageStore, completions: Completions) -> None:
+    def __init__(
+        self, store: MessageStore, committed: PendingResponses, gate: LeaderGate, interval_s: float
+    ) -> None:
         self._store = store
-        self._completions = completions
+        self._committed = committed
+        self._gate = gate
+        self._interval_s = interval_s
+        self._writer: CommitLogWriter | None = None
         self._offsets: dict[str, dict[tuple[str, int], int]] = {}
         self._logged: deque[tuple[int, str, dict[tuple[str, int], int]]] = deque()
         """(index, group, offsets) of entries that are not applied yet."""
@@ -95,30 +103,49 @@ class PendingOffsets:
         else:
             waiter[2]()
 
-    def flush(self, sealer: Sealer) -> None:
+    # -- service --------------------------------------------------------------------------------------
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """What is reported goes to this leadership."""
+        self._writer = writer
+
+    async def run(self) -> None:
+        """Consumer offsets into the log, at intervals."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            if self._gate.writer is not None:
+                self.flush()
+
+    def hand_over(self) -> None:
+        """The next leader shall know them."""
+        self.flush()
+
+    def end(self, reason: str) -> None:
+        """Forget everything; those who wait for what is not committed hear who leads."""
+        self._writer = None
+        waiters = [
+            waiter for table in (self._waiters, self._readers) for some in table.values() for waiter in some
+        ]
+        waiters += [waiter for _, waiter in self._reading]
+        for table in (self._waiters, self._readers, self._reading, self._offsets, self._logged):
+            table.clear()
+        for connection, request, _ in waiters:
+            self._gate.refuse(connection, request)
+
+    def flush(self) -> None:
         """Append what is pending. Without room in the log it waits for the next call."""
+        writer = self._writer
+        if writer is None:
+            return
         for group in list(self._offsets):
-            if not sealer.room:
+            if not writer.room:
                 return
             offsets = self._offsets.pop(group)
             rows = [(topic, queue, at) for (topic, queue), at in offsets.items()]
             index = -1
             for start in range(0, len(rows), MAX_ROWS):
-                index = sealer.append_op(offsets_op(group, rows[start : start + MAX_ROWS]))
+                index = writer.append_op(offsets_op(group, rows[start : start + MAX_ROWS]))
             self._logged.append((index, group, offsets))
             for connection, request, answer in self._waiters.pop(group, ()):
-                self._completions.add(index, connection, request, answer)
+                self._committed.add(index, connection, request, answer)
             self._reading += [(index, waiter) for waiter in self._readers.pop(group, ())]
-
-    def take_waiters(self) -> list[Waiter]:
-        """Leadership ended: forget everything; those who wait for what is not committed are returned."""
-        waiters = [
-            waiter for table in (self._waiters, self._readers) for some in table.values() for waiter in some
-        ]
-        waiters += [waiter for _, waiter in self._reading]
-        self._waiters.clear()
-        self._readers.clear()
-        self._reading.clear()
-        self._offsets.clear()
-        self._logged.clear()
-        return waiters

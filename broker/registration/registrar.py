@@ -12,8 +12,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import BrokerConfig
 from dledger.broker.ports import Node
+from dledger.broker.services import LeaderService
 from dledger.broker.topic.topic_table import TopicTable
 from dledger.remoting import registration as wire
 from dledger.remoting.client import RemotingClient
@@ -32,7 +34,7 @@ HEARTBEAT_TIMEOUT_MS = 120_000
 """When a NameServer that hears nothing may forget us."""
 
 
-class Registrar:
+class Registrar(LeaderService):
     """Keeps the NameServers informed."""
 
     def __init__(
@@ -87,8 +89,17 @@ class Registrar:
         self._waiting.append((self._version, done))
         asyncio.get_running_loop().call_later(ANSWER_LIMIT_S, self._finish, done)
 
-    async def run(self) -> None:
-        """Until cancelled."""
+    def begin(self, writer: CommitLogWriter) -> None:
+        """Id 0 is ours."""
+        self.leader_known(writer.term)
+        self.changed()
+
+    def end(self, reason: str) -> None:
+        """It is not any more."""
+        self.changed()
+
+    async def keep_informed(self) -> None:
+        """Until cancelled, leading or not."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_encoded(), name="encode-topics")
             for addr in self._config.namesrv_addr:

@@ -7,10 +7,12 @@ None there and is done by the `async` twin in a worker. Only applied entries are
 from __future__ import annotations
 
 import struct
-from collections.abc import Container
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
+from dledger.broker.filter.message_filter import ALL, LOOK, NO, YES, MessageFilter
 from dledger.broker.store.consume_queue import ConsumeQueue, queue_dir, read_units
 from dledger.broker.store.message_store import MessageStore
 from dledger.formats.consume_queue import UNIT, UNIT_SIZE
@@ -21,6 +23,7 @@ from dledger.formats.record import (
     CorruptRecord,
     Record,
     decode_record,
+    raw_properties,
 )
 from dledger.host import LogReader
 from dledger.runtime.env import Env
@@ -70,71 +73,77 @@ class Reader:
         self._log = log
 
     def get(
-        self, topic: str, queue_id: int, offset: int, count: int, size: int, codes: Container[int] | None
+        self, topic: str, queue_id: int, offset: int, count: int, size: int, wanted: MessageFilter
     ) -> GetResult | None:
-        """Up to `count` messages or `size` bytes (at least one message) from `offset`, of which the tag
-        code is in `codes` (None: all). None when this needs the device: `get_cold`."""
+        """Up to `count` messages or `size` bytes (at least one message) from `offset` that the filter wants.
+        None when this needs the device: `get_cold`."""
         queue = self._store.queues.get(topic, queue_id)
-        if queue is None:
-            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         outside = _outside(queue, offset)
         if outside is not None:
             return outside
-        units = queue.read_hot(offset, count if codes is None else max(count, MAX_SCAN_UNITS))
+        assert queue is not None
+        units = queue.read_hot(offset, _scanned(count, wanted))
         if units is None:
             return None
         view = self._log.view
+        looks = _select(units, offset, count, size, wanted)
+        try:
+            place = next(looks)
+            while True:
+                record = view(place[1], place[2])
+                if record is None:
+                    return None
+                place = looks.send(record)
+        except StopIteration as end:
+            selected: _Selected = end.value
         parts: list[Buffer] = []
-        total = 0
-        for position, length, code in UNIT.iter_unpack(units):
-            if codes is None or code in codes:
-                if parts and (total + length > size or len(parts) == count):
-                    break
-                part = view(position, length)
-                if part is None:
-                    if not parts:
-                        return None
-                    break
-                parts.append(part)
-                total += length
-            offset += 1
-        return _found(queue, offset, parts, total)
+        following = selected.following
+        total = selected.size
+        for at, position, length in selected.chosen:
+            part = view(position, length)
+            if part is None:
+                if not parts:
+                    return None
+                following, total = at, sum(map(len, parts))
+                break
+            parts.append(part)
+        return _found(queue, following, parts, total)
 
     async def get_cold(
-        self, topic: str, queue_id: int, offset: int, count: int, size: int, codes: Container[int] | None
+        self, topic: str, queue_id: int, offset: int, count: int, size: int, wanted: MessageFilter
     ) -> GetResult:
         """The same with help of workers."""
         queue = self._store.queues.get(topic, queue_id)
-        if queue is None:
-            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         outside = _outside(queue, offset)
         if outside is not None:
             return outside
-        units = await self._units(queue, offset, count if codes is None else max(count, MAX_SCAN_UNITS))
+        assert queue is not None
+        units = await self._units(queue, offset, _scanned(count, wanted))
         if not units:
             bounds = queue.bounds
             return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, bounds.min, bounds.next)
-        chosen: list[tuple[int, int]] = []
-        first = offset
-        total = 0
-        for position, length, code in UNIT.iter_unpack(units):
-            if codes is None or code in codes:
-                if chosen and (total + length > size or len(chosen) == count):
-                    break
-                first = first if chosen else offset
-                chosen.append((position, length))
-                total += length
-            offset += 1
+        looks = _select(units, offset, count, size, wanted)
+        looked_at = (offset, -1)
         try:
-            parts = await self._records(chosen)
+            try:
+                place = next(looks)
+                while True:
+                    looked_at = place[0], place[1]
+                    place = looks.send(await self._read(place[1], place[2]))
+            except StopIteration as end:
+                selected: _Selected = end.value
+            if selected.chosen:
+                looked_at = selected.chosen[0][0], selected.chosen[0][1]
+            parts = await self._records([(position, length) for _, position, length in selected.chosen])
         except ValueError:
-            if chosen[0][0] >= self._log.begin_pos:
+            first, position = looked_at
+            if position >= self._log.begin_pos:
                 raise
             # The log does not hold the first any more, as retention was faster; those behind it may be there.
             bounds = queue.bounds
             following = max(first + 1, bounds.min)
             return GetResult(GetStatus.MESSAGE_WAS_REMOVING, following, bounds.min, bounds.next)
-        return _found(queue, offset, parts, total)
+        return _found(queue, selected.following, parts, selected.size)
 
     def first_is_hot(self, topic: str, queue_id: int) -> bool:
         """Whether the queue still begins at 0, in memory (rule of QUERY_CONSUMER_OFFSET)."""
@@ -231,9 +240,45 @@ class Reader:
         return hot if hot is not None else await self._log.read(position, size)
 
 
-def _outside(queue: ConsumeQueue, offset: int) -> GetResult | None:
+class _Selected(NamedTuple):
+    """What a read takes. `chosen`: queue offset, position and size of each; `following`: where the next goes
+    on."""
+
+    chosen: list[tuple[int, int, int]]
+    following: int
+    size: int
+
+
+def _select(
+    units: bytes, offset: int, count: int, size: int, wanted: MessageFilter
+) -> Generator[tuple[int, int, int], Buffer, _Selected]:
+    """The one loop over units, for hot and cold reads: which messages a read takes. Where the filter must
+    look into a message, this gives its (queue offset, position, size), and gets its record."""
+    chosen: list[tuple[int, int, int]] = []
+    total = 0
+    by_code = None if wanted is ALL else wanted.by_code
+    for position, length, code in UNIT.iter_unpack(units):
+        verdict = YES if by_code is None else by_code(code)
+        if verdict == LOOK:
+            record = yield offset, position, length
+            verdict = YES if wanted.by_properties(raw_properties(record)) else NO
+        if verdict:
+            if chosen and (total + length > size or len(chosen) == count):
+                break
+            chosen.append((offset, position, length))
+            total += length
+        offset += 1
+    return _Selected(chosen, offset, total)
+
+
+def _scanned(count: int, wanted: MessageFilter) -> int:
+    """Units that one read looks at, at most."""
+    return count if wanted is ALL else max(count, MAX_SCAN_UNITS)
+
+
+def _outside(queue: ConsumeQueue | None, offset: int) -> GetResult | None:
     """The answer for an offset outside the queue (spec A6.2), None when it is inside."""
-    if queue.bounds.next == 0:
+    if queue is None or queue.bounds.next == 0:
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
     low, high = queue.bounds.min, queue.bounds.next
     if offset < low:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger.broker.commit_log import Sealer, TopicSlot
+from dledger.broker.commit_log import CommitLogWriter, TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.topic.topic_names import (
     DLQ_PREFIX,
@@ -24,13 +24,15 @@ INTERNAL_TABLE_BYTES = 512 * 1024
 """Of a registration, beyond `max_topic_table_bytes`, for retry and dead letter topics: some 2,000 of them."""
 
 
-class Catalog:
+class TopicCreation:
     """Rules of creation. Every creation is an entry of the log; what follows it may count on it at once."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
 
-    def topic_for_send(self, sealer: Sealer, topic: str, default_topic: str, queues: int) -> TopicSlot:
+    def topic_for_send(
+        self, writer: CommitLogWriter, topic: str, default_topic: str, queues: int
+    ) -> TopicSlot:
         """The slot of a topic that a client sends to, created if it may be; RemotingError 29, 16, 17 or 1."""
         problem = topic_problem(topic)
         if problem is not None:
@@ -39,26 +41,26 @@ class Catalog:
             raise RemotingError(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
-        slot = sealer.slot(topic)
+        slot = writer.slot(topic)
         if slot is not None:
             return slot
-        config = self._inherited(sealer, topic, default_topic, queues)
+        config = self._inherited(writer, topic, default_topic, queues)
         if config is None and topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             config = TopicConfig(topic, 1, 1, READ_WRITE)
         if config is None:
             raise RemotingError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
             )
-        return self._created(sealer, config)
+        return self._created(writer, config)
 
-    def internal_topic(self, sealer: Sealer, topic: str, queues: int) -> TopicSlot:
+    def internal_topic(self, writer: CommitLogWriter, topic: str, queues: int) -> TopicSlot:
         """A retry or dead letter topic, created when it is not there; RemotingError 1 at a limit."""
-        slot = sealer.slot(topic)
+        slot = writer.slot(topic)
         if slot is not None:
             return slot
-        return self._created(sealer, TopicConfig(topic, queues, queues, READ_WRITE), internal=True)
+        return self._created(writer, TopicConfig(topic, queues, queues, READ_WRITE), internal=True)
 
-    def put_topic(self, sealer: Sealer, config: TopicConfig, *, internal: bool = False) -> int:
+    def put_topic(self, writer: CommitLogWriter, config: TopicConfig, *, internal: bool = False) -> int:
         """Create or change a topic. Index of the entry; RemotingError 1 at a limit, 29 if it is too large.
 
         The whole table is one frame to a NameServer, of 16 MiB at most at theirs, too: what does not fit is
@@ -78,36 +80,38 @@ class Catalog:
                 ResponseCode.INVALID_PARAMETER,
                 f"topic[{config.name}] has {size} bytes with its attributes: at most {MAX_TOPIC_BYTES}",
             )
-        if not internal and sealer.topic(config.name) is None and sealer.topics >= limits.max_topics:
+        if not internal and writer.topic(config.name) is None and writer.topics >= limits.max_topics:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the limit of {limits.max_topics} topics is reached (retry and dead letter topics count): "
                 f"topic[{config.name}] needs another broker group",
             )
-        growth = sealer.growth(config)
+        growth = writer.growth(config)
         limit = limits.max_topic_table_bytes + (INTERNAL_TABLE_BYTES if internal else 0)
-        if growth > 0 and sealer.table_bytes + growth > limit:
+        if growth > 0 and writer.table_bytes + growth > limit:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the limit of {limit} bytes of topics in a registration is reached "
-                f"(topic[{config.name}] would make {sealer.table_bytes + growth}): shorten names or "
+                f"(topic[{config.name}] would make {writer.table_bytes + growth}): shorten names or "
                 "attributes, or use another broker group",
             )
-        return sealer.put_topic(config)
+        return writer.put_topic(config)
 
-    def group_for_consumer(self, sealer: Sealer, state: ReplicatedState, name: str) -> GroupConfig | None:
+    def group_for_consumer(
+        self, writer: CommitLogWriter, state: ReplicatedState, name: str
+    ) -> GroupConfig | None:
         """A consumer group, created with its retry topic if it may be; None when it may not.
 
         RemotingError 29 for a name that is none, 1 at a limit. Creation waits for room in the log: a
         heartbeat or pull comes again.
         """
-        group = sealer.group(name)
+        group = writer.group(name)
         if group is not None:
             return group
         problem = group_problem(name)
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
-        if not self._config.auto_create_group or not sealer.room:
+        if not self._config.auto_create_group or not writer.room:
             return None
         if len(state.groups) >= self._config.max_groups:
             raise RemotingError(
@@ -115,22 +119,24 @@ class Catalog:
             )
         group = GroupConfig(name)
         # First: at a limit there is neither, and the consumer hears why with each pull.
-        self.internal_topic(sealer, RETRY_PREFIX + name, group.retry_queues)
-        sealer.put_group(group)
+        self.internal_topic(writer, RETRY_PREFIX + name, group.retry_queues)
+        writer.put_group(group)
         return group
 
-    def _created(self, sealer: Sealer, config: TopicConfig, *, internal: bool = False) -> TopicSlot:
-        self.put_topic(sealer, config, internal=internal)
-        created = sealer.slot(config.name)
+    def _created(self, writer: CommitLogWriter, config: TopicConfig, *, internal: bool = False) -> TopicSlot:
+        self.put_topic(writer, config, internal=internal)
+        created = writer.slot(config.name)
         if created is None:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, f"topic[{config.name}] could not be created")
         return created
 
-    def _inherited(self, sealer: Sealer, topic: str, default_topic: str, queues: int) -> TopicConfig | None:
+    def _inherited(
+        self, writer: CommitLogWriter, topic: str, default_topic: str, queues: int
+    ) -> TopicConfig | None:
         """createTopicInSendMessageMethod: as many queues as asked for, at most those of the default."""
         if not self._config.auto_create_topic:
             return None
-        parent = sealer.topic(default_topic)
+        parent = writer.topic(default_topic)
         if parent is None or not parent.perm & Perm.INHERIT:
             return None
         count = max(1, min(queues, parent.write_queues))

@@ -1,4 +1,4 @@
-"""Administration: 17, 200 create topics and groups; 21, 26, 28, 201 show things (AdminBrokerProcessor).
+"""Topics and consumer groups: 17, 200 create or change them, 21, 201 show them (AdminBrokerProcessor).
 
 Creation is answered when it is applied here and the NameServers know, so that a client that asks for the
 route next finds it. What is shown is applied state, on every node.
@@ -6,83 +6,53 @@ route next finds it. What is shown is applied state, on every node.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from dledger.broker.background import Background
-from dledger.broker.commit_log import Sealer
-from dledger.broker.config import BrokerConfig, effective_properties
-from dledger.broker.leader_gate import LeaderGate
-from dledger.broker.pending_responses import Completions
-from dledger.broker.registration.registrar import Registrar
-from dledger.broker.store.message_store import MessageStore
-from dledger.broker.topic.topic_creation import Catalog
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.topic.topic_names import group_problem, is_system_topic, topic_problem
-from dledger.broker.topic.topic_table import TopicTable
 from dledger.formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
-from dledger.remoting.bodies import KvTable, SubscriptionGroupConfig, decode_body
-from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
-from dledger.remoting.commands import Request
+from dledger.remoting.bodies import SubscriptionGroupConfig, decode_body
+from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.fastjson import dumps
 from dledger.remoting.headers import CreateTopicHeader
 from dledger.remoting.registration import table_body
-from dledger.remoting.server import Connection, Handler
 
+APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
 MAX_PERM = 7
 
 
-class AdminProcessor:
-    """Handlers of the administration codes."""
+class TopicProcessor:
+    """Handlers of the codes of topics and groups."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        gate: LeaderGate,
-        catalog: Catalog,
-        store: MessageStore,
-        applied: Completions,
-        background: Background,
-        topic_table: TopicTable,
-        registrar: Registrar,
-        runtime_info: Callable[[], dict[str, str]],
-    ) -> None:
-        self._config = config
-        self._gate = gate
-        self._catalog = catalog
-        self._store = store
-        self._applied = applied
-        self._background = background
-        self._topic_table = topic_table
-        self._registrar = registrar
-        self._runtime_info = runtime_info
+    def __init__(self, context: BrokerContext) -> None:
+        self._creation = context.creation
+        self._store = context.store
+        self._applied = context.applied
+        self._background = context.background
+        self._topic_table = context.topic_table
+        self._registrar = context.registrar
 
-    def handlers(self) -> dict[int, Handler]:
-        """Code -> handler."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self._gate.leader_only(self.create_topic),
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._gate.leader_only(self.create_group),
-            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
-            RequestCode.GET_BROKER_CONFIG: self.broker_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
-        }
-
-    def create_topic(self, sealer: Sealer, connection: Connection, request: Request) -> None:
-        """17: create a topic or change it."""
-        header = request.header(CreateTopicHeader)
-        config = self._topic_config(sealer, header)
-        answer = partial(connection.respond, request, ResponseCode.SUCCESS)
-        if self._store.state.topics.get(header.topic) == config and sealer.topic(header.topic) == config:
-            self._registrar.announce(answer)
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, needs=Needs.LEADER)
+    def create_topic(self, call: LeaderCall[CreateTopicHeader]) -> None:
+        """Create a topic or change it."""
+        header, writer = call.header, call.writer
+        config = self._topic_config(writer, header)
+        if self._store.state.topics.get(header.topic) == config and writer.topic(header.topic) == config:
+            self._registrar.announce(call.respond)
             return
-        _check_room(sealer)
-        index = self._catalog.put_topic(sealer, config)
-        self._applied.add(index, connection, request, partial(self._registrar.announce, answer))
+        _check_room(writer)
+        index = self._creation.put_topic(writer, config)
+        announce = partial(self._registrar.announce, call.respond)
+        self._applied.add(index, call.connection, call.request, announce)
 
-    def create_group(self, sealer: Sealer, connection: Connection, request: Request) -> None:
-        """200: create a consumer group or change it."""
-        body = decode_body(request.body, SubscriptionGroupConfig, "subscription group")
+    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, needs=Needs.LEADER)
+    def create_group(self, call: LeaderCall[None]) -> None:
+        """Create a consumer group or change it."""
+        writer = call.writer
+        body = decode_body(call.request.body, SubscriptionGroupConfig, "subscription group")
         problem = group_problem(body.groupName)
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
@@ -91,7 +61,7 @@ class AdminProcessor:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER, "retryQueueNums, retryMaxTimes or groupSysFlag out of range"
             )
-        _check_room(sealer)
+        _check_room(writer)
         config = GroupConfig(
             body.groupName,
             body.consumeEnable,
@@ -101,24 +71,25 @@ class AdminProcessor:
             body.retryMaxTimes,
             body.groupSysFlag,
         )
-        index = sealer.put_group(config)
-        answer = partial(connection.respond, request, ResponseCode.SUCCESS)
-        self._applied.add(index, connection, request, answer)
+        index = writer.put_group(config)
+        self._applied.add(index, call.connection, call.request, call.respond)
 
-    def all_topics(self, connection: Connection, request: Request) -> None:
-        """21: every topic."""
+    @handles(RequestCode.GET_ALL_TOPIC_CONFIG, needs=Needs.ANY, reads=APPLIED_HERE)
+    def all_topics(self, call: Call[None]) -> None:
+        """Every topic."""
         table = self._topic_table
 
         async def answer() -> None:
             await table.prepare()
             body = table_body(table.entries(), self._registrar.data_version())
             ext = {"totalTopicNum": str(len(table))}
-            connection.respond(request, ResponseCode.SUCCESS, ext=ext, body=body)
+            call.respond(ext=ext, body=body)
 
-        self._background.start(connection, request, answer())
+        self._background.start(call.connection, call.request, answer())
 
-    def all_groups(self, connection: Connection, request: Request) -> None:
-        """201: every consumer group."""
+    @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, needs=Needs.ANY, reads=APPLIED_HERE)
+    def all_groups(self, call: Call[None]) -> None:
+        """Every consumer group."""
         groups = {
             name: SubscriptionGroupConfig(
                 name,
@@ -133,20 +104,9 @@ class AdminProcessor:
         }
         version = self._registrar.data_version()
         body = dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": groups})
-        connection.respond(request, ResponseCode.SUCCESS, ext={"totalGroupNum": str(len(groups))}, body=body)
+        call.respond(ext={"totalGroupNum": str(len(groups))}, body=body)
 
-    def broker_config(self, connection: Connection, request: Request) -> None:
-        """26: the effective properties, as a .properties text."""
-        properties = effective_properties(self._config)
-        text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
-        connection.respond(request, ResponseCode.SUCCESS, ext={"version": str(VERSION)}, body=text.encode())
-
-    def runtime(self, connection: Connection, request: Request) -> None:
-        """28: figures for dashboards."""
-        body = KvTable(self._runtime_info()).encode()
-        connection.respond(request, ResponseCode.SUCCESS, body=body)
-
-    def _topic_config(self, sealer: Sealer, header: CreateTopicHeader) -> TopicConfig:
+    def _topic_config(self, writer: CommitLogWriter, header: CreateTopicHeader) -> TopicConfig:
         problem = topic_problem(header.topic)
         if problem is None and is_system_topic(header.topic):
             problem = f"The topic[{header.topic}] is conflict with system topic."
@@ -160,7 +120,7 @@ class AdminProcessor:
             problem = "topicSysFlag out of range"
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
-        existing = sealer.topic(header.topic)
+        existing = writer.topic(header.topic)
         attributes = dict(existing.attributes) if existing is not None else {}
         _change_attributes(attributes, header.attributes or "")
         return TopicConfig(
@@ -188,6 +148,6 @@ def _change_attributes(attributes: dict[str, str], text: str) -> None:
             )
 
 
-def _check_room(sealer: Sealer) -> None:
-    if not sealer.room:
-        raise sealer.refused
+def _check_room(writer: CommitLogWriter) -> None:
+    if not writer.room:
+        raise writer.refused

@@ -105,19 +105,19 @@ class WatchedHost:
 
     def _note(self, term: int) -> None:
         """A newer leader writes what is new, as soon as it may; an older one knows nothing of it."""
-        sealer, stage = self.broker.gate.sealer, self._stage
-        if sealer is None or sealer.term != term:
+        writer, stage = self.broker.gate.writer, self._stage
+        if writer is None or writer.term != term:
             return
         asyncio.get_running_loop().call_later(NOTE_EVERY_S, self._note, term)
         versions = [stage.newer[name] for name in stage.alive()]
         if any(versions) and not all(versions):
             stage.marks.reach(MIXED)
-        if not stage.newer[self._probe.machine.name] or not sealer.room:
+        if not stage.newer[self._probe.machine.name] or not writer.room:
             return
-        number = sealer.messages % 7
+        number = writer.messages % 7
         note = NOTES.removal(f"n{number - 1}") if number % 3 == 0 else Note(f"n{number}", f"{term}").op()
         try:
-            sealer.append_op(note)
+            writer.append_op(note)
         except RemotingError:
             stage.marks.reach(WAITED)
             return

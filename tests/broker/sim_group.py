@@ -85,7 +85,7 @@ class SimGroup:
     def leader(self) -> str | None:
         """Who takes messages."""
         for name, broker in self.brokers.items():
-            if name in self.alive() and broker.gate.sealer is not None:
+            if name in self.alive() and broker.gate.writer is not None:
                 return name
         return None
 

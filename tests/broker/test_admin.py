@@ -163,7 +163,7 @@ async def registered_world(root: Path, *addrs: str) -> tuple[World, Servers, Any
     servers = Servers()
     world.broker.registrar._client = servers  # type: ignore[assignment]
     await world.open(lead=False)
-    return world, servers, asyncio.ensure_future(world.broker.registrar.run())
+    return world, servers, asyncio.ensure_future(world.broker.registrar.keep_informed())
 
 
 def test_roles_and_topics_are_told_at_once(tmp_path: Path) -> None:

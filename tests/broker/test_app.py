@@ -72,7 +72,7 @@ class Running:
 
     @property
     def serving(self) -> bool:
-        return self.broker is not None and self.broker.gate.sealer is not None
+        return self.broker is not None and self.broker.gate.writer is not None
 
 
 @asynccontextmanager

@@ -1,42 +1,67 @@
-"""Every code that reads stands in the table of docs/guarantees.md (safety.md S25)."""
+"""What is declared of requests: one method a code, and the table in docs/guarantees.md (safety.md S25)."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from dledger.broker.broker import PROCESSORS
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import Call, LeaderCall, Needs, declarations, document, handles
 from dledger.remoting.codes import RequestCode
-from tests.broker.harness import World, run
+from dledger.remoting.headers import QueueHeader
 
-WRITES = {
-    RequestCode.SEND_MESSAGE,
-    RequestCode.SEND_MESSAGE_V2,
-    RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.UPDATE_CONSUMER_OFFSET,
-    RequestCode.UPDATE_AND_CREATE_TOPIC,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    RequestCode.HEART_BEAT,
-    RequestCode.UNREGISTER_CLIENT,
-}
 GUARANTEES = Path(__file__).parents[2] / "docs" / "guarantees.md"
+BEGIN = "<!-- Request codes: generated, see tests/broker/test_broker_read_points.py --rewrite -->\n"
+END = "<!-- end -->\n"
 
 
-def documented() -> set[int]:
-    _, _, behind = GUARANTEES.read_text().partition("## Read points")
-    section, _, _ = behind.partition("\n## ")
-    codes: set[int] = set()
-    for row in section.splitlines():
-        if row.startswith("| ") and not row.startswith("| `"):
-            cell = row.split("|")[1]
-            for first, last in re.findall(r"(\d+) to (\d+)", cell):
-                codes.update(range(int(first), int(last) + 1))
-            codes.update(map(int, re.findall(r"\d+", cell)))
-    return codes
+def test_the_table_of_codes_is_the_one_that_is_served(request: pytest.FixtureRequest) -> None:
+    text = GUARANTEES.read_text()
+    before, _, rest = text.partition(BEGIN)
+    found, _, behind = rest.partition(END)
+    table = "".join(f"{line}\n" for line in document(PROCESSORS))
+    if request.config.getoption("--rewrite"):
+        GUARANTEES.write_text(f"{before}{BEGIN}{table}{END}{behind}")
+    else:
+        assert found == table, "run this test with --rewrite"
 
 
-def test_every_code_that_reads_names_its_read_point(tmp_path: Path) -> None:
-    async def test() -> None:
-        served = set(map(int, World(str(tmp_path)).broker.handlers))
-        assert documented() == served - WRITES
+def test_who_reads_says_from_which_point() -> None:
+    """A code without a read point is a write: one of these."""
+    writes = {declared.code for declared in declarations(PROCESSORS) if not declared.reads}
+    assert writes == {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+    }
 
-    run(test)
+
+class One:
+    def __init__(self, context: BrokerContext) -> None: ...
+
+    @handles(RequestCode.GET_MIN_OFFSET, QueueHeader, needs=Needs.LEADER)
+    @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader, needs=Needs.LEADER)
+    def two_codes(self, call: LeaderCall[QueueHeader]) -> None: ...
+
+
+class Other:
+    def __init__(self, context: BrokerContext) -> None: ...
+
+    @handles(RequestCode.GET_MIN_OFFSET, needs=Needs.ANY)
+    def again(self, call: Call[None]) -> None: ...
+
+
+def test_two_methods_for_one_code_are_refused() -> None:
+    codes = [declared.code for declared in declarations([One])]
+    assert codes == sorted([RequestCode.GET_MIN_OFFSET, RequestCode.GET_EARLIEST_MSG_STORETIME])
+    kinds: list[type[Any]] = [One, Other]
+    with pytest.raises(ValueError, match=r"Other\.again and One\.two_codes answer it"):
+        declarations(kinds)

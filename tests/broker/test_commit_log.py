@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dledger.broker.commit_log import Sealer
+from dledger.broker.commit_log import CommitLogWriter
 from dledger.chaos.scenarios.newer import NEWER_TABLES, NOTES, Note
 from dledger.formats.entry import Kind, unpack_header
 from dledger.formats.state import ReplicatedState, TopicConfig
@@ -14,26 +14,26 @@ from tests.broker.fake_node import FakeAppender, FakeLog
 T = TopicConfig("T", 2, 2, 6)
 
 
-def sealer(version: int) -> tuple[FakeLog, Sealer]:
+def writer(version: int) -> tuple[FakeLog, CommitLogWriter]:
     log = FakeLog()
     appender = FakeAppender(log, 1, lambda: None, lambda: 1000)
     appender.state_version = version
-    return log, Sealer(appender, ReplicatedState(NEWER_TABLES), {}, b"\x7f\0\0\1\0\0\0\0", 0)
+    return log, CommitLogWriter(appender, ReplicatedState(NEWER_TABLES), {}, b"\x7f\0\0\1\0\0\0\0", 0)
 
 
 def test_a_newer_operation_waits_until_every_voter_knows_it() -> None:
-    log, made = sealer(1)
+    log, made = writer(1)
     made.put_topic(T)
     with pytest.raises(RemotingError, match="note: not before all brokers of the group") as refused:
         made.append_op(Note("n").op())
     assert refused.value.code == 14 and len(log.entries) == 1, "certainly not executed"
-    log, made = sealer(2)
+    log, made = writer(2)
     made.append_op(Note("n").op())
     assert len(log.entries) == 1
 
 
 def test_a_message_and_its_operations_are_one_batch() -> None:
-    log, made = sealer(2)
+    log, made = writer(2)
     made.put_topic(T)
     slot = made.slot("T")
     assert slot is not None

@@ -32,8 +32,8 @@ async def query(world: World, queue: int = 0, zero: bool | None = None) -> Reply
 
 
 def flush(world: World) -> None:
-    assert world.broker.gate.sealer is not None
-    world.broker.pending.flush(world.broker.gate.sealer)
+    assert world.broker.gate.writer is not None
+    world.broker.offsets.flush()
 
 
 async def filled(root: Path, count: int = 5) -> World:
@@ -180,7 +180,7 @@ def test_a_new_group_starts_at_zero_only_where_the_beginning_is_hot(tmp_path: Pa
 def test_the_broker_flushes_offsets_by_itself(tmp_path: Path) -> None:
     async def test() -> None:
         world = await filled(tmp_path)
-        task = asyncio.ensure_future(world.broker.run_offsets())
+        task = asyncio.ensure_future(world.broker.offsets.run())
         assert (await update(world, 2)).code == ResponseCode.SUCCESS
         header = unpack_header(world.node.log.data, world.node.log.entries[-1][0])
         assert header.kind == Kind.SYSTEM

@@ -204,7 +204,7 @@ def test_a_pull_can_commit_an_offset(tmp_path: Path) -> None:
         world = await World(str(tmp_path)).open()
         await world.send()
         await world.pull(commitOffset=1, sysFlag=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET)
-        assert world.broker.pending.current("CG", "T", 0) == 1
+        assert world.broker.offsets.current("CG", "T", 0) == 1
 
     run(test)
 

@@ -52,7 +52,7 @@ async def registering(root: Path) -> AsyncIterator[tuple[World, Told]]:
     world = await World(str(root), namesrv_addr=(NAMESRV,)).open(lead=False)
     told = Told()
     world.broker.registrar._client = told  # type: ignore[assignment]
-    task = asyncio.create_task(world.broker.registrar.run(), name="registrar")
+    task = asyncio.create_task(world.broker.registrar.keep_informed(), name="registrar")
     yield world, told
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

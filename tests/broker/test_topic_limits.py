@@ -185,20 +185,20 @@ def test_a_topic_that_the_log_does_not_take_does_not_count(
 ) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
-        sealer = world.broker.gate.sealer
-        assert sealer is not None
-        before = (sealer.table_bytes, sealer.topics)
+        writer = world.broker.gate.writer
+        assert writer is not None
+        before = (writer.table_bytes, writer.topics)
 
         def refuse(body: bytes, kind: int = 0) -> int:
             raise ValueError("not now")
 
         with monkeypatch.context() as patch:
-            patch.setattr(sealer._appender, "add_system", refuse)
+            patch.setattr(writer._appender, "add_system", refuse)
             with pytest.raises(ValueError, match="not now"):
-                sealer.put_topic(TopicConfig("A", 4, 4, 6))
-        assert (sealer.table_bytes, sealer.topics) == before
-        sealer.put_topic(TopicConfig("A", 4, 4, 6))
-        assert sealer.topics == before[1] + 1
+                writer.put_topic(TopicConfig("A", 4, 4, 6))
+        assert (writer.table_bytes, writer.topics) == before
+        writer.put_topic(TopicConfig("A", 4, 4, 6))
+        assert writer.topics == before[1] + 1
 
     run(test)
 

@@ -201,7 +201,7 @@ def test_two_name_servers_are_told_one_body_of_one_version(tmp_path: Path) -> No
         world = await World(str(tmp_path), namesrv_addr=("a:1", "b:1")).open(lead=False)
         servers = NameServers()
         world.broker.registrar._client = servers  # type: ignore[assignment]
-        task = asyncio.create_task(world.broker.registrar.run(), name="registrar")
+        task = asyncio.create_task(world.broker.registrar.keep_informed(), name="registrar")
         await servers.heard(2)
         world.node.lead()
         await servers.heard(4)
@@ -239,7 +239,7 @@ def test_leadership_that_ends_while_topics_are_encoded_is_not_claimed(tmp_path: 
         world.broker.registrar._client = servers  # type: ignore[assignment]
         state = filled(4 * SLICE)
         world.broker.store.state = state
-        task = asyncio.create_task(world.broker.registrar.run(), name="registrar")
+        task = asyncio.create_task(world.broker.registrar.keep_informed(), name="registrar")
         while world.broker.topic_table.encoded < 2 * SLICE:  # noqa: ASYNC110 - in the middle
             await asyncio.sleep(0)
         put(state, TopicConfig("last", 4, 4, 6))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.broker.commit_log import Sealer
+from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.store.dispatch import Dispatcher
 from dledger.chaos.invariants import InvariantViolated
@@ -108,13 +108,13 @@ def plant(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, wrong: Callab
 
 def test_a_queue_offset_that_is_given_twice_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     def again(
-        original: Callable[..., object], self: Sealer, slot: object, queue: int, *rest: object
+        original: Callable[..., object], self: CommitLogWriter, slot: object, queue: int, *rest: object
     ) -> object:
         result = original(self, slot, queue, *rest)
         slot.next[queue] -= self.messages == 9
         return result
 
-    plant(monkeypatch, Sealer, "add_message", again)
+    plant(monkeypatch, CommitLogWriter, "add_message", again)
     plan = draw_plan(0, "brokers")
     outcome = run_plan(plan)
     assert "has offset" in outcome.violation and "the next one is" in outcome.violation
@@ -130,7 +130,7 @@ def test_a_consumer_offset_that_is_answered_before_its_commit_and_lost_is_found(
     """`flush` forgets every third group of offsets, but says that they are stored."""
     count = [0]
 
-    def forgetful(original: Callable[..., object], self: PendingOffsets, sealer: Sealer) -> object:
+    def forgetful(original: Callable[..., object], self: PendingOffsets, sealer: CommitLogWriter) -> object:
         count[0] += bool(self._offsets)
         if self._offsets and count[0] % 3 == 0:
             for waiters in self._waiters.values():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dledger.broker.filter.message_filter import ALL, LOOK, NO, YES, TagFilter
 from dledger.broker.store import message_store
 from dledger.broker.store.consume_queue import ConsumeQueue, QueueTable, free_units
 from dledger.broker.store.message_store import MessageStore, StoreLimits
@@ -75,12 +76,12 @@ class Store:
             self.store.apply(Chunk(first, self.log.last_index - first + 1, pos, data))
 
     def bodies(self, topic: str = "T", queue: int = 0, offset: int = 0, count: int = 100) -> list[str]:
-        result = self.reader.get(topic, queue, offset, count, 1 << 20, None)
+        result = self.reader.get(topic, queue, offset, count, 1 << 20, ALL)
         assert result is not None
         return [record.body.decode() for record in decode_records(b"".join(result.parts))]
 
     async def cold(self, topic: str = "T", queue: int = 0, offset: int = 0, count: int = 100) -> list[str]:
-        result = await self.reader.get_cold(topic, queue, offset, count, 1 << 20, None)
+        result = await self.reader.get_cold(topic, queue, offset, count, 1 << 20, ALL)
         return [record.body.decode() for record in decode_records(b"".join(result.parts))]
 
     def queue_bytes(self, topic: str = "T", queue: int = 0, file: int = 0) -> bytes:
@@ -335,7 +336,7 @@ def test_a_restored_store_goes_on_where_the_snapshot_ended(tmp_path: Path) -> No
         await other.store.restore(parts, index, pos)
         assert other.store.applied_index == index and pack_parts(other.store.state) == parts
         assert other.store.state.consumer_offset("G", "T", 0) == 5
-        result = other.reader.get("T", 0, 3, 10, 1 << 20, None)
+        result = other.reader.get("T", 0, 3, 10, 1 << 20, ALL)
         assert result is not None
         assert (result.status, result.next_offset, result.min_offset) == (GetStatus.OFFSET_TOO_SMALL, 10, 10)
         for _ in range(5):
@@ -369,7 +370,7 @@ def test_what_retention_took_is_below_the_queues(tmp_path: Path) -> None:
         for topic, low in (("T", 6), ("U", 0)):
             queue = store.store.queues.get(topic, 0)
             assert queue is not None and queue.bounds.min == low
-        result = store.reader.get("T", 0, 5, 10, 1 << 20, None)
+        result = store.reader.get("T", 0, 5, 10, 1 << 20, ALL)
         assert result is not None and result.status is GetStatus.OFFSET_TOO_SMALL
         assert store.bodies(offset=6) == ["T0-6", "T0-7", "T0-8", "T0-9"]
 
@@ -414,7 +415,7 @@ def test_memory_of_a_queue_is_bounded_and_the_rest_is_read_from_files(tmp_path: 
         queue = store.store.queues.get("T", 0)
         assert queue is not None and len(queue.tail) == 4 * 20
         assert store.bodies(offset=16) == [f"T0-{n}" for n in range(16, 20)]
-        assert store.reader.get("T", 0, 15, 10, 1000, None) is None
+        assert store.reader.get("T", 0, 15, 10, 1000, ALL) is None
         assert await store.cold(offset=0) == [f"T0-{n}" for n in range(20)]
         assert await store.cold(offset=14, count=3) == ["T0-14", "T0-15", "T0-16"]
 
@@ -437,7 +438,7 @@ def test_a_read_that_spans_segments_skips_nothing(tmp_path: Path) -> None:
         assert await store.cold() == [f"T0-{n}" for n in range(20)]
         store.log.begin_pos = store.log.end_pos
         store.log.data.clear()
-        gone = await store.reader.get_cold("T", 0, 5, 4, 1 << 20, None)
+        gone = await store.reader.get_cold("T", 0, 5, 4, 1 << 20, ALL)
         assert (gone.status, gone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 6)
 
     run(test)
@@ -458,7 +459,7 @@ def test_messages_behind_one_that_goes_while_it_is_read_are_not_passed_over(tmp_
             store.apply()
         store.log.cold_below = store.log.end_pos
         store.log.begin_pos = behind
-        wanted = {java_hash("A")}
+        wanted = TagFilter({java_hash("A")})
         gone = await store.reader.get_cold("T", 0, 0, 32, 1 << 20, wanted)
         assert (gone.status, gone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 1)
         found = await store.reader.get_cold("T", 0, gone.next_offset, 32, 1 << 20, wanted)
@@ -516,7 +517,7 @@ def test_reading_outside_the_queue(tmp_path: Path) -> None:
         await store.open()
         cases = {("T", 0): (GetStatus.NO_MESSAGE_IN_QUEUE, 0), ("T", 5): (GetStatus.NO_MESSAGE_IN_QUEUE, 0)}
         for (topic, offset), expected in cases.items():
-            result = store.reader.get(topic, 0, offset, 1, 1, None)
+            result = store.reader.get(topic, 0, offset, 1, 1, ALL)
             assert result is not None and (result.status, result.next_offset) == expected
         for _ in range(5):
             store.message()
@@ -530,11 +531,48 @@ def test_reading_outside_the_queue(tmp_path: Path) -> None:
             (0, -1, GetStatus.OFFSET_TOO_SMALL, 0),
         ]:
             bounds.min = minimum
-            result = store.reader.get("T", 0, offset, 1, 1, None)
-            cold = await store.reader.get_cold("T", 0, offset, 1, 1, None)
+            result = store.reader.get("T", 0, offset, 1, 1, ALL)
+            cold = await store.reader.get_cold("T", 0, offset, 1, 1, ALL)
             assert result is not None and result == cold
             assert (result.status, result.next_offset) == (status, following)
             assert (result.min_offset, result.max_offset) == (minimum, 5)
+
+    run(test)
+
+
+class Odd:
+    """Wants messages of tag B by their code, and looks into those of tag A for a property."""
+
+    def __init__(self) -> None:
+        self.looked = 0
+
+    def by_code(self, code: int) -> int:
+        return YES if code == java_hash("B") else LOOK if code == java_hash("A") else NO
+
+    def by_properties(self, properties: bytes) -> bool:
+        self.looked += 1
+        return b"TAGS\x01A" in properties and self.looked % 2 == 1
+
+
+def test_a_filter_that_looks_into_messages_sees_what_it_asks_for(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store(tmp_path)
+        await store.open()
+        for number in range(12):
+            store.message(tags="ABC"[number % 3])
+        store.apply()
+        expected = [0, 1, 4, 6, 7, 10]
+        for count, taken, following in ((32, 6, 12), (3, 3, 6), (1, 1, 1)):
+            hot = store.reader.get("T", 0, 0, count, 1 << 20, Odd())
+            store.log.cold_below = store.log.end_pos
+            assert store.reader.get("T", 0, 0, count, 1 << 20, Odd()) is None
+            cold = await store.reader.get_cold("T", 0, 0, count, 1 << 20, Odd())
+            store.log.cold_below = 0
+            assert hot is not None
+            for result in (hot, cold):
+                records = decode_records(b"".join(result.parts))
+                assert [record.queue_offset for record in records] == expected[:taken]
+                assert result.next_offset == following
 
     run(test)
 
@@ -547,19 +585,19 @@ def test_limits_and_filters_of_a_read_hot_and_cold(tmp_path: Path) -> None:
             store.message(tags="AB"[number % 2])
             store.message("Other", tags="C")
         store.apply()
-        size = len(store.reader.get("T", 0, 0, 1, 1, None).parts[0])  # type: ignore[union-attr]
-        wanted = frozenset({java_hash("B")})
-        for count, limit, codes, expected, following in [
-            (3, 1 << 20, None, [0, 1, 2], 3),
-            (10, 2 * size, None, [0, 1], 2),
-            (10, 1, None, [0], 1),
+        size = len(store.reader.get("T", 0, 0, 1, 1, ALL).parts[0])  # type: ignore[union-attr]
+        wanted = TagFilter({java_hash("B")})
+        for count, limit, filter_, expected, following in [
+            (3, 1 << 20, ALL, [0, 1, 2], 3),
+            (10, 2 * size, ALL, [0, 1], 2),
+            (10, 1, ALL, [0], 1),
             (2, 1 << 20, wanted, [1, 3], 5),
             (10, 1 << 20, wanted, [1, 3, 5, 7, 9], 10),
         ]:
-            hot = store.reader.get("T", 0, 0, count, limit, codes)
+            hot = store.reader.get("T", 0, 0, count, limit, filter_)
             store.log.cold_below = store.log.end_pos
-            assert store.reader.get("T", 0, 0, count, limit, codes) is None
-            cold = await store.reader.get_cold("T", 0, 0, count, limit, codes)
+            assert store.reader.get("T", 0, 0, count, limit, filter_) is None
+            cold = await store.reader.get_cold("T", 0, 0, count, limit, filter_)
             store.log.cold_below = 0
             assert hot is not None
             for result in (hot, cold):
@@ -567,7 +605,7 @@ def test_limits_and_filters_of_a_read_hot_and_cold(tmp_path: Path) -> None:
                 assert [record.queue_offset for record in records] == expected
                 assert (result.status, result.next_offset) == (GetStatus.FOUND, following)
                 assert result.size == sum(len(part) for part in result.parts)
-        nothing = store.reader.get("T", 0, 0, 10, 1000, frozenset({1}))
+        nothing = store.reader.get("T", 0, 0, 10, 1000, TagFilter({1}))
         assert nothing is not None and nothing.status is GetStatus.NO_MATCHED_MESSAGE
         assert nothing.next_offset == 10
 

@@ -1,0 +1,53 @@
+"""What a processor or a service of a broker may use: one frozen value, made once by `Broker`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dledger.broker.audit.audit_jobs import AuditJobs
+from dledger.broker.background import Background
+from dledger.broker.client.clients import Clients
+from dledger.broker.config import BrokerConfig
+from dledger.broker.leader_gate import LeaderGate
+from dledger.broker.offset.pending_offsets import PendingOffsets
+from dledger.broker.pending_responses import PendingResponses
+from dledger.broker.ports import Node
+from dledger.broker.registration.registrar import Registrar
+from dledger.broker.store.message_store import MessageStore
+from dledger.broker.store.reader import Reader
+from dledger.broker.topic.topic_creation import TopicCreation
+from dledger.broker.topic.topic_table import TopicTable
+from dledger.runtime.env import Env
+
+
+@dataclass(frozen=True)
+class BrokerContext:
+    """The parts of one broker. What changes hangs off them, never off this."""
+
+    env: Env
+    config: BrokerConfig
+    node: Node
+    """The replicated log as its host sees it."""
+    gate: LeaderGate
+    """The log writer of the current leadership, if this node serves."""
+    store: MessageStore
+    """Applied state and queues: the read point of most answers."""
+    reader: Reader
+    creation: TopicCreation
+    """Rules by which topics and groups come to be."""
+    clients: Clients
+    offsets: PendingOffsets
+    committed: PendingResponses
+    """Answers that wait for the commit of their entry."""
+    applied: PendingResponses
+    """Answers that wait until their entry is applied here."""
+    background: Background
+    """Answers that need the device."""
+    topic_table: TopicTable
+    registrar: Registrar
+    audit_jobs: AuditJobs
+    members: Callable[[], dict[str, str]]
+    """Node id -> `host:port` for clients of every broker of the group, empty while it is not connected."""
+    figures: Callable[[], dict[str, str]]
+    """What 28 GET_BROKER_RUNTIME_INFO shows."""

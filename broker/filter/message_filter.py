@@ -1,0 +1,81 @@
+"""Filters as values: which messages of a queue a consumer gets.
+
+A unit of the ConsumeQueue holds the hash of a message's tags; more than that is in the log. A filter says of
+a hash YES, NO, or LOOK: then it is shown the properties of the message. A new kind of filter is one class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from dledger.remoting.bodies import subscription_codes
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import RemotingError
+
+NO: Final = 0
+YES: Final = 1
+LOOK: Final = 2
+"""The code does not tell: read the message, and ask `by_properties`."""
+
+
+class MessageFilter(Protocol):
+    """Pure, and the same for equal messages."""
+
+    def by_code(self, code: int) -> int:
+        """YES, NO or LOOK, by the tag code of a unit (`formats.message_ids.tags_code`; 0 without tags)."""
+
+    def by_properties(self, properties: bytes) -> bool:
+        """Asked after LOOK. `properties` as they are stored."""
+
+
+class AllMessages:
+    """Every message."""
+
+    def by_code(self, code: int) -> int:
+        """YES."""
+        return YES
+
+    def by_properties(self, properties: bytes) -> bool:
+        """Never asked."""
+        return True
+
+
+ALL: Final = AllMessages()
+
+
+class TagFilter:
+    """Messages whose tags have one of these hashes. Two tags may have one: clients compare the text."""
+
+    def __init__(self, codes: Iterable[int]) -> None:
+        self._codes = frozenset(codes)
+
+    def by_code(self, code: int) -> int:
+        """Never LOOK."""
+        return YES if code in self._codes else NO
+
+    def by_properties(self, properties: bytes) -> bool:
+        """Never asked."""
+        return True
+
+
+def tag_filter(expression: str) -> MessageFilter:
+    """Of a subscription such as `a || b`: `*` and nothing mean all."""
+    codes = subscription_codes(expression)[1]
+    return TagFilter(codes) if codes else ALL
+
+
+KINDS: Final[Mapping[str, Callable[[str], MessageFilter]]] = MappingProxyType({"TAG": tag_filter})
+"""Expression type -> maker of filters. It raises RemotingError 23 for an expression that is none."""
+
+
+def filter_of(kind: str, expression: str) -> MessageFilter:
+    """The filter of a subscription; RemotingError 1 for a kind that this version does not have, as RocketMQ
+    answers where it is turned off."""
+    maker = KINDS.get(kind)
+    if maker is None:
+        raise RemotingError(
+            ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
+        )
+    return maker(expression)

@@ -1,0 +1,72 @@
+"""What kind of message a producer sent: the one place where that is decided (SendMessageProcessor and the
+hooks of RocketMQ's that look at properties before a message is put).
+
+The kind follows from flags, properties and topic, and from nothing else, so that a message means the same by
+itself and in a batch. What this version does not do with a kind is refused here, with RocketMQ's code: stored
+as it is, a delayed message would be delivered too early, a half message though it was rolled back."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from dledger.broker.topic.topic_names import RETRY_PREFIX
+from dledger.formats.record import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import RemotingError
+
+DELAY_LEVEL = "DELAY"
+TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
+"""Properties that say when; the last one is that of older clients."""
+TRANSACTION = "TRAN_MSG"
+_WIDE_HOSTS = BORN_HOST_V6 | STORE_HOST_V6
+REFUSED_FLAGS = TRANSACTION_MASK | _WIDE_HOSTS
+_TELLING = re.compile(f"(?:^|\x02)({'|'.join((DELAY_LEVEL, TRANSACTION, *TIMERS))})\x01([^\x02]*)")
+
+
+class Disposition(Enum):
+    """What becomes of a message."""
+
+    ORDINARY = "ordinary"
+    RETRY = "retry"
+    """Of a consumer group: it was delivered before, so it may come at once."""
+    DELAYED = "delayed"
+    """By a delay level."""
+    TIMED = "timed"
+    """At a point in time."""
+    HALF = "transactional"
+    """Until its producer says what becomes of it."""
+
+
+SUPPORTED = (Disposition.ORDINARY, Disposition.RETRY)
+
+
+def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
+    """The kind of a message. `properties`: as they were sent."""
+    if sys_flag & TRANSACTION_MASK:
+        return Disposition.HALF
+    told = dict(_TELLING.findall(properties))
+    if told.get(TRANSACTION) == "true":
+        return Disposition.HALF
+    if topic.startswith(RETRY_PREFIX):
+        return Disposition.RETRY
+    if any(name in told for name in TIMERS):
+        return Disposition.TIMED
+    if told.get(DELAY_LEVEL, "0") != "0":
+        return Disposition.DELAYED
+    return Disposition.ORDINARY
+
+
+def check_disposition(topic: str, sys_flag: int, properties: str) -> Disposition:
+    """The same; RemotingError 13 for a kind that this version does not do, 29 for flags that no client may
+    set."""
+    if not sys_flag & REFUSED_FLAGS and _TELLING.search(properties) is None:  # nearly all
+        return Disposition.RETRY if topic.startswith(RETRY_PREFIX) else Disposition.ORDINARY
+    kind = disposition_of(topic, sys_flag, properties)
+    if kind not in SUPPORTED:
+        raise RemotingError(
+            ResponseCode.MESSAGE_ILLEGAL, f"{kind.value} messages are not supported by this version"
+        )
+    if sys_flag & _WIDE_HOSTS:
+        raise RemotingError(ResponseCode.INVALID_PARAMETER, "sysFlag must not say that hosts are IPv6")
+    return kind

@@ -1,0 +1,168 @@
+"""Requests, declared: which method answers which code, what it needs, from which point it reads.
+
+    @handles(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader, needs=Needs.LEADER, reads="applied index")
+    def max_offset(self, call: LeaderCall[GetMaxOffsetHeader]) -> None:
+        ...
+
+A processor is an object with such methods. From the declarations follow the table of handlers, which refuses
+two methods for one code, and the table of docs/guarantees.md (safety.md S25)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
+
+import msgspec
+
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.context import BrokerContext
+from dledger.broker.leader_gate import LeaderGate
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection, Handler
+from dledger.runtime.files import Buffer
+
+P = TypeVar("P")
+H = TypeVar("H", bound=msgspec.Struct | None)
+_DECLARED = "_handled_requests"
+
+
+class Needs(Enum):
+    """Who answers."""
+
+    LEADER = "leader"
+    """Who serves. Requests wait while a term opens; others answer 14 with the leader's address (S24)."""
+    ANY = "any"
+    """Every broker of the group, by what it knows."""
+
+
+class Call(msgspec.Struct, Generic[H], eq=False):
+    """One request with its decoded header."""
+
+    connection: Connection
+    request: Request
+    header: H
+
+    def respond(
+        self,
+        code: int = ResponseCode.SUCCESS,
+        *,
+        ext: Mapping[str, str] | None = None,
+        body: bytes | list[Buffer] = b"",
+        remark: str | None = None,
+    ) -> None:
+        """Answer it, once."""
+        self.connection.respond(self.request, code, ext=ext, body=body, remark=remark)
+
+
+class LeaderCall(Call[H]):
+    """One request while this node serves: `writer` is that of the current leadership, valid in this turn."""
+
+    writer: CommitLogWriter
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What is known of a code. `reads`: its read point (safety.md S25), empty where nothing is read."""
+
+    code: RequestCode
+    header: type[msgspec.Struct] | None
+    needs: Needs
+    reads: str
+
+
+@overload
+def handles(
+    code: RequestCode, header: type[H], *, needs: Literal[Needs.LEADER], reads: str = ""
+) -> Callable[[Callable[[P, LeaderCall[H]], None]], Callable[[P, LeaderCall[H]], None]]: ...
+@overload
+def handles(
+    code: RequestCode, header: type[H], *, needs: Literal[Needs.ANY], reads: str = ""
+) -> Callable[[Callable[[P, Call[H]], None]], Callable[[P, Call[H]], None]]: ...
+@overload
+def handles(
+    code: RequestCode, header: None = None, *, needs: Literal[Needs.LEADER], reads: str = ""
+) -> Callable[[Callable[[P, LeaderCall[None]], None]], Callable[[P, LeaderCall[None]], None]]: ...
+@overload
+def handles(
+    code: RequestCode, header: None = None, *, needs: Literal[Needs.ANY], reads: str = ""
+) -> Callable[[Callable[[P, Call[None]], None]], Callable[[P, Call[None]], None]]: ...
+def handles(code: RequestCode, header: Any = None, *, needs: Needs, reads: str = "") -> Any:
+    """Declare that a method answers a code. `header`: struct of its header fields, None when it has none."""
+
+    def declare(method: Any) -> Any:
+        known = getattr(method, _DECLARED, ())
+        setattr(method, _DECLARED, (*known, Declaration(code, header, needs, reads)))
+        return method
+
+    return declare
+
+
+class Processor(Protocol):
+    """Answers requests."""
+
+    def __init__(self, context: BrokerContext) -> None: ...
+
+
+def declarations(kinds: Iterable[type[Any]]) -> dict[Declaration, tuple[type[Any], str]]:
+    """All that these processors answer, in order of codes: class and method. ValueError when two claim
+    one."""
+    found: dict[int, tuple[Declaration, type[Any], str]] = {}
+    for kind in kinds:
+        for name in sorted(dir(kind)):
+            for declared in getattr(getattr(kind, name), _DECLARED, ()):
+                if declared.code in found:
+                    _, other, method = found[declared.code]
+                    here = f"{kind.__name__}.{name}"
+                    raise ValueError(f"{declared.code!r}: {here} and {other.__name__}.{method} answer it")
+                found[declared.code] = declared, kind, name
+    return {declared: (kind, name) for _, (declared, kind, name) in sorted(found.items())}
+
+
+def handler_table(processors: Iterable[Processor], gate: LeaderGate) -> dict[int, Handler]:
+    """Code -> handler, for the server."""
+    by_kind = {type(processor): processor for processor in processors}
+    table: dict[int, Handler] = {}
+    for declared, (kind, name) in declarations(by_kind).items():
+        method = getattr(by_kind[kind], name)
+        leader = declared.needs is Needs.LEADER
+        table[declared.code] = _leader_only(declared, method, gate) if leader else _anywhere(declared, method)
+    return table
+
+
+def document(kinds: Iterable[type[Any]]) -> list[str]:
+    """The table of codes, as Markdown."""
+    lines = ["| code | request | answered by | read point |", "|---|---|---|---|"]
+    for declared in declarations(kinds):
+        who = "the leader" if declared.needs is Needs.LEADER else "any broker"
+        lines.append(
+            f"| {int(declared.code)} | {declared.code.name} | {who} | {declared.reads or 'a write'} |"
+        )
+    return lines
+
+
+def _leader_only(
+    declared: Declaration, method: Callable[[LeaderCall[Any]], None], gate: LeaderGate
+) -> Handler:
+    header = declared.header
+
+    def handler(connection: Connection, request: Request) -> None:
+        writer = gate.writer
+        if writer is None:
+            gate.wait_or_refuse(connection, request, handler)
+            return
+        fields = None if header is None else request.header(header)
+        method(LeaderCall(connection, request, fields, writer))
+
+    return handler
+
+
+def _anywhere(declared: Declaration, method: Callable[[Call[Any]], None]) -> Handler:
+    header = declared.header
+
+    def handler(connection: Connection, request: Request) -> None:
+        method(Call(connection, request, None if header is None else request.header(header)))
+
+    return handler

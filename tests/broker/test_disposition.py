@@ -1,0 +1,50 @@
+"""What kind of message it is follows from flags, properties and topic, and from nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from dledger.broker.intake.disposition import Disposition, check_disposition, disposition_of
+from dledger.formats.properties import encode_properties
+from dledger.remoting.errors import RemotingError
+
+KINDS = [
+    ("T", 0, {}, Disposition.ORDINARY),
+    ("T", 0, {"KEYS": "DELAY", "a": "TRAN_MSG"}, Disposition.ORDINARY),
+    ("T", 0, {"MY_DELAY": "3", "XTRAN_MSG": "true", "TIMER_DELAY_SECX": "1"}, Disposition.ORDINARY),
+    ("T", 0, {"DELAY": "0", "TRAN_MSG": "false"}, Disposition.ORDINARY),
+    ("T", 0, {"DELAY": "3"}, Disposition.DELAYED),
+    ("T", 0, {"KEYS": "k", "DELAY": "18", "UNIQ_KEY": "u"}, Disposition.DELAYED),
+    ("T", 0, {"TIMER_DELAY_SEC": "1"}, Disposition.TIMED),
+    ("T", 0, {"TIMER_DELAY_MS": "1"}, Disposition.TIMED),
+    ("T", 0, {"TIMER_DELIVER_MS": "1"}, Disposition.TIMED),
+    ("T", 0, {"__STARTDELIVERTIME": "1"}, Disposition.TIMED),
+    ("T", 0, {"DELAY": "3", "TIMER_DELIVER_MS": "1"}, Disposition.TIMED),
+    ("T", 0, {"TRAN_MSG": "true", "DELAY": "3"}, Disposition.HALF),
+    ("T", 0x4, {}, Disposition.HALF),
+    ("T", 0x8, {}, Disposition.HALF),
+    ("T", 0xC, {}, Disposition.HALF),
+    ("%RETRY%g", 0, {}, Disposition.RETRY),
+    ("%RETRY%g", 0, {"DELAY": "3"}, Disposition.RETRY),
+    ("%RETRY%g", 0, {"TRAN_MSG": "true"}, Disposition.HALF),
+    ("%DLQ%g", 0, {}, Disposition.ORDINARY),
+]
+
+
+@pytest.mark.parametrize(("topic", "flags", "properties", "kind"), KINDS)
+def test_the_kind_of_a_message(topic: str, flags: int, properties: dict[str, str], kind: Disposition) -> None:
+    text = encode_properties(properties)
+    assert disposition_of(topic, flags, text) is kind
+    if kind in (Disposition.ORDINARY, Disposition.RETRY):
+        assert check_disposition(topic, flags, text) is kind
+    else:
+        with pytest.raises(RemotingError, match=f"{kind.value} messages are not supported") as refused:
+            check_disposition(topic, flags, text)
+        assert refused.value.code == 13
+
+
+def test_flags_that_no_client_may_set() -> None:
+    for flag in (0x10, 0x20):
+        with pytest.raises(RemotingError, match="IPv6") as refused:
+            check_disposition("T", flag, "")
+        assert refused.value.code == 29
