@@ -81,7 +81,7 @@ def test_a_port_in_use_is_named_with_what_it_is_for(tmp_path: Path) -> None:
 
 def test_ports_are_not_given_to_two_programs_at_once() -> None:
     base = find_base_port(start=21000)
-    look = f"from chaos.cluster import find_base_port; print(find_base_port(start={base}))"
+    look = f"from dledger.local.cluster import find_base_port; print(find_base_port(start={base}))"
     other = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert int(other.stdout) > base
     assert find_base_port(start=21000) == base, "ours stay ours"
@@ -98,7 +98,7 @@ def test_too_little_disk_says_how_much_is_wanted(tmp_path: Path, monkeypatch: py
 
 def test_status_of_a_stopped_group_has_every_key(tmp_path: Path) -> None:
     status = LocalCluster.create(tmp_path, ClusterSpec(base_port=find_base_port(start=22000))).status()
-    assert status["namesrv"][0].keys() == {"addr", "pid"}
+    assert status["namesrv"][0].keys() == {"addr", "pid", "own"}
     (group,) = status["groups"]
     assert group["name"] == "broker-a"
     assert group["leader"] is None
