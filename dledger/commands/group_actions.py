@@ -91,11 +91,18 @@ def bring_up(
 
 
 def kill_and_wait(cluster: LocalCluster, wait: bool) -> dict[str, Any]:
-    """SIGKILL the leader; with `wait`, who leads next and after how long. NothingSeen when nothing runs."""
+    """SIGKILL the leader; with `wait`, who leads next and after how long. NothingSeen when nothing runs;
+    ClusterError when none can lead next."""
     if not cluster.running():
         raise NothingSeen(f"nothing runs in {cluster.directory}")
     killed = cluster.kill_leader()
     result: dict[str, Any] = {"killed": killed.node, "pid": killed.pid}
+    down = cluster.down()
+    if wait and 2 * len(down) >= cluster.spec.nodes:
+        raise ClusterError(
+            f"killed {killed.node} (pid {killed.pid}); {', '.join(down)} of {cluster.spec.nodes} down: "
+            "no majority is left that could elect a leader, until `dledger restart`"
+        )
     if wait:
         result["leader"], result["seconds"] = cluster.time_to_leader()
     return result

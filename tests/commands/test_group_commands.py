@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dledger.commands.app import command
-from dledger.commands.group_actions import DECIDED, Wish, bring_up
+from dledger.commands.group_actions import DECIDED, Wish, bring_up, kill_and_wait
 from dledger.commands.group_status import NothingSeen, look_at_directory, look_at_namesrv
 from dledger.local import wire
-from dledger.local.cluster import ClusterError, ClusterSpec, LocalCluster, find_base_port
+from dledger.local.cluster import ClusterError, ClusterSpec, Killed, LocalCluster, find_base_port
 from dledger.local.wire import NoAnswer, Registered
 from dledger.runtime.environment import NAMESRV_ADDR
 
@@ -156,6 +156,16 @@ def test_what_is_waited_for_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "shows h:1 for broker-b" in wait("n1", {"broker-b": {"0": "h:1"}})
     knows(monkeypatch, {"broker-b": {"0": cluster.addr("n1")}})
     assert cluster.wait_ready(0, told.append) == "n1" and not told
+
+
+def test_the_last_majority_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, ClusterSpec())
+    monkeypatch.setattr(cluster, "running", lambda: ["broker-n1"])
+    monkeypatch.setattr(cluster, "kill_leader", lambda: Killed("n1", 7, 0.0))
+    monkeypatch.setattr(cluster, "down", lambda: ["n0", "n1"])
+    with pytest.raises(ClusterError, match=r"killed n1 .*n0, n1 of 3 down: no majority"):
+        kill_and_wait(cluster, wait=True)
+    assert kill_and_wait(cluster, wait=False) == {"killed": "n1", "pid": 7}
 
 
 # --- status -------------------------------------------------------------------------------------------
