@@ -23,6 +23,7 @@ from dledger.bench.spark_write import spark_write
 from dledger.bench.topics import topics
 from dledger.client.errors import ClientError
 from dledger.runtime.env import production_env
+from dledger.runtime.environment import add_namesrv, namesrv_addr
 
 GC_THRESHOLDS = (100_000, 50, 50)
 """Generations of the garbage collector during the run; objects made before it are frozen."""
@@ -55,14 +56,15 @@ def main(argv: list[str] | None = None) -> int:
         )
     if options.mode == "spark-sink":
         return _print(spark_write(options.messages or 200_000, options.size, options.runs), options.json)
-    if options.namesrv is None:
-        _parser().error("--namesrv is missing")
+    namesrv = options.namesrv or namesrv_addr()
+    if not namesrv:
+        _parser().error("--namesrv is missing: say where the NameServer is, or set NAMESRV_ADDR")
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
     seconds = options.seconds
     if options.mode == "produce" and seconds is None and options.messages is None:
         seconds = 10.0
     load = Load(
-        namesrv=options.namesrv,
+        namesrv=namesrv,
         topic=options.topic,
         size=options.size,
         window=options.window,
@@ -186,7 +188,7 @@ def _parser() -> argparse.ArgumentParser:
         "spark-audit: seconds of the audit on Spark, bytes that it shuffles (--directory, --runs); "
         "spark-sink: rows a second that Spark writes to three brokers (--messages, --size, --runs)",
     )
-    parser.add_argument("--namesrv", help="host:port of a NameServer, several with ';'")
+    add_namesrv(parser, "host:port of a NameServer, several with ';'")
     parser.add_argument("--topic", default="bench", help="created if it is missing (default: bench)")
     parser.add_argument("--size", type=_positive, default=1024, help="bytes of a body (default: 1024)")
     parser.add_argument("--window", type=_positive, default=256, help="requests under way (default: 256)")

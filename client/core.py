@@ -53,7 +53,7 @@ class ClientCore:
     def __init__(
         self,
         env: Env | None,
-        namesrv: str | Sequence[str],
+        namesrv: str | Sequence[str] | None,
         options: ClientOptions,
         handlers: dict[int, ClientHandler] | None = None,
         disk_threads: int = 2,

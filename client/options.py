@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from dledger.client.errors import ClientError
 from dledger.client.message import MAX_MESSAGE_SIZE
 from dledger.client.process_queue import FlowLimits
-from dledger.formats.addresses import split_address
+from dledger.formats.addresses import split_addresses
 from dledger.remoting.limits import ClientLimits
+from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
 
 
 @dataclass(frozen=True)
@@ -110,15 +111,17 @@ class ConsumerOptions:
     pull: PullOptions = field(default_factory=PullOptions)
 
 
-def namesrv_addresses(text: str | Sequence[str]) -> tuple[str, ...]:
-    """Addresses from "host:port;host:port" or a sequence of them; ClientError when there is none."""
-    parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)
-    addresses = tuple(part.strip() for part in parts if part.strip())
+def namesrv_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Addresses from "host:port;host:port" or a sequence of them, from NAMESRV_ADDR where None is given;
+    ClientError when there is none."""
+    said = namesrv_addr() if given is None else given
+    try:
+        addresses = split_addresses(said if isinstance(said, str) else ";".join(said))
+    except ValueError as error:
+        where = f" ({NAMESRV_ADDR})" if given is None else ""
+        raise ClientError(f"NameServer address {error}{where}") from error
     if not addresses:
-        raise ClientError("no NameServer address: give namesrv='host:port' (several with ';')")
-    for address in addresses:
-        try:
-            split_address(address)
-        except ValueError as error:
-            raise ClientError(f"NameServer address {error}") from error
+        raise ClientError(
+            f"no NameServer address: give namesrv='host:port' (several with ';'), or set {NAMESRV_ADDR}"
+        )
     return addresses

@@ -68,7 +68,7 @@ class AsyncProducer:
     def __init__(
         self,
         group: str,
-        namesrv: str | Sequence[str],
+        namesrv: str | Sequence[str] | None = None,
         options: ProducerOptions | None = None,
         client: ClientOptions | None = None,
         env: Env | None = None,

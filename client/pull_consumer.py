@@ -72,7 +72,7 @@ class AsyncPullConsumer:
     def __init__(
         self,
         group: str,
-        namesrv: str | Sequence[str],
+        namesrv: str | Sequence[str] | None = None,
         options: PullOptions | None = None,
         client: ClientOptions | None = None,
         env: Env | None = None,

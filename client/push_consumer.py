@@ -47,7 +47,7 @@ class AsyncPushConsumer:
     def __init__(
         self,
         group: str,
-        namesrv: str | Sequence[str],
+        namesrv: str | Sequence[str] | None = None,
         listener: Listener | None = None,
         *,
         batch_listener: BatchListener | None = None,

@@ -120,7 +120,7 @@ class Producer(_Hosted[AsyncProducer]):
     def __init__(
         self,
         group: str,
-        namesrv: str | Sequence[str],
+        namesrv: str | Sequence[str] | None = None,
         options: ProducerOptions | None = None,
         client: ClientOptions | None = None,
     ) -> None:
@@ -218,7 +218,7 @@ class PushConsumer(_Hosted[AsyncPushConsumer]):
     def __init__(
         self,
         group: str,
-        namesrv: str | Sequence[str],
+        namesrv: str | Sequence[str] | None = None,
         listener: Listener | None = None,
         *,
         topic: str | None = None,
@@ -366,7 +366,7 @@ class PullConsumer(_Hosted[AsyncPullConsumer]):
     def __init__(
         self,
         group: str,
-        namesrv: str | Sequence[str],
+        namesrv: str | Sequence[str] | None = None,
         options: PullOptions | None = None,
         client: ClientOptions | None = None,
     ) -> None:

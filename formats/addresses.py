@@ -20,6 +20,14 @@ def split_address(address: str) -> tuple[str, int]:
     return check_host(host), number
 
 
+def split_addresses(text: str) -> tuple[str, ...]:
+    """Addresses from "host:port;host:port" (commas as well), none from a blank text; ValueError as above."""
+    addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
+    for address in addresses:
+        split_address(address)
+    return addresses
+
+
 def check_host(host: str) -> str:
     """The host, if it is an IP address or may be a name; ValueError says what is wrong.
 

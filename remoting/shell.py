@@ -40,7 +40,7 @@ class Arguments:
 
 def parse_arguments(program: str, description: str, argv: list[str] | None = None) -> Arguments:
     """`[-c FILE] [-p]`; exits with usage on anything else."""
-    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
+    parser = argparse.ArgumentParser(prog=f"dledger {program}", description=description)
     parser.add_argument("-c", "--config", metavar="FILE", help="properties file (key=value lines)")
     parser.add_argument("-p", "--print", action="store_true", help="print the effective properties and exit")
     namespace = parser.parse_args(argv)

@@ -1,20 +1,23 @@
-"""`scripts/cluster`: start, stop, look at and break a broker group on this machine (dledger/local)."""
+"""`scripts/cluster`: start, stop, look at and break a broker group on this machine.
+
+The same as `dledger up`, `down`, `status`, `kill-leader` and `restart`, for a checkout without an environment
+and with exit codes of its own; `--dir` must be said.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dledger.commands.group_actions import Wish, bring_back, bring_up, kill_and_wait
+from dledger.commands.group_status import NothingSeen, status_lines
 from dledger.local.cluster import (
     DEFAULT_BASE_PORT,
-    MIB,
     START_LIMIT_S,
     ClusterError,
-    ClusterSpec,
     LocalCluster,
     ProcessError,
 )
@@ -37,7 +40,8 @@ exit codes:
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/cluster",
-        description="A NameServer and a broker group of real processes on loopback.",
+        description="A NameServer and a broker group of real processes on loopback. `dledger up` and its "
+        "companions do the same where dledger is installed.",
         epilog=PORTS + EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -52,6 +56,10 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     start = command("start", "Write the configuration, start what does not run, wait until a leader serves.")
     start.add_argument("--nodes", type=int, help="brokers (default 3)")
     start.add_argument("--base-port", type=int, help=f"first port of the group (default {DEFAULT_BASE_PORT})")
+    start.add_argument("--group", metavar="NAME", help="the brokerName (default broker-a)")
+    start.add_argument(
+        "--namesrv", metavar="ADDR", help="register with this NameServer of another group, and start none"
+    )
     start.add_argument("--segment-mb", type=int, help="size of a log segment in MiB (default 64)")
     start.add_argument("--timeout", type=float, default=START_LIMIT_S, help="seconds to wait for a leader")
     start.add_argument(
@@ -69,7 +77,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     )
     restart = command(
         "restart",
-        "Start brokers that are down again; if none is, restart all, one after another, leader last.",
+        "Start what is down again; if nothing is, restart all brokers, one after another, leader last.",
     )
     restart.add_argument("--node", help="restart this one only, as n0")
     return parser.parse_args(argv)
@@ -77,39 +85,20 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 def print_status(cluster: LocalCluster, as_json: bool) -> int:
     status = cluster.status()
-    if as_json:
-        print(json.dumps(status))
-    else:
-        print_table(status)
+    print(json.dumps(status) if as_json else "\n".join(status_lines(status)))
     return OK if cluster.running() else NOT_RUNNING
 
 
-def print_table(status: dict[str, Any]) -> None:
-    for server in status["namesrv"]:
-        print(f"namesrv {server['addr']}  pid {server['pid'] or '-'}")
-    for group in status["groups"]:
-        print(f"group {group['name']}  leader {group['leader'] or '-'}")
-        columns = ("id", "role", "term", "end_index", "committed_index", "pid", "addr", "store")
-        rows = [columns, *(tuple(_cell(node[name]) for name in columns) for node in group["nodes"])]
-        widths = [max(len(row[at]) for row in rows) for at in range(len(columns))]
-        for row in rows:
-            print(
-                "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            )
-
-
-def _cell(value: object) -> str:
-    return "-" if value is None else str(value)
-
-
 def start(arguments: argparse.Namespace) -> int:
-    asked: dict[str, Any] = {"nodes": arguments.nodes, "base_port": arguments.base_port}
-    asked["segment_size"] = arguments.segment_mb * MIB if arguments.segment_mb else None
-    asked["broker"] = dict(item.partition("=")[::2] for item in arguments.set) or None
-    known = LocalCluster.open(arguments.dir).spec if LocalCluster.known(arguments.dir) else ClusterSpec()
-    spec = replace(known, **{name: value for name, value in asked.items() if value is not None})
-    cluster = LocalCluster.create(arguments.dir, spec)
-    started = cluster.start(arguments.timeout)
+    wish = Wish(
+        nodes=arguments.nodes,
+        base_port=arguments.base_port,
+        group=arguments.group,
+        namesrv=arguments.namesrv,
+        segment_mb=arguments.segment_mb,
+        settings=tuple(arguments.set),
+    )
+    cluster, started = bring_up(arguments.dir, wish, arguments.timeout, environment=False)
     if not arguments.json:
         print(f"started {', '.join(started)}" if started else "runs already")
     return print_status(cluster, arguments.json)
@@ -126,12 +115,7 @@ def stop(cluster: LocalCluster, as_json: bool) -> int:
 
 
 def kill_leader(cluster: LocalCluster, wait: bool, as_json: bool) -> int:
-    if not cluster.running():
-        raise NothingRunsError
-    killed = cluster.kill_leader()
-    result: dict[str, Any] = {"killed": killed.node, "pid": killed.pid}
-    if wait:
-        result["leader"], result["seconds"] = cluster.time_to_leader()
+    result: dict[str, Any] = kill_and_wait(cluster, wait)
     if as_json:
         print(json.dumps(result))
     else:
@@ -141,22 +125,8 @@ def kill_leader(cluster: LocalCluster, wait: bool, as_json: bool) -> int:
     return OK
 
 
-class NothingRunsError(ClusterError):
-    """There is nothing to break."""
-
-
 def restart(cluster: LocalCluster, node: str | None, as_json: bool) -> int:
-    if cluster.namesrv_pid() is None:
-        cluster.start_namesrv()
-    if node is None and (down := cluster.down()):
-        for name in down:
-            cluster.start_node(name)
-        cluster.wait_caught_up(nodes=down)
-        done = down
-    else:
-        done = [node] if node else cluster.followers_first()
-        for name in done:
-            cluster.restart_node(name)
+    done = bring_back(cluster, node)
     if not as_json:
         print(f"restarted and caught up: {', '.join(done)}")
     return print_status(cluster, as_json)
@@ -179,7 +149,7 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
     try:
         return run(arguments)
-    except NothingRunsError:
+    except NothingSeen:
         print("scripts/cluster: nothing runs", file=sys.stderr)
         return NOT_RUNNING
     except (ClusterError, ProcessError, OSError) as error:

@@ -31,6 +31,7 @@ from dledger.client import (
     ReceivedMessage,
     SendResult,
 )
+from dledger.commands.group_actions import Wish, bring_back, bring_up
 from dledger.local.cluster import ClusterError, ClusterSpec, LocalCluster, ProcessError, find_base_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +46,8 @@ QUIET_S = 1.0
 CONSUME_LIMIT_S = 60.0
 """Without any new message for so long, what is missing counts as lost."""
 AUDIT_LIMIT_S = 300.0
+COMMAND = str(Path(sys.executable).with_name("dledger"))
+"""As somebody types it who has not activated the environment."""
 VERDICTS = {0: "clean", 1: "warnings", 2: "errors", 3: "critical"}
 
 
@@ -243,7 +246,7 @@ def make_cluster(arguments: argparse.Namespace) -> LocalCluster:
     directory: Path = arguments.dir
     if LocalCluster.known(directory):
         if LocalCluster.open(directory).running():
-            raise QuickstartError(f"a group still runs: scripts/cluster stop --dir {directory}")
+            raise QuickstartError(f"a group still runs: {COMMAND} down --dir {directory}")
         shutil.rmtree(directory)
     base = arguments.base_port or find_base_port()
     return LocalCluster.create(directory, ClusterSpec(base_port=base))
@@ -261,7 +264,7 @@ def produce(cluster: LocalCluster, events: list[OrderEvent], steps: Steps, summa
                 sending.killed_at = killed.at
                 summary.old_leader = killed.node
                 steps.say(
-                    f"killed the leader {killed.node} (pid {killed.pid}) with SIGKILL after {half} sends"
+                    f"dledger kill-leader: SIGKILL to {killed.node} (pid {killed.pid}) after {half} sends"
                 )
             sending.send(number, event)
         sending.drain()
@@ -308,15 +311,15 @@ def run(arguments: argparse.Namespace, summary: Summary) -> None:
     cluster = make_cluster(arguments)
     last_port = max(cluster.spec.ports())
     try:
-        steps.begin("start", f"starting a NameServer and three brokers in {cluster.directory}")
-        cluster.start()
+        steps.begin("start", f"dledger up: a NameServer and three brokers in {cluster.directory}")
+        bring_up(cluster.directory, Wish(), environment=False)
         steps.say(f"leader {cluster.wait_leader()} serves; ports {cluster.spec.base_port} to {last_port}")
         steps.begin("produce", f"producing {len(events)} messages to topic {TOPIC} with {QUEUES} queues")
         sending = produce(cluster, events, steps, summary)
         summary.new_leader = cluster.wait_leader()
         steps.say(f"{summary.produced} acknowledged; {summary.new_leader} leads now")
-        steps.begin("rejoin", f"starting {summary.old_leader} again, waiting until it has caught up")
-        cluster.restart_node(summary.old_leader)
+        steps.begin("rejoin", f"dledger restart: {summary.old_leader} again, until it has caught up")
+        bring_back(cluster, None)
         steps.begin("consume", "consuming everything")
         consume(cluster, sending, summary)
         steps.begin("audit", "comparing the three replicas on Spark")
@@ -325,10 +328,10 @@ def run(arguments: argparse.Namespace, summary: Summary) -> None:
         steps.end()
         if arguments.keep and cluster.running():
             steps.say(f"the group keeps running: NameServer {cluster.namesrv_addr}")
-            steps.say(f"  look: scripts/cluster status --dir {arguments.dir}")
-            steps.say(f"  stop: scripts/cluster stop --dir {arguments.dir}")
+            steps.say(f"  look: {COMMAND} status --dir {arguments.dir}")
+            steps.say(f"  stop: {COMMAND} down --dir {arguments.dir}")
         else:
-            steps.say("stopping the group")
+            steps.say("dledger down")
             cluster.stop()
 
 

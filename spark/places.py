@@ -13,6 +13,7 @@ from dledger.audit.replicas import ReplicaSource, StoreSource
 from dledger.audit.report import Report
 from dledger.client.bulk.replicas import AuditOptions, find_groups
 from dledger.client.errors import ClientError
+from dledger.runtime.environment import add_namesrv, namesrv_addr
 from dledger.runtime.remote_files import absolute, files_for
 from dledger.spark.live import GroupSource
 
@@ -49,10 +50,10 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
         type=absolute,
         help="storePathRootDir of a node, or a URL of a copy of it; beside --namesrv in place of a broker",
     )
-    parser.add_argument(
-        "--namesrv",
-        metavar="ADDR",
-        help="NameServers as host:port;host:port: audit live brokers, which scan their own disks",
+    add_namesrv(
+        parser,
+        "NameServers as host:port;host:port: audit live brokers, which scan their own disks",
+        "where neither STORE nor --digests is given",
     )
     parser.add_argument(
         "--digests",
@@ -77,6 +78,8 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
 
 def groups_to_audit(arguments: argparse.Namespace, now_ms: int) -> list[Group]:
     """What the arguments name. Blocking: asks the NameServers. `now_ms`: wall clock. BadPlace, NoAnswer."""
+    if arguments.namesrv is None and arguments.digests is None and not arguments.stores:
+        arguments = argparse.Namespace(**{**vars(arguments), "namesrv": namesrv_addr() or None})
     try:
         stores = tuple(StoreSource.at(path) for path in arguments.stores)
         if arguments.digests is not None:
@@ -93,7 +96,10 @@ def groups_to_audit(arguments: argparse.Namespace, now_ms: int) -> list[Group]:
         if getattr(arguments, option.replace("-", "_")) is not None:
             raise BadPlace(f"--{option} goes with {others}")
     if not stores:
-        raise BadPlace("nothing to audit: give store directories, --namesrv host:port, or --digests PATH")
+        raise BadPlace(
+            "nothing to audit: give store directories, --namesrv host:port (or set NAMESRV_ADDR), or "
+            "--digests PATH"
+        )
     return [Group("", stores)]
 
 

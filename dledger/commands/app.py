@@ -1,16 +1,16 @@
 """The command `dledger`: a table of sub-commands, each imported only when it is asked for.
 
-`dledger --help` and a wrong word therefore cost nothing but click. A sub-command whose packages are not
-installed says which extra brings them.
+`dledger --help` and a wrong word therefore cost nothing but click. A sub-command is a click command, or a
+program that parses its arguments itself; one whose packages are not installed says which extra brings them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib import import_module, metadata
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -22,31 +22,39 @@ _REST = "arguments"
 
 @dataclass(frozen=True)
 class Program:
-    """A sub-command that parses its own arguments: `module.function(arguments) -> exit code`."""
+    """A sub-command: a function that parses its own arguments, `(arguments) -> exit code`, or with `click` a
+    click command."""
 
     section: str
     summary: str
     place: str
-    """`module:function`."""
+    """`module:name`."""
     before: tuple[str, ...] = ()
     """Arguments that stand before those given: `dledger sim` is `dledger chaos sim`."""
     extra: str = ""
     """What to install where a package is missing: `pip install 'dledger[extra]'`."""
+    click: bool = False
 
 
-SERVERS, LOG, CHECKS, TRIALS = "Servers", "Replicated log", "Audit and Spark", "Trials"
+GROUP, SERVERS, LOG = "A group on this machine", "Servers", "Replicated log"
+CHECKS, TRIALS = "Audit and Spark", "Trials"
+_GROUP = "dledger.commands.local_group"
 _LOG = "dledger.commands.log:main"
 _AUDIT, _SPARK = "dledger.audit.__main__:main", "dledger.spark.__main__:main"
 _CHAOS, _BENCH = "dledger.chaos.__main__:main", "dledger.bench.__main__:main"
 
 COMMANDS = MappingProxyType(
     {
+        "up": Program(GROUP, "start it, or what of it does not run", f"{_GROUP}:up", click=True),
+        "status": Program(GROUP, "who leads, how far each node is", f"{_GROUP}:status", click=True),
+        "kill-leader": Program(GROUP, "SIGKILL the leader", f"{_GROUP}:kill_leader", click=True),
+        "restart": Program(GROUP, "bring back what is down", f"{_GROUP}:restart", click=True),
+        "down": Program(GROUP, "stop it; the data stays", f"{_GROUP}:down", click=True),
         "broker": Program(SERVERS, "run a broker", "dledger.broker.__main__:shell", extra="server"),
         "namesrv": Program(SERVERS, "run a NameServer", "dledger.namesrv.__main__:run"),
         "serve": Program(SERVERS, "run a node of a log without a broker", _LOG, ("serve",)),
         "append": Program(LOG, "append one entry to a group's log", _LOG, ("append",)),
         "get": Program(LOG, "read one committed entry", _LOG, ("get",)),
-        "status": Program(LOG, "role, term and indexes of every node", _LOG, ("status",)),
         "member": Program(LOG, "list, add, remove or promote members", _LOG, ("member",)),
         "transfer": Program(LOG, "hand leadership over", _LOG, ("transfer",)),
         "prefer": Program(LOG, "say who should lead", _LOG, ("prefer",)),
@@ -96,6 +104,9 @@ class Commands(click.Group):
 
 
 def _command(name: str, program: Program) -> click.Command:
+    if program.click:
+        command: click.Command = load(name, program)
+        return command
     settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
     rest = click.Argument([_REST], nargs=-1, type=click.UNPROCESSED)
 
@@ -105,21 +116,20 @@ def _command(name: str, program: Program) -> click.Command:
     return click.Command(name, context_settings=settings, params=[rest], callback=run, help=program.summary)
 
 
-def load(name: str, program: Program) -> Callable[[Sequence[str]], int]:
-    """What runs it; a package that is missing ends the command with what to install."""
+def load(name: str, program: Program) -> Any:
+    """What stands at its place; a package that is missing ends the command with what to install."""
     module, _, function = program.place.partition(":")
     try:
-        found: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+        return getattr(import_module(module), function)
     except ModuleNotFoundError as error:
         if not program.extra or (error.name or "").startswith("dledger"):
             raise
         print(f"dledger {name} needs {error.name}: pip install 'dledger[{program.extra}]'", file=sys.stderr)
         sys.exit(EXIT_USAGE)
-    return found
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(metadata.version("dledger"), prog_name="dledger")
+@click.version_option(package_name="dledger", prog_name="dledger")
 def command() -> None:
     """A Raft-replicated message log that speaks Apache RocketMQ's protocol."""
 

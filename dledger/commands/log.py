@@ -1,6 +1,7 @@
 """The commands of the replicated log: for a running group, a stand-alone node, and a store directory.
 
-Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage; of serve see `access`.
+Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage; of serve see `access`. Of status
+those of the audit: 0 all is well, 1 a node does not answer, 2 no leader or not one group, 4 nobody answers.
 """
 
 from __future__ import annotations
@@ -107,7 +108,12 @@ async def _status(env: Env, args: argparse.Namespace) -> int:
     apart = _clusters(rows)
     if apart:
         print(f"status: not one group: {apart}", file=sys.stderr)
-    return 1 if apart or any("error" in row for row in rows) else 0
+    silent = [row for row in rows if "error" in row]
+    if len(silent) == len(rows):
+        return 4
+    if apart or not any(row.get("role") == "LEADER" for row in rows):
+        return 2
+    return 1 if silent else 0
 
 
 def _clusters(rows: list[dict[str, Any]]) -> str:

@@ -1,19 +1,17 @@
 """A broker group of real processes on loopback: a NameServer and N brokers, from generated configuration.
 
-Used by `scripts/cluster`, `scripts/quickstart` and the tests. Everything lies in one directory, so that
-several groups live side by side in different directories and port ranges:
+Used by `dledger up` and its companions, `scripts/quickstart` and the tests. Everything lies in one directory,
+so that several groups live side by side in different directories and port ranges (see `spec`), each with a
+NameServer of its own or behind that of another one:
 
 ```
 DIR/cluster.json               what was asked for: `stop`, `status` ... need nothing but DIR
-DIR/conf/namesrv.conf          RocketMQ property names
+DIR/conf/namesrv.conf          RocketMQ property names; only of a group with its own NameServer
 DIR/conf/broker-n0.conf ...
 DIR/logs/                      rotating logs, and <name>.out with what a process printed
 DIR/run/<name>.pid             pid and start of each process
 DIR/store/n0 ...               storePathRootDir of each broker
 ```
-
-Ports, from the base port B (default 9876): NameServer B; broker number i (0, 1, ...) takes B + 10 (i + 1) for
-clients, the next one for its peers and the one after for HTTP. A group of three needs B ... B + 32.
 """
 
 from __future__ import annotations
@@ -24,98 +22,29 @@ import os
 import shutil
 import signal
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dledger.local import wire
-from dledger.local.ports import CLAIM, HOST, claim, port_taken
+from dledger.local.ports import HOST, port_taken
 from dledger.local.processes import ManagedProcess, ProcessError
+from dledger.local.spec import DEFAULT_BASE_PORT, MIB, ClusterError, ClusterSpec, find_base_port
 
 T = TypeVar("T")
 
-MIB = 1024 * 1024
-DEFAULT_BASE_PORT = 9876
-DEFAULT_SEGMENT_SIZE = 64 * MIB
-DEFAULT_POOL_SEGMENTS = 2
-STATE_BYTES = 32 * MIB
-"""Disk for index, queues, small files and logs of one node, to begin with."""
-PORTS_PER_NODE = 10
-MAX_NODES = 9
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 10.0
 POLL_S = 0.02
+PORTS_TOLD = 4
 PACKAGES = Path(__file__).resolve().parents[2]
 
 
-class ClusterError(Exception):
-    """Something about the group is not as it must be; the text says what to do."""
-
-
-@dataclass(frozen=True)
-class ClusterSpec:
-    """What a group is made of. `broker` holds further lines for every broker's configuration file."""
-
-    nodes: int = 3
-    base_port: int = DEFAULT_BASE_PORT
-    group: str = "broker-a"
-    cluster: str = "DefaultCluster"
-    segment_size: int = DEFAULT_SEGMENT_SIZE
-    pool_segments: int = DEFAULT_POOL_SEGMENTS
-    flush: str = "SYNC_FLUSH"
-    broker: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.nodes <= MAX_NODES:
-            raise ClusterError(f"{self.nodes} nodes: from 1 to {MAX_NODES} can be started")
-        if not 1 <= self.base_port <= 65535 - PORTS_PER_NODE * (self.nodes + 1):
-            raise ClusterError(f"base port {self.base_port}: the group's ports would not fit below 65536")
-
-    @property
-    def node_ids(self) -> tuple[str, ...]:
-        """`n0`, `n1`, ..."""
-        return tuple(f"n{number}" for number in range(self.nodes))
-
-    @property
-    def namesrv_port(self) -> int:
-        """Of the NameServer."""
-        return self.base_port
-
-    def port(self, node: str) -> int:
-        """Where clients reach a node."""
-        return self.base_port + PORTS_PER_NODE * (int(node[1:]) + 1)
-
-    def raft_port(self, node: str) -> int:
-        """Where the peers reach a node."""
-        return self.port(node) + 1
-
-    def http_port(self, node: str) -> int:
-        """`/health` and `/metrics` of a node."""
-        return self.port(node) + 2
-
-    def ports(self) -> dict[int, str]:
-        """Every port with what it is for."""
-        ports = {self.namesrv_port: "NameServer"}
-        for node in self.node_ids:
-            ports[self.port(node)] = f"clients of {node}"
-            ports[self.raft_port(node)] = f"peers of {node}"
-            ports[self.http_port(node)] = f"HTTP of {node}"
-        return ports
-
-    def disk_wanted(self) -> int:
-        """Bytes that the group takes before the first segment is full, with its pools."""
-        return self.nodes * (self.segment_size * (1 + self.pool_segments) + STATE_BYTES)
-
-
-def find_base_port(nodes: int = 3, start: int = DEFAULT_BASE_PORT, step: int = CLAIM) -> int:
-    """The first base port from `start` on with all ports of a group free, which now are this process's."""
-    for base in range(start, 30000, step):
-        ports = ClusterSpec(nodes=nodes, base_port=base).ports()
-        if not any(port_taken(port) for port in ports) and claim(ports):
-            return base
-    raise ClusterError(f"no free range of ports for {nodes} nodes between {start} and 30000")
+class NoGroup(ClusterError):
+    """There is no group in the directory."""
 
 
 class Killed(NamedTuple):
@@ -132,7 +61,9 @@ class LocalCluster:
     def __init__(self, directory: Path, spec: ClusterSpec) -> None:
         self.directory = directory
         self.spec = spec
-        self._namesrv = self._process("namesrv", "dledger.namesrv", directory / "conf" / "namesrv.conf")
+        self._namesrv: ManagedProcess | None = None
+        if not spec.namesrv:
+            self._namesrv = self._process("namesrv", "dledger.namesrv", directory / "conf" / "namesrv.conf")
         self._brokers = {
             node: self._process(
                 f"broker-{node}", "dledger.broker", directory / "conf" / f"broker-{node}.conf"
@@ -145,23 +76,26 @@ class LocalCluster:
     @classmethod
     def create(cls, directory: Path | str, spec: ClusterSpec | None = None) -> LocalCluster:
         """Write the configuration files; an existing group in the directory must be the same one."""
+        cluster = cls.planned(directory, spec)
+        cluster.write()
+        return cluster
+
+    @classmethod
+    def planned(cls, directory: Path | str, spec: ClusterSpec | None = None) -> LocalCluster:
+        """The same, with nothing written yet."""
         path = Path(directory).resolve()
         spec = spec or ClusterSpec()
-        known = path / "cluster.json"
-        if known.exists():
+        if cls.known(path):
             existing = cls.open(path)
+            _check_same(path, existing.spec, spec)
             if existing.spec != spec and existing.running():
-                raise ClusterError(f"another group runs in {path}: stop it first")
-            if existing.spec.node_ids != spec.node_ids or existing.spec.segment_size != spec.segment_size:
-                raise ClusterError(
-                    f"{path} holds a group of {existing.spec.nodes} nodes with segments of "
-                    f"{existing.spec.segment_size} bytes; take another directory, or remove this one"
-                )
+                changed = " and ".join(_changes(existing.spec, spec))
+                raise ClusterError(f"the group in {path} runs with another {changed}: stop it first")
+        elif path.exists() and not path.is_dir():
+            raise ClusterError(f"{path} is a file: a group needs a directory")
         elif path.exists() and any(path.iterdir()):
-            raise ClusterError(f"{path} is not empty and holds no group")
-        cluster = cls(path, spec)
-        cluster._write_files()
-        return cluster
+            raise ClusterError(f"{path} is not empty and holds no group: choose another directory")
+        return cls(path, spec)
 
     @classmethod
     def known(cls, directory: Path | str) -> bool:
@@ -175,16 +109,18 @@ class LocalCluster:
         try:
             spec = ClusterSpec(**json.loads((path / "cluster.json").read_text()))
         except FileNotFoundError:
-            raise ClusterError(f"no group in {path}: start one with `scripts/cluster start --dir`") from None
+            raise NoGroup(f"no group in {path}: `dledger up` starts one") from None
         except (ValueError, TypeError) as error:
             raise ClusterError(f"{path / 'cluster.json'} cannot be read: {error}") from error
         return cls(path, spec)
 
-    def _write_files(self) -> None:
+    def write(self) -> None:
+        """Write the configuration files and what was asked for."""
         for name in ("conf", "logs", "run", "store"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         conf = self.directory / "conf"
-        (conf / "namesrv.conf").write_text(properties_text(self.namesrv_properties()))
+        if self._namesrv is not None:
+            (conf / "namesrv.conf").write_text(properties_text(self.namesrv_properties()))
         for node in self.spec.node_ids:
             self.write_node(node)
         text = json.dumps(asdict(self.spec), indent=2) + "\n"
@@ -234,15 +170,15 @@ class LocalCluster:
             pid_file=self.directory / "run" / f"{name}.pid",
             output=self.directory / "logs" / f"{name}.out",
             cwd=self.directory,
-            environment={"PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGES), *_python_path()]))},
+            environment=_environment(),
         )
 
     # --- what is where ---
 
     @property
     def namesrv_addr(self) -> str:
-        """`host:port` of the NameServer."""
-        return f"{HOST}:{self.spec.namesrv_port}"
+        """`host:port` of the NameServer, several with `;`."""
+        return ";".join(self.spec.namesrv_addresses)
 
     def addr(self, node: str) -> str:
         """`host:port` for clients of a node."""
@@ -257,8 +193,8 @@ class LocalCluster:
         return self._broker(node).pid
 
     def namesrv_pid(self) -> int | None:
-        """Of the running NameServer."""
-        return self._namesrv.pid
+        """Of the group's running NameServer; one of others is not its own."""
+        return None if self._namesrv is None else self._namesrv.pid
 
     def running(self) -> list[str]:
         """Names of the processes that run."""
@@ -269,7 +205,8 @@ class LocalCluster:
         return [node for node in self.spec.node_ids if self.pid(node) is None]
 
     def _all(self) -> list[ManagedProcess]:
-        return [self._namesrv, *self._brokers.values()]
+        own = [] if self._namesrv is None else [self._namesrv]
+        return [*own, *self._brokers.values()]
 
     def _broker(self, node: str) -> ManagedProcess:
         try:
@@ -279,10 +216,15 @@ class LocalCluster:
 
     # --- starting and stopping ---
 
+    def check_startable(self) -> None:
+        """ClusterError when ports or disk would not do."""
+        self.check_ports()
+        self.check_disk()
+
     def check_ports(self) -> None:
         """ClusterError that names every port of a process to be started that somebody else holds."""
         own: list[int] = []
-        if self._namesrv.pid is not None:
+        if self.namesrv_pid() is not None:
             own.append(self.spec.namesrv_port)
         for node in self.spec.node_ids:
             if self.pid(node) is not None:
@@ -293,30 +235,33 @@ class LocalCluster:
             if port not in own and port_taken(port)
         ]
         if taken:
+            more = f" and {len(taken) - PORTS_TOLD} more" if len(taken) > PORTS_TOLD else ""
             raise ClusterError(
-                f"in use by another program: port {', '.join(taken)}; choose others with --base-port"
+                f"in use by another program: port {', '.join(taken[:PORTS_TOLD])}{more}; "
+                "choose others with --base-port"
             )
 
     def check_disk(self) -> None:
         """ClusterError with the amount wanted when the disk is too small for the stores."""
         wanted = self.spec.disk_wanted()
         held = sum(file.stat().st_size for file in self.directory.rglob("*") if file.is_file())
-        free = shutil.disk_usage(self.directory).free
+        there = next(path for path in (self.directory, *self.directory.parents) if path.exists())
+        free = shutil.disk_usage(there).free
         if free + held < wanted:
             raise ClusterError(
                 f"too little disk at {self.directory}: {wanted // MIB} MiB wanted for {self.spec.nodes} "
                 f"nodes with segments of {self.spec.segment_size // MIB} MiB, {free // MIB} MiB free"
             )
 
-    def start(self, limit_s: float = START_LIMIT_S) -> list[str]:
-        """Start whatever does not run and wait until a leader serves. Names of what was started."""
-        self.check_ports()
-        self.check_disk()
+    def start(self, limit_s: float = START_LIMIT_S, tell: Callable[[str], None] | None = None) -> list[str]:
+        """Start what does not run and wait until a leader serves and the NameServer shows it. Names of what
+        was started; `tell` hears what is waited for."""
+        self.check_startable()
         started = [process for process in self._all() if process.pid is None]
         for process in started:
             process.start()
         try:
-            self.wait_ready(limit_s)
+            self.wait_ready(limit_s, tell)
         except (ClusterError, KeyboardInterrupt):
             for process in reversed(started):
                 process.kill()
@@ -326,7 +271,8 @@ class LocalCluster:
     def stop(self, limit_s: float = STOP_LIMIT_S) -> dict[str, str]:
         """SIGTERM to all, brokers first; SIGKILL after the limit. What happened to each process."""
         outcome: dict[str, str] = {}
-        for processes in (list(self._brokers.values()), [self._namesrv]):
+        own = [] if self._namesrv is None else [self._namesrv]
+        for processes in (list(self._brokers.values()), own):
             for process in processes:
                 if process.signal(signal.SIGTERM) is None:
                     outcome[process.name] = "not running"
@@ -374,11 +320,16 @@ class LocalCluster:
 
     def kill_namesrv(self) -> None:
         """SIGKILL the NameServer."""
-        self._namesrv.kill()
+        self._own_namesrv().kill()
 
     def start_namesrv(self) -> None:
         """Start the NameServer again."""
-        self._namesrv.start()
+        self._own_namesrv().start()
+
+    def _own_namesrv(self) -> ManagedProcess:
+        if self._namesrv is None:
+            raise ClusterError(f"the NameServer {self.namesrv_addr} is not this group's")
+        return self._namesrv
 
     def create_topic(self, topic: str, queues: int = 4, limit_s: float = START_LIMIT_S) -> None:
         """Create a topic and wait until the NameServer knows it."""
@@ -392,7 +343,7 @@ class LocalCluster:
                 return None
 
         def routed() -> bool | None:
-            return wire.has_route(self.namesrv_addr, topic) or None
+            return any(wire.has_route(address, topic) for address in self.spec.namesrv_addresses) or None
 
         wait_for(created, limit_s, lambda: f"topic {topic} could not be created: {self._describe()}")
         wait_for(routed, limit_s, lambda: f"topic {topic} has no route: {self._describe()}")
@@ -437,12 +388,15 @@ class LocalCluster:
         }
 
     def status(self) -> dict[str, Any]:
-        """NameServers and groups, as `scripts/cluster status --json` prints them."""
+        """NameServers and groups, as `dledger status --json` prints them."""
         nodes = [self.node_status(node) for node in self.spec.node_ids]
         leaders = [node for node in nodes if node["role"] == "LEADER"]
         leader = max(leaders, key=lambda node: node["term"] or 0)["id"] if leaders else None
         return {
-            "namesrv": [{"addr": self.namesrv_addr, "pid": self.namesrv_pid()}],
+            "namesrv": [
+                {"addr": address, "pid": self.namesrv_pid(), "own": self._namesrv is not None}
+                for address in self.spec.namesrv_addresses
+            ],
             "groups": [{"name": self.spec.group, "leader": leader, "nodes": nodes}],
         }
 
@@ -462,21 +416,42 @@ class LocalCluster:
 
     # --- waiting ---
 
-    def wait_ready(self, limit_s: float = START_LIMIT_S) -> str:
-        """Until a leader serves and the NameServer gives its address for id 0. The leader's id."""
+    def wait_ready(self, limit_s: float = START_LIMIT_S, tell: Callable[[str], None] | None = None) -> str:
+        """Until a leader serves and a NameServer gives its address for id 0. The leader's id.
+
+        `tell` hears what is missing, whenever that changes.
+        """
+        missing = ""
 
         def ready() -> str | None:
+            nonlocal missing
             self._check_alive()
             leader = self.leader()
-            if leader is None:
-                return None
-            try:
-                master = wire.master_address(self.namesrv_addr, self.spec.group)
-            except wire.NoAnswer:
-                return None
-            return leader if master == self.addr(leader) else None
+            before, missing = missing, "no leader serves yet" if leader is None else self.unshown(leader)
+            if tell is not None and missing and missing != before:
+                tell(missing)
+            return None if missing else leader
 
-        return wait_for(ready, limit_s, lambda: f"no leader serves: {self._describe()}")
+        return wait_for(ready, limit_s, lambda: f"{missing}: {self._describe()}")
+
+    def unshown(self, leader: str) -> str:
+        """What keeps clients from finding this leader; empty when nothing does. The first NameServer that
+        answers counts, as clients ask one."""
+        group, silent = self.spec.group, []
+        for address in self.spec.namesrv_addresses:
+            try:
+                known = wire.registered(address)
+            except wire.NoAnswer as error:
+                silent.append(str(error))
+                continue
+            if group not in known:
+                others = ", ".join(sorted(known)) or "none"
+                return f"{leader} leads, but NameServer {address} does not know {group} (it knows {others})"
+            shown = known[group].leader
+            if shown != self.addr(leader):
+                return f"{leader} leads, but NameServer {address} shows {shown or 'nobody'} for {group}"
+            return ""
+        return f"{leader} leads, but no NameServer answers ({'; '.join(silent)})"
 
     def wait_leader(self, limit_s: float = START_LIMIT_S) -> str:
         """Until a leader serves. Its id."""
@@ -486,6 +461,15 @@ class LocalCluster:
         """Wait until a leader serves: its id and the seconds that it took."""
         started = time.monotonic()
         return self.wait_leader(limit_s), time.monotonic() - started
+
+    def wait_answering(self, limit_s: float) -> bool:
+        """Whether all brokers answer within the limit."""
+        deadline = time.monotonic() + limit_s
+        while not all(self.state(node) for node in self.spec.node_ids):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+        return True
 
     def wait_down(self, nodes: list[str], limit_s: float) -> bool:
         """Whether these brokers' processes end within the limit."""
@@ -498,17 +482,23 @@ class LocalCluster:
         committed = self.committed_index(leader)
 
         def caught_up() -> bool | None:
+            for node in wanted:
+                self._check_not_ended(self._broker(node))
             return all(self.committed_index(node) >= committed for node in wanted) or None
 
         wait_for(caught_up, limit_s, lambda: f"not caught up to {committed}: {self._describe()}")
 
     def _check_alive(self) -> None:
         for process in self._all():
-            code = process.exit_code()
-            if code is not None or process.pid is None:
-                raise ClusterError(
-                    f"{process.name} ended (exit code {code}): {process.tail() or 'no output'}"
-                )
+            self._check_not_ended(process)
+            if process.pid is None:
+                raise ClusterError(f"{process.name} does not run: {process.tail() or 'no output'}")
+
+    @staticmethod
+    def _check_not_ended(process: ManagedProcess) -> None:
+        """ClusterError with its last words, if we started it and it ended."""
+        if (code := process.exit_code()) is not None:
+            raise ClusterError(f"{process.name} ended (exit code {code}): {process.tail() or 'no output'}")
 
     def _describe(self) -> str:
         nodes = self.status()["groups"][0]["nodes"]
@@ -533,15 +523,42 @@ def properties_text(properties: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 
-def _python_path() -> list[str]:
-    return os.environ.get("PYTHONPATH", "").split(os.pathsep)
+def _check_same(path: Path, existing: ClusterSpec, wanted: ClusterSpec) -> None:
+    """ClusterError for what a store cannot follow."""
+    if existing.group != wanted.group:
+        raise ClusterError(
+            f"{path} holds the group {existing.group}, not {wanted.group}: take another directory"
+        )
+    if existing.node_ids != wanted.node_ids or existing.segment_size != wanted.segment_size:
+        raise ClusterError(
+            f"{path} holds a group of {existing.nodes} nodes with segments of "
+            f"{existing.segment_size} bytes; take another directory, or remove this one"
+        )
+
+
+def _changes(existing: ClusterSpec, wanted: ClusterSpec) -> list[str]:
+    before, after = asdict(existing), asdict(wanted)
+    names = {"base_port": "base port", "broker": "set of broker properties", "namesrv": "NameServer"}
+    return [names.get(name, name) for name, value in after.items() if before[name] != value]
+
+
+def _environment() -> dict[str, str]:
+    """What a started process needs to find this package. An installed one it finds by itself, and in front of
+    the standard library site-packages would do harm."""
+    if str(PACKAGES) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        return {}
+    paths = [str(PACKAGES), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, dict.fromkeys(paths)))}
 
 
 __all__ = [
+    "DEFAULT_BASE_PORT",
+    "MIB",
     "ClusterError",
     "ClusterSpec",
     "Killed",
     "LocalCluster",
+    "NoGroup",
     "ProcessError",
     "find_base_port",
     "properties_text",

@@ -70,6 +70,8 @@ class ManagedProcess:
         self._cwd = cwd
         self._environment = dict(environment or {})
         self._child: subprocess.Popen[bytes] | None = None
+        self._output_from = 0
+        """Where the output of the process that this object started begins: earlier ones wrote there, too."""
 
     @property
     def pid(self) -> int | None:
@@ -91,6 +93,7 @@ class ManagedProcess:
         self._output.parent.mkdir(parents=True, exist_ok=True)
         self._pid_file.parent.mkdir(parents=True, exist_ok=True)
         with self._output.open("ab") as output:
+            self._output_from = output.tell()
             self._child = subprocess.Popen(
                 self._command,
                 cwd=self._cwd,
@@ -149,7 +152,7 @@ class ManagedProcess:
         """The end of what the process printed."""
         try:
             with self._output.open("rb") as file:
-                file.seek(max(0, self._output.stat().st_size - TAIL_BYTES))
+                file.seek(max(self._output_from, self._output.stat().st_size - TAIL_BYTES))
                 return file.read().decode(errors="replace").strip()
         except FileNotFoundError:
             return ""

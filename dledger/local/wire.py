@@ -93,14 +93,18 @@ class RawConnection:
     def answer(self) -> Answer:
         """The next frame; NoAnswer when the connection closes or the time is over."""
         length, marked = _LENGTHS.unpack(self._exactly(8))
-        if length > MAX_ANSWER:
+        if not 4 <= length <= MAX_ANSWER:
             raise NoAnswer(f"a frame of {length} bytes")
         rest = self._exactly(length - 4)
         header_size = marked & 0xFFFFFF
-        header = json.loads(rest[:header_size])
+        try:
+            header = json.loads(rest[:header_size])
+            code, opaque = header["code"], header["opaque"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise NoAnswer("a frame without a header of the remoting protocol") from error
         return Answer(
-            code=header["code"],
-            opaque=header["opaque"],
+            code=code,
+            opaque=opaque,
             remark=header.get("remark"),
             ext=header.get("extFields") or {},
             body=rest[header_size:],
@@ -134,17 +138,52 @@ def call(
 ) -> Answer:
     """One request on a connection of its own."""
     with RawConnection(addr, timeout_s) as connection:
-        connection.send(request(code, ext, body))
-        return connection.answer()
+        try:
+            connection.send(request(code, ext, body))
+            return connection.answer()
+        except NoAnswer as error:
+            raise NoAnswer(f"{addr}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A broker group as a NameServer knows it. `addresses`: by broker id, the leader's is "0"."""
+
+    cluster: str
+    addresses: dict[str, str]
+
+    @property
+    def leader(self) -> str | None:
+        """Address of the leader; None when none is registered."""
+        return self.addresses.get("0")
+
+
+def registered(namesrv: str, timeout_s: float = 1.0) -> dict[str, Registered]:
+    """All broker groups that a NameServer knows, by name. NoAnswer if it does not answer as one."""
+    answer = call(namesrv, GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s)
+    try:
+        table = json.loads(_NUMBER_KEY.sub(r'\1"\2":', answer.body.decode()))["brokerAddrTable"]
+        return {
+            name: Registered(str(data.get("cluster") or ""), dict(data.get("brokerAddrs") or {}))
+            for name, data in sorted((table or {}).items())
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NoAnswer(f"{namesrv} does not answer as a NameServer does (code {answer.code})") from error
 
 
 def master_address(namesrv: str, broker_name: str, timeout_s: float = 1.0) -> str | None:
     """The NameServer's address for id 0 of a broker group, or None. NoAnswer if it does not answer."""
-    answer = call(namesrv, GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s)
-    table = json.loads(_NUMBER_KEY.sub(r'\1"\2":', answer.body.decode()))["brokerAddrTable"]
-    addresses = (table.get(broker_name) or {}).get("brokerAddrs") or {}
-    address = addresses.get("0")
-    return address if isinstance(address, str) else None
+    group = registered(namesrv, timeout_s).get(broker_name)
+    return None if group is None else group.leader
+
+
+def listens(addr: str, timeout_s: float = 1.0) -> bool:
+    """Whether somebody accepts connections there."""
+    try:
+        RawConnection(addr, timeout_s).close()
+    except NoAnswer:
+        return False
+    return True
 
 
 def create_topic(addr: str, topic: str, queues: int = 4) -> Answer:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dledger.runtime.remote_files import absolute
 from dledger.spark.commands.command import EXIT_CODES, CannotRun, Command, Context, Outcome, add_master
-from dledger.spark.commands.source_arguments import EPILOG, add_source, source_of
+from dledger.spark.commands.source_arguments import EPILOG, add_source, servers_of, source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,13 +47,14 @@ async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
     if arguments.consumed and not arguments.consumer:
         raise CannotRun("--consumed is compared with consumer groups: name them with --consumer")
     asked: ConsumerOffsets | None = None
-    if arguments.namesrv and arguments.consumer:
+    namesrv = servers_of(arguments)
+    if namesrv and arguments.consumer:
         from dledger.spark.jobs.consumer_offsets import offsets_of_lag
         from dledger.spark.jobs.lag_live import lag_live
 
         topics = tuple(topic.strip() for topic in (arguments.topics or "").split(",") if topic.strip())
         consumers = tuple(arguments.consumer)
-        lag = await lag_live(context.env, arguments.namesrv, consumers=consumers, topics=topics)
+        lag = await lag_live(context.env, namesrv, consumers=consumers, topics=topics)
         asked = offsets_of_lag(lag)
     async with context.spark("dledger-account", arguments.master, short=False) as spark:
         return await context.job(spark, "account", lambda: _account(spark, context, arguments, asked))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dledger.audit.arguments import not_negative
 from dledger.spark.commands.command import CannotRun, Command, Context, Outcome, add_master
-from dledger.spark.commands.source_arguments import EPILOG, add_source, source_of
+from dledger.spark.commands.source_arguments import EPILOG, add_source, servers_of, source_of
 from dledger.spark.commands.words import positive
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
     """Over stores the history, as a job; over brokers the present, without Spark."""
-    if arguments.namesrv:
+    if namesrv := servers_of(arguments):
         from dledger.spark.jobs.lag_live import lag_live
 
         _check_live(arguments)
@@ -42,7 +42,7 @@ async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
         consumers = tuple(arguments.consumer)
         return await lag_live(
             context.env,
-            arguments.namesrv,
+            namesrv,
             consumers=consumers,
             topics=topics,
             warn_above=arguments.warn_above,

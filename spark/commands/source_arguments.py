@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from dledger.runtime.environment import add_namesrv, namesrv_addr
 from dledger.runtime.remote_files import absolute
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ def add_source(parser: argparse.ArgumentParser, *, archive: bool = True) -> None
     parser.add_argument(
         "stores", metavar="STORE", nargs="*", type=absolute, help="store directory (storePathRootDir)"
     )
-    parser.add_argument(
-        "--namesrv", metavar="ADDR", default="", help="NameServers of live brokers: host:port"
-    )
+    add_namesrv(parser, "NameServers of live brokers: host:port", "where no other source is given")
     if archive:
         parser.add_argument(
             "--archive", metavar="DIR", default="", help="an archive of `dledger spark archive`"
@@ -44,6 +43,13 @@ def _option(text: str) -> tuple[str, str]:
     return name, value
 
 
+def servers_of(arguments: argparse.Namespace) -> str:
+    """NameServers: those that were given, or NAMESRV_ADDR where no other source is; else the empty text."""
+    if arguments.namesrv is not None:
+        return str(arguments.namesrv)
+    return "" if arguments.stores or getattr(arguments, "archive", "") else namesrv_addr()
+
+
 def source_of(arguments: argparse.Namespace) -> LogSource:
     """The source that the arguments name; spark.jobs.errors.JobError when they name none or several, or an
     option twice."""
@@ -59,5 +65,5 @@ def source_of(arguments: argparse.Namespace) -> LogSource:
         options[name] = value
     archive = getattr(arguments, "archive", "")
     return LogSource(
-        tuple(arguments.stores), arguments.namesrv, absolute(archive) if archive else "", options
+        tuple(arguments.stores), servers_of(arguments), absolute(archive) if archive else "", options
     )

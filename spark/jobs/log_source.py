@@ -61,7 +61,10 @@ class LogSource:
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.stores, self.servers, self.archive))) != 1:
-            raise JobError("give one of: store directories, NameServers (--namesrv), an archive (--archive)")
+            raise JobError(
+                "give one of: store directories, NameServers (--namesrv or NAMESRV_ADDR), "
+                "an archive (--archive)"
+            )
         try:
             options = canonical(self.options)
         except BadOption as error:

@@ -98,7 +98,7 @@ def test_too_little_disk_says_how_much_is_wanted(tmp_path: Path, monkeypatch: py
 
 def test_status_of_a_stopped_group_has_every_key(tmp_path: Path) -> None:
     status = LocalCluster.create(tmp_path, ClusterSpec(base_port=find_base_port(start=22000))).status()
-    assert status["namesrv"][0].keys() == {"addr", "pid"}
+    assert status["namesrv"][0].keys() == {"addr", "pid", "own"}
     (group,) = status["groups"]
     assert group["name"] == "broker-a"
     assert group["leader"] is None

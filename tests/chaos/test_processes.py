@@ -63,6 +63,14 @@ def test_another_object_finds_and_stops_it(process: ManagedProcess, tmp_path: Pa
     assert process.pid is None
 
 
+def test_the_last_words_are_of_this_process_and_not_of_an_earlier_one(tmp_path: Path) -> None:
+    for word in ("first", "second"):
+        process = managed(tmp_path, f"print('{word}')")
+        process.start()
+        assert process.wait_gone(10)
+        assert process.tail() == word
+
+
 def test_what_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     process = managed(tmp_path, STUBBORN)
     process.start()

@@ -26,7 +26,7 @@ def group(tmp_path: Path) -> LocalCluster:
 def run(module: str, *arguments: str) -> tuple[int, str]:
     """Exit code and everything printed; TimeoutExpired if the program starts instead of ending."""
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, "-m", f"dledger.{module}", *arguments],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -32,11 +32,11 @@ class FakeClient:
         return answer
 
 
-def row(node: str, cluster: str, *reasons: str) -> dict[str, Any]:
+def row(node: str, cluster: str, *reasons: str, role: str = "FOLLOWER") -> dict[str, Any]:
     indexes = dict.fromkeys(("end_index", "durable_index", "committed_index"), 7)
     return {
         "id": node,
-        "role": "FOLLOWER",
+        "role": role,
         "term": 3,
         "cluster": cluster,
         "reasons": list(reasons),
@@ -56,18 +56,18 @@ def status(
 def test_a_line_for_each_reason_follows_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        status(monkeypatch, row("n0", "c"), row("n1", "c", "one", "another"), row("n2", "", "a third")) == 0
-    )
+    leader = row("n0", "c", role="LEADER")
+    assert status(monkeypatch, leader, row("n1", "c", "one", "another"), row("n2", "", "a third")) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[4:] == ["n1: one", "n1: another", "n2: a third"] and not err
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
-def test_nodes_of_different_clusters_are_told_and_exit_code_1(
+def test_nodes_of_different_clusters_are_an_error(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert status(monkeypatch, row("n0", "old"), row("n1", "new"), row("n2", "old"), words=words) == 1
+    leader = row("n0", "old", role="LEADER")
+    assert status(monkeypatch, leader, row("n1", "new"), row("n2", "old"), words=words) == 2
     out, err = capsys.readouterr()
     assert err == "status: not one group: n0 n2 of cluster old, n1 of cluster new\n"
     if words:
@@ -77,5 +77,12 @@ def test_nodes_of_different_clusters_are_told_and_exit_code_1(
 def test_a_node_that_does_not_answer_is_of_no_cluster(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert status(monkeypatch, row("n0", "c"), None, row("n2", "c")) == 1
+    assert status(monkeypatch, row("n0", "c", role="LEADER"), None, row("n2", "c")) == 1
     assert not capsys.readouterr().err
+
+
+def test_without_a_leader_it_is_an_error_and_without_an_answer_nothing_was_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert status(monkeypatch, row("n0", "c"), None, row("n2", "c")) == 2
+    assert status(monkeypatch, None, None, None) == 4

@@ -1,0 +1,263 @@
+"""What is done to a group of this machine: started as asked for, its leader killed, brought back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dledger.commands.group_status import NothingSeen
+from dledger.local import wire
+from dledger.local.cluster import START_LIMIT_S, ClusterError, LocalCluster
+from dledger.local.ports import CLAIM, HOST, port_taken
+from dledger.local.spec import DEFAULT_BASE_PORT, MIB, ClusterSpec, find_base_port
+from dledger.properties import name as parse_name
+from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
+
+SERVER_PACKAGES = ("aiohttp", "numpy", "prometheus_client")
+"""What the extra `server` brings: a broker does not start without."""
+ANSWER_LIMIT_S = 5.0
+"""How long the followers get to answer once the leader serves; then they are shown as they are."""
+_LOOPBACK = "all is on the loopback address here; for several machines: `dledger broker -c`"
+DECIDED = MappingProxyType(
+    {
+        "brokerName": "say it with --group",
+        "dLegerGroup": "say it with --group",
+        "brokerClusterName": "say it with --cluster",
+        "dLegerPeers": "it follows from --nodes and --base-port",
+        "dLegerSelfId": "it follows from --nodes",
+        "listenPort": "it follows from --base-port",
+        "httpPort": "it follows from --base-port",
+        "namesrvAddr": "say it with --namesrv",
+        "storePathRootDir": "it lies below --dir",
+        "logDir": "it lies below --dir",
+        "mapedFileSizeCommitLog": "say it with --segment-mb",
+        "enableDLegerCommitLog": "it is always true here",
+        "brokerIP1": _LOOPBACK,
+        "bindAddress": _LOOPBACK,
+    }
+)
+"""Properties that are not for `--set`: set so they would contradict what an option or the layout says."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked for. None: as it is in the directory already, or by default."""
+
+    nodes: int | None = None
+    base_port: int | None = None
+    group: str | None = None
+    cluster: str | None = None
+    namesrv: str | None = None
+    segment_mb: int | None = None
+    settings: tuple[str, ...] = ()
+    """KEY=VALUE lines for every broker, beside those of an earlier start; `KEY=` takes one back."""
+
+
+def _silent(text: str) -> None:
+    """Nobody is told."""
+
+
+def bring_up(
+    directory: Path,
+    wish: Wish,
+    timeout_s: float = START_LIMIT_S,
+    tell: Callable[[str], None] = _silent,
+    *,
+    environment: bool = True,
+) -> tuple[LocalCluster, list[str]]:
+    """The group, with a leader that NameServers show, and names of the processes that were started for it.
+
+    ClusterError says what to do; nothing is written or started before all is checked that can be. With
+    `environment`, NAMESRV_ADDR says where a new group registers unless the wish does.
+    """
+    check_installed()
+    spec, origin = _spec(directory, wish, environment)
+    cluster = LocalCluster.planned(directory, spec)
+    _check_ports(cluster)
+    cluster.check_disk()
+    _check_properties(cluster)
+    if spec.namesrv:
+        _check_namesrv(cluster, origin)
+    cluster.write()
+    started = cluster.start(timeout_s, tell)
+    cluster.wait_answering(ANSWER_LIMIT_S)
+    return cluster, started
+
+
+def kill_and_wait(cluster: LocalCluster, wait: bool) -> dict[str, Any]:
+    """SIGKILL the leader; with `wait`, who leads next and after how long. NothingSeen when nothing runs;
+    ClusterError when none can lead next."""
+    if not cluster.running():
+        raise NothingSeen(f"nothing runs in {cluster.directory}")
+    killed = cluster.kill_leader()
+    result: dict[str, Any] = {"killed": killed.node, "pid": killed.pid}
+    down = cluster.down()
+    if wait and 2 * len(down) >= cluster.spec.nodes:
+        raise ClusterError(
+            f"killed {killed.node} (pid {killed.pid}); {', '.join(down)} of {cluster.spec.nodes} down: "
+            "no majority is left that could elect a leader, until `dledger restart`"
+        )
+    if wait:
+        result["leader"], result["seconds"] = cluster.time_to_leader()
+    return result
+
+
+def bring_back(
+    cluster: LocalCluster,
+    node: str | None,
+    limit_s: float = START_LIMIT_S,
+    tell: Callable[[str], None] = _silent,
+) -> list[str]:
+    """Start what is down; if nothing is, all brokers again, one after another, leader last. Or one node.
+
+    Which ones; they have caught up. A NameServer of others is not touched.
+    """
+    if not cluster.running() and node is None:
+        cluster.start(limit_s, tell)
+        return list(cluster.spec.node_ids)
+    down = cluster.down()
+    cluster.check_ports()
+    server = [] if cluster.spec.namesrv or cluster.namesrv_pid() is not None else ["namesrv"]
+    if server:
+        cluster.start_namesrv()
+    if node is None and (down or server):
+        done = server + down
+        tell(f"starting {', '.join(done)}")
+        for name in down:
+            cluster.start_node(name)
+        cluster.wait_caught_up(limit_s, down)
+    else:
+        done = [node] if node else cluster.followers_first()
+        for name in done:
+            tell(f"restarting {name}")
+            cluster.restart_node(name, limit_s)
+    if not cluster.down():
+        cluster.wait_ready(limit_s, tell)
+    return done
+
+
+def check_installed() -> None:
+    """ClusterError with what to install where a broker's packages are missing."""
+    missing = [name for name in SERVER_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise ClusterError(f"a broker needs {', '.join(missing)}: pip install 'dledger[server]'")
+
+
+def _spec(directory: Path, wish: Wish, environment: bool) -> tuple[ClusterSpec, str]:
+    """What the group is to be, and whose word its NameServers are."""
+    known = LocalCluster.known(directory)
+    spec = LocalCluster.open(directory).spec if known else ClusterSpec()
+    asked: dict[str, Any] = {
+        "nodes": wish.nodes,
+        "base_port": wish.base_port,
+        "group": _named("--group", wish.group),
+        "cluster": _named("--cluster", wish.cluster),
+        "segment_size": None if wish.segment_mb is None else wish.segment_mb * MIB,
+        "broker": _settings(spec.broker, wish.settings),
+    }
+    spec = replace(spec, **{name: value for name, value in asked.items() if value is not None})
+    namesrv, origin = wish.namesrv, "--namesrv"
+    if namesrv is None and not known and environment:
+        namesrv, origin = namesrv_addr(), NAMESRV_ADDR
+        if _is_own(namesrv, spec) and not port_taken(spec.namesrv_port):
+            namesrv = ""  # the address that clients are told anyway, and nobody is there yet
+    elif namesrv is not None and known and not spec.namesrv and _is_own(namesrv, spec):
+        namesrv = None
+    if namesrv:
+        spec = replace(spec, namesrv=namesrv.strip())
+        if not known and wish.base_port is None:
+            spec = replace(spec, base_port=find_base_port(spec.nodes, DEFAULT_BASE_PORT + CLAIM))
+    return spec, origin
+
+
+def _is_own(namesrv: str, spec: ClusterSpec) -> bool:
+    """Whether this is where the group's own NameServer is."""
+    return namesrv.strip() in (f"{HOST}:{spec.namesrv_port}", f"localhost:{spec.namesrv_port}")
+
+
+def _named(option: str, value: str | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return parse_name(value)
+    except ValueError as error:
+        raise ClusterError(f"{option} {error}") from error
+
+
+def _settings(before: dict[str, str], given: Sequence[str]) -> dict[str, str]:
+    settings = dict(before)
+    for item in given:
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not key or not equals:
+            raise ClusterError(f"--set {item}: expected KEY=VALUE, a property of a broker")
+        decided = {one.lower(): (one, why) for one, why in DECIDED.items()}.get(key.lower())
+        if decided is not None:
+            raise ClusterError(f"--set {decided[0]}: {decided[1]}")
+        settings[key] = value
+    return {key: value for key, value in settings.items() if value}
+
+
+def _check_properties(cluster: LocalCluster) -> None:
+    """ClusterError for settings that a broker would refuse, or not know."""
+    # Here: the broker's modules are not loaded for `--help`, nor where the extra is missing.
+    broker = import_module("dledger.broker.__main__")
+    files = import_module("dledger.remoting.properties_file")
+    properties = cluster.broker_properties(cluster.spec.node_ids[0])
+    said = {"mapedFileSizeCommitLog": "--segment-mb"} | dict.fromkeys(cluster.spec.broker, "--set")
+    lines = [
+        files.Property(key, value, said.get(key, "a broker's settings")) for key, value in properties.items()
+    ]
+    try:
+        _, warnings = broker.configure(lines)
+    except files.ConfigError as error:
+        raise ClusterError(str(error)) from error
+    if warnings:
+        raise ClusterError(re.sub(" is ignored$", ": docs/operate.md lists those there are", warnings[0]))
+
+
+def _check_ports(cluster: LocalCluster) -> None:
+    """ClusterError for ports that are taken; with the other way where a NameServer has its port."""
+    try:
+        cluster.check_ports()
+    except ClusterError as error:
+        address = cluster.namesrv_addr
+        if cluster.spec.namesrv or cluster.running():
+            raise
+        try:
+            known = wire.registered(address)
+        except wire.NoAnswer:
+            raise error from None
+        groups = f", which knows {', '.join(known)}" if known else ""
+        raise ClusterError(
+            f"{error}; or register with the NameServer there{groups}: --namesrv {address} --group NAME"
+        ) from error
+
+
+def _check_namesrv(cluster: LocalCluster, origin: str) -> None:
+    """ClusterError unless a NameServer of others answers and has no other group of this name."""
+    spec, silent = cluster.spec, []
+    for address in spec.namesrv_addresses:
+        try:
+            known = wire.registered(address)
+        except wire.NoAnswer as error:
+            silent.append(str(error))
+            continue
+        own = {cluster.addr(node) for node in spec.node_ids}
+        strange = sorted(set(known[spec.group].addresses.values()) - own) if spec.group in known else []
+        if strange:
+            raise ClusterError(
+                f"NameServer {address} has a group {spec.group} already (at {', '.join(strange)}): "
+                "choose another name with --group"
+            )
+        return
+    without = "without --namesrv" if origin == "--namesrv" else f"with {origin} unset"
+    raise ClusterError(
+        f"no NameServer answers ({'; '.join(silent)}), as {origin} says: start it first; {without} "
+        "a new group gets one of its own"
+    )

@@ -1,0 +1,136 @@
+"""What is seen of groups, as tables, as JSON and as a verdict: from processes, or from a NameServer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from dledger.formats.addresses import split_addresses
+from dledger.local import wire
+from dledger.local.cluster import ClusterError, LocalCluster
+
+FINE, WARNINGS, ERRORS, NOT_SEEN = 0, 1, 2, 4
+"""Exit codes, as those of the audit."""
+
+
+class NothingSeen(ClusterError):
+    """There is nothing to look at; the text says where it was looked for."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen: `found` for programs, `lines` for people, what is wrong, and how much."""
+
+    found: dict[str, Any]
+    lines: list[str]
+    problems: list[str] = field(default_factory=list)
+    code: int = FINE
+
+    def as_json(self) -> dict[str, Any]:
+        """One object."""
+        return {**self.found, "problems": self.problems}
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines with aligned columns; None is a dash."""
+    cells = [tuple(columns), *(tuple("-" if value is None else str(value) for value in row) for row in rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def status_lines(status: dict[str, Any]) -> list[str]:
+    """`LocalCluster.status()` for people."""
+    lines = []
+    for server in status["namesrv"]:
+        whose = f"pid {server['pid'] or '-'}" if server["own"] else "of others"
+        lines.append(f"namesrv {server['addr']}  {whose}")
+    for group in status["groups"]:
+        lines.append(f"group {group['name']}  leader {group['leader'] or '-'}")
+        columns = ("id", "role", "term", "end_index", "committed_index", "pid", "addr", "store")
+        lines += table(columns, [[node[name] for name in columns] for node in group["nodes"]])
+    return lines
+
+
+def look_at_directory(cluster: LocalCluster) -> Seen:
+    """A group of this machine: its processes, what they say of themselves, and whether clients find it."""
+    status = cluster.status()
+    (group,) = status["groups"]
+    if not cluster.running():
+        return Seen(status, status_lines(status), ["nothing runs: `dledger up` starts it"], NOT_SEEN)
+    problems = []
+    for node in group["nodes"]:
+        if node["role"] == "DOWN":
+            problems.append(f"{node['id']} is down: `dledger restart` starts it again")
+        elif node["role"] == "SILENT":
+            problems.append(f"{node['id']} runs (pid {node['pid']}) and does not answer")
+    if group["leader"] is None:
+        problems.insert(0, "no node leads: nothing can be sent or read until a majority is up")
+        return Seen(status, status_lines(status), problems, ERRORS)
+    if unshown := cluster.unshown(group["leader"]):
+        problems.append(f"clients do not find it: {unshown}")
+    return Seen(status, status_lines(status), problems, WARNINGS if problems else FINE)
+
+
+def look_at_namesrv(namesrv: str, only: str | None) -> Seen:
+    """What NameServers know of brokers anywhere, and whether these answer. `only`: one group.
+
+    NothingSeen when none answers, or knows no broker or not this group.
+    """
+    servers: list[dict[str, Any]] = []
+    known: dict[str, wire.Registered] | None = None
+    problems = []
+    for address in split_addresses(namesrv):
+        try:
+            told = wire.registered(address)
+        except wire.NoAnswer as error:
+            problems.append(f"NameServer {error}")
+            servers.append({"addr": address, "answers": False})
+            continue
+        servers.append({"addr": address, "answers": True})
+        known = told if known is None else known
+    if known is None:
+        raise NothingSeen(f"no NameServer answers: {'; '.join(problems)}")
+    if not known:
+        raise NothingSeen(f"no broker is registered at {namesrv}")
+    if only is not None and only not in known:
+        near = get_close_matches(only, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise NothingSeen(f"no group {only!r} is registered at {namesrv}: {hint}")
+    code = WARNINGS if problems else FINE
+    groups = []
+    for name, group in known.items():
+        if only in (None, name):
+            row, wrong = _look_at_group(name, group)
+            groups.append(row)
+            problems += wrong
+            code = max(code, (WARNINGS if wrong else FINE) if row["leader"] else ERRORS)
+    lines = [f"namesrv {one['addr']}{'' if one['answers'] else '  does not answer'}" for one in servers]
+    rows = [
+        (
+            group["name"],
+            group["cluster"],
+            next((node["addr"] for node in group["nodes"] if node["id"] == "0"), None),
+            ", ".join(node["addr"] for node in group["nodes"] if node["id"] != "0") or None,
+        )
+        for group in groups
+    ]
+    lines += table(("group", "cluster", "leader", "followers"), rows)
+    return Seen({"namesrv": servers, "groups": groups}, lines, problems, code)
+
+
+def _look_at_group(name: str, group: wire.Registered) -> tuple[dict[str, Any], list[str]]:
+    """The group with `leader` None unless one is registered and answers; what is wrong."""
+    nodes = [
+        {"id": number, "addr": address, "answers": wire.listens(address)}
+        for number, address in sorted(group.addresses.items(), key=lambda item: int(item[0]))
+    ]
+    wrong = [f"{name}: {node['addr']} does not answer from here" for node in nodes if not node["answers"]]
+    leader = next((node["addr"] for node in nodes if node["id"] == "0" and node["answers"]), None)
+    if "0" not in group.addresses:
+        wrong.insert(0, f"{name}: no leader is registered")
+    return {"name": name, "cluster": group.cluster, "leader": leader, "nodes": nodes}, wrong

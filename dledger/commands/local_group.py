@@ -1,0 +1,309 @@
+"""`dledger up`, `status`, `kill-leader`, `restart` and `down`: a group of real processes on this machine.
+
+What they do is in `group_actions`, what they show in `group_status`; `scripts/cluster` calls the same. Exit
+codes are those of the audit (`EXIT_CODES`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from dledger.commands.group_actions import Wish, bring_back, bring_up, kill_and_wait
+from dledger.commands.group_status import (
+    ERRORS,
+    FINE,
+    NOT_SEEN,
+    NothingSeen,
+    Seen,
+    look_at_directory,
+    look_at_namesrv,
+)
+from dledger.local import wire
+from dledger.local.cluster import START_LIMIT_S, ClusterError, LocalCluster, NoGroup, ProcessError
+from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
+
+DIRECTORY = "dledger-data"
+DIRECTORY_VARIABLE = "DLEDGER_DIR"
+INTERRUPTED = 130
+SETTINGS = MappingProxyType({"help_option_names": ["-h", "--help"]})
+EXIT_CODES = """\b
+exit codes:
+  0  done; status: all is well
+  1  status: warnings, as a node that is down while another leads
+  2  failed, or wrong usage; status: errors, as no leader
+  4  nothing there, or nothing answers
+"""
+
+
+# What the commands share
+
+
+def _command(summary: str) -> Callable[[Callable[..., int]], click.Command]:
+    """A click command with `--dir` and `--json` of a function that gives the exit code, or raises why not."""
+
+    def make(function: Callable[..., int]) -> click.Command:
+        @wraps(function)
+        def run(**options: Any) -> None:
+            as_json = options["as_json"]
+            try:
+                code = function(**options)
+            except (NoGroup, NothingSeen) as error:
+                code = _failed(str(error), as_json, NOT_SEEN)
+            except (ClusterError, ProcessError, OSError) as error:
+                code = _failed(str(error), as_json, ERRORS)
+            except KeyboardInterrupt:
+                code = _failed("interrupted", as_json, INTERRUPTED)
+            sys.exit(code)
+
+        name = function.__name__.replace("_", "-")
+        command = click.command(name, short_help=summary, epilog=EXIT_CODES, context_settings=dict(SETTINGS))
+        return command(_directory(_json(run)))
+
+    return make
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+_directory = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=DIRECTORY,
+    envvar=DIRECTORY_VARIABLE,
+    show_default=True,
+    show_envvar=True,
+    help="Directory of the group.",
+)
+
+
+def _failed(text: str, as_json: bool, code: int) -> int:
+    name = click.get_current_context().info_name
+    print(f"dledger {name}: {text}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": text}))
+    return code
+
+
+def _tell(text: str) -> None:
+    """Of what takes time, to somebody who watches."""
+    if sys.stderr.isatty():
+        print(f"... {text}", file=sys.stderr, flush=True)
+
+
+def _show(seen: Seen, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(seen.as_json()))
+    else:
+        print("\n".join([*seen.lines, *(f"! {problem}" for problem in seen.problems)]))
+    return seen.code
+
+
+def _program() -> str:
+    """What to type for this command: its name where a shell finds it."""
+    if shutil.which("dledger"):
+        return "dledger"
+    called = sys.argv[0]
+    return shlex.quote(called) if os.path.basename(called) == "dledger" else f"{sys.executable} -m dledger"
+
+
+def _place() -> str:
+    """`--dir` as it must be repeated in the next command; empty when that finds the directory by itself."""
+    context = click.get_current_context()
+    if context.get_parameter_source("directory") is not ParameterSource.COMMANDLINE:
+        return ""
+    return f" --dir {shlex.quote(str(context.params['directory']))}"
+
+
+# The commands
+
+
+@_command("start a group, or what of it does not run")
+@click.option("--nodes", type=int, help="Brokers, 1 to 9. [default: 3]")
+@click.option("--base-port", type=int, help="First port. [default: 9876; with --namesrv the next free range]")
+@click.option("--group", metavar="NAME", help="The brokerName. [default: broker-a]")
+@click.option("--cluster", metavar="NAME", help="The brokerClusterName. [default: DefaultCluster]")
+@click.option(
+    "--namesrv",
+    metavar="ADDR",
+    help=f"Register with these NameServers, host:port;host:port, and start none. [default: {NAMESRV_ADDR}; "
+    "else a NameServer is started]",
+)
+@click.option("--segment-mb", type=int, help="MiB of a log segment. [default: 64]")
+@click.option("--timeout", type=float, default=START_LIMIT_S, show_default=True, help="Seconds to wait.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A property of every broker.")
+def up(directory: Path, as_json: bool, timeout: float, **options: Any) -> int:
+    """Start a group on this machine and wait until it serves: a NameServer and three brokers, or those of
+    them that do not run.
+
+    What was asked for is kept in the directory: `dledger up` alone starts the same group again.
+
+    \b
+    Several groups behind one NameServer:
+      dledger up
+      dledger up --group broker-b --dir g2 --namesrv 127.0.0.1:9876
+
+    \b
+    Ports, from the base port B:
+      B                  NameServer
+      B + 10 (i + 1)     broker number i (0, 1, ...), for clients
+      the two after it   its peers, and HTTP (/health, /metrics)
+    Three brokers need B to B + 32.
+    """
+    cluster, started = bring_up(directory, Wish(**options), timeout, _tell)
+    seen = look_at_directory(cluster)
+    if as_json:
+        return _show(Seen({**seen.found, "started": started}, [], seen.problems), as_json)
+    print("\n".join([f"started {', '.join(started)}" if started else "runs already", "", *seen.lines]))
+    for problem in seen.problems:
+        print(f"! {problem}")
+    print("\n".join(_next_steps(cluster)))
+    return FINE
+
+
+def _next_steps(cluster: LocalCluster) -> list[str]:
+    program, place, address = _program(), _place(), cluster.namesrv_addr
+    steps = [
+        (f"{program} status{place}", "who leads, how far each node is"),
+        (f"{program} bench produce --namesrv {shlex.quote(address)} --seconds 5", "send something"),
+        (f"{program} kill-leader --wait{place}", "SIGKILL; another one takes over"),
+        (f"{program} restart{place}", "brings it back"),
+        (f"{program} down{place}", "stop; the data stays"),
+    ]
+    width = max(len(command) for command, _ in steps)
+    shown = str(cluster.directory)
+    return [
+        "",
+        f'clients  Producer("my-service", "{address}"), or export {NAMESRV_ADDR}={shlex.quote(address)}',
+        f"files    {os.path.join(shown, '')}: conf/, logs/, store/",
+        "",
+        "try:",
+        *(f"  {command.ljust(width)}   # {why}" for command, why in steps),
+    ]
+
+
+@_command("who leads, how far each node is; of this machine or any cluster")
+@click.option("--peers", help="Ask these nodes: as dLegerPeers, n0-host:port;n1-host:port;...")
+@click.option(
+    "--namesrv", metavar="ADDR", help=f"Ask these NameServers, host:port. [default: {NAMESRV_ADDR}]"
+)
+@click.option("--group", metavar="NAME", help="Only this one; with --namesrv or --peers.")
+@click.option("--timeout", type=float, help="With --peers: seconds to wait. [default: 3]")
+@click.option("--tls-cert", metavar="FILE", help="With --peers: PEM certificate, where the group uses TLS.")
+@click.option("--tls-key", metavar="FILE", help="With --peers: its PEM key.")
+@click.option("--tls-ca", metavar="FILE", help="With --peers: PEM certificate of the nodes' authority.")
+def status(directory: Path, as_json: bool, peers: str | None, namesrv: str | None, **options: Any) -> int:
+    """Show a group in one of three ways.
+
+    \b
+    --dir      a group of this machine: processes, roles, indexes
+    --peers    the nodes of a group anywhere, by their peers' ports
+    --namesrv  what NameServers know: groups, leaders, followers
+
+    Without any of these: the group in the directory if there is one, else the NameServers of NAMESRV_ADDR.
+    """
+    context = click.get_current_context()
+    source = context.get_parameter_source("directory")
+    chosen = [name for name, value in (("--peers", peers), ("--namesrv", namesrv)) if value is not None]
+    if source is ParameterSource.COMMANDLINE:
+        chosen.append("--dir")
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)}: give one of them")
+    for name, value in options.items():
+        if value is not None and peers is None and (name != "group" or chosen == ["--dir"]):
+            where = "--namesrv or --peers" if name == "group" else "--peers"
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with {where}")
+    if peers is not None:
+        return _status_of_peers(peers, as_json, options)
+    # A group that is here comes before a variable that a shell may have had for long.
+    if not chosen and source is ParameterSource.DEFAULT and not LocalCluster.known(directory):
+        namesrv = namesrv_addr() or None
+    if namesrv is not None:
+        return _show(look_at_namesrv(namesrv, options["group"]), as_json)
+    if options["group"] is not None:
+        raise click.UsageError("--group goes with --namesrv or --peers")
+    return _show(look_at_directory(LocalCluster.open(directory)), as_json)
+
+
+def _status_of_peers(peers: str, as_json: bool, options: dict[str, Any]) -> int:
+    from dledger.commands.log import main  # only now: it brings the log's whole client
+
+    words = ["status", "--peers", peers, *(["--json"] if as_json else [])]
+    for name, value in options.items():
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return main(words)
+
+
+@_command("SIGKILL the broker that leads")
+@click.option("--wait", is_flag=True, help="Wait until another node leads, and say how long it took.")
+def kill_leader(directory: Path, as_json: bool, wait: bool) -> int:
+    """SIGKILL the broker that leads."""
+    cluster = LocalCluster.open(directory)
+    killed = kill_and_wait(cluster, wait)
+    if as_json:
+        print(json.dumps(killed))
+        return FINE
+    print(f"killed {killed['killed']} (pid {killed['pid']})")
+    if wait:
+        print(f"{killed['leader']} leads after {killed['seconds']:.3f} s")
+    print(f"bring it back: {_program()} restart{_place()}")
+    return FINE
+
+
+@_command("start what is down; if nothing is, all again, leader last")
+@click.option("--node", metavar="ID", help="This one only, as n0.")
+@click.option(
+    "--timeout", type=float, default=START_LIMIT_S, show_default=True, help="Seconds to wait for each."
+)
+def restart(directory: Path, as_json: bool, node: str | None, timeout: float) -> int:
+    """Start what is down, and wait until it has caught up. If nothing is, restart all brokers, one after
+    another, the leader last."""
+    cluster = LocalCluster.open(directory)
+    done = bring_back(cluster, node, timeout, _tell)
+    seen = look_at_directory(cluster)
+    if as_json:
+        return _show(Seen({**seen.found, "restarted": done}, [], seen.problems), as_json)
+    print(f"restarted and caught up: {', '.join(done)}")
+    _show(seen, as_json)
+    return FINE
+
+
+@_command("stop a group; its data stays")
+def down(directory: Path, as_json: bool) -> int:
+    """Stop all processes of a group: SIGTERM, after 10 s SIGKILL.
+
+    The data stays: `dledger up` goes on with it. A NameServer that another group started is left alone.
+    """
+    cluster = LocalCluster.open(directory)
+    others = _others_behind(cluster)
+    outcome = cluster.stop()
+    if as_json:
+        print(json.dumps(outcome))
+        return FINE
+    for name, what in outcome.items():
+        print(f"{name}: {what}")
+    if others:
+        print(f"! {', '.join(others)} registered with this NameServer: not found until it runs again")
+    return FINE
+
+
+def _others_behind(cluster: LocalCluster) -> list[str]:
+    """Groups that are left without a NameServer when this one stops."""
+    if cluster.namesrv_pid() is None:
+        return []
+    try:
+        known = wire.registered(cluster.namesrv_addr)
+    except wire.NoAnswer:  # then nobody finds them now
+        return []
+    return sorted(name for name in known if name != cluster.spec.group)

@@ -1,0 +1,103 @@
+"""What a group of this machine is made of, and the ports that follow from it.
+
+Ports, from the base port B (default 9876): NameServer B; broker number i (0, 1, ...) takes B + 10 (i + 1) for
+clients, the next one for its peers and the one after for HTTP. A group of three needs B ... B + 32. A group
+behind NameServers of others leaves B alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dledger.formats.addresses import split_addresses
+from dledger.local.ports import CLAIM, HOST, claim, port_taken
+
+MIB = 1024 * 1024
+DEFAULT_BASE_PORT = 9876
+DEFAULT_SEGMENT_SIZE = 64 * MIB
+DEFAULT_POOL_SEGMENTS = 2
+STATE_BYTES = 32 * MIB
+"""Disk for index, queues, small files and logs of one node, to begin with."""
+PORTS_PER_NODE = 10
+MAX_NODES = 9
+LAST_BASE_PORT = 30000
+"""Where the search for free ports ends: from 32768 on the system hands them out itself."""
+
+
+class ClusterError(Exception):
+    """Something about the group is not as it must be; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """What a group is made of. `broker` holds further lines for every broker's configuration file."""
+
+    nodes: int = 3
+    base_port: int = DEFAULT_BASE_PORT
+    group: str = "broker-a"
+    cluster: str = "DefaultCluster"
+    segment_size: int = DEFAULT_SEGMENT_SIZE
+    pool_segments: int = DEFAULT_POOL_SEGMENTS
+    flush: str = "SYNC_FLUSH"
+    broker: dict[str, str] = field(default_factory=dict)
+    namesrv: str = ""
+    """NameServers that others run, `host:port;host:port`. Empty: the group has one of its own."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise ClusterError(f"{self.nodes} nodes: from 1 to {MAX_NODES} can be started")
+        if not 1 <= self.base_port <= 65535 - PORTS_PER_NODE * (self.nodes + 1):
+            raise ClusterError(f"base port {self.base_port}: the group's ports would not fit below 65536")
+        try:
+            split_addresses(self.namesrv)
+        except ValueError as error:
+            raise ClusterError(f"NameServer address {error}") from error
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """`n0`, `n1`, ..."""
+        return tuple(f"n{number}" for number in range(self.nodes))
+
+    @property
+    def namesrv_port(self) -> int:
+        """Of the group's own NameServer."""
+        return self.base_port
+
+    @property
+    def namesrv_addresses(self) -> tuple[str, ...]:
+        """Of all NameServers that the brokers register with, `host:port` each."""
+        return split_addresses(self.namesrv) or (f"{HOST}:{self.namesrv_port}",)
+
+    def port(self, node: str) -> int:
+        """Where clients reach a node."""
+        return self.base_port + PORTS_PER_NODE * (int(node[1:]) + 1)
+
+    def raft_port(self, node: str) -> int:
+        """Where the peers reach a node."""
+        return self.port(node) + 1
+
+    def http_port(self, node: str) -> int:
+        """`/health` and `/metrics` of a node."""
+        return self.port(node) + 2
+
+    def ports(self) -> dict[int, str]:
+        """Every port with what it is for."""
+        ports = {} if self.namesrv else {self.namesrv_port: "NameServer"}
+        for node in self.node_ids:
+            ports[self.port(node)] = f"clients of {node}"
+            ports[self.raft_port(node)] = f"peers of {node}"
+            ports[self.http_port(node)] = f"HTTP of {node}"
+        return ports
+
+    def disk_wanted(self) -> int:
+        """Bytes that the group takes before the first segment is full, with its pools."""
+        return self.nodes * (self.segment_size * (1 + self.pool_segments) + STATE_BYTES)
+
+
+def find_base_port(nodes: int = 3, start: int = DEFAULT_BASE_PORT, step: int = CLAIM) -> int:
+    """The first base port from `start` on with all ports of a group free, which now are this process's."""
+    for base in range(start, LAST_BASE_PORT, step):
+        ports = ClusterSpec(nodes=nodes, base_port=base).ports()
+        if not any(port_taken(port) for port in ports) and claim(ports):
+            return base
+    raise ClusterError(f"no free range of ports for {nodes} nodes between {start} and {LAST_BASE_PORT}")

@@ -1,0 +1,271 @@
+"""`dledger up` and `status` without processes: what is decided, refused and told before and beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dledger.commands.app import command
+from dledger.commands.group_actions import DECIDED, Wish, bring_up, kill_and_wait
+from dledger.commands.group_status import NothingSeen, look_at_directory, look_at_namesrv
+from dledger.local import wire
+from dledger.local.cluster import ClusterError, ClusterSpec, Killed, LocalCluster, find_base_port
+from dledger.local.wire import NoAnswer, Registered
+from dledger.runtime.environment import NAMESRV_ADDR
+
+ELSEWHERE = "127.0.0.1:4"
+"""A NameServer of others; nothing listens there."""
+
+
+def dledger(*words: str, **environment: str) -> Result:
+    return CliRunner().invoke(command, words, env=environment)
+
+
+@pytest.fixture
+def unstarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups are decided, written, and not started."""
+    monkeypatch.setattr(LocalCluster, "start", lambda *_: ["broker-n0"])
+    monkeypatch.setattr(LocalCluster, "wait_answering", lambda *_: True)
+
+
+def knows(monkeypatch: pytest.MonkeyPatch, groups: dict[str, dict[str, str]] | None) -> None:
+    """Every NameServer knows these groups; None: none answers."""
+
+    def registered(address: str, timeout_s: float = 1.0) -> dict[str, Registered]:
+        if groups is None:
+            raise NoAnswer(f"{address}: silent")
+        return {name: Registered("C", addresses) for name, addresses in groups.items()}
+
+    monkeypatch.setattr(wire, "registered", registered)
+
+
+# --- up -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [*DECIDED, "LISTENPORT"])
+def test_what_an_option_decides_is_not_set(key: str, tmp_path: Path) -> None:
+    done = dledger("up", "--dir", str(tmp_path / "g"), "--set", f"{key}=x")
+    assert done.exit_code == 2 and f"--set {key}".lower() in done.output.lower()
+    assert not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--set", "word"), "expected KEY=VALUE"),
+        (("--set", "maxMesageSize=1"), "did you mean 'maxMessageSize'?"),
+        (("--set", "maxMessageSize=x"), "--set: maxMessageSize"),
+        (("--segment-mb", "1"), "--segment-mb: mapedFileSizeCommitLog"),
+        (("--nodes", "10"), "from 1 to 9"),
+        (("--group", "a b"), "--group"),
+        (("--namesrv", "nonsense"), "expected host:port"),
+        (("--namesrv", ELSEWHERE), "as --namesrv says"),
+    ],
+)
+def test_what_cannot_be_started_is_told_and_nothing_is_written(
+    words: Sequence[str], told: str, tmp_path: Path
+) -> None:
+    port = str(find_base_port(start=23000))
+    done = dledger("up", "--dir", str(tmp_path / "g"), "--base-port", port, "--json", *words)
+    assert done.exit_code == 2 and told in done.stderr
+    assert told in json.loads(done.stdout)["error"]
+    assert not (tmp_path / "g").exists()
+
+
+def test_settings_of_an_earlier_start_stay_until_they_are_taken_back(unstarted: None, tmp_path: Path) -> None:
+    port = find_base_port(start=23000)
+    for settings, expected in (
+        (("maxMessageSize=1024",), {"maxMessageSize": "1024"}),
+        ((), {"maxMessageSize": "1024"}),
+        (("flushDiskType=ASYNC_FLUSH",), {"maxMessageSize": "1024", "flushDiskType": "ASYNC_FLUSH"}),
+        (("maxMessageSize=",), {"flushDiskType": "ASYNC_FLUSH"}),
+    ):
+        cluster, _ = bring_up(tmp_path, Wish(base_port=port, settings=settings))
+        assert cluster.spec.broker == expected == LocalCluster.open(tmp_path).spec.broker
+
+
+def test_behind_a_name_server_of_others_ports_are_found(
+    unstarted: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    knows(monkeypatch, {"broker-a": {"0": "127.0.0.1:5"}})
+    with pytest.raises(ClusterError, match=r"has a group broker-a already .*--group"):
+        bring_up(tmp_path / "b", Wish(namesrv=ELSEWHERE))
+    cluster, _ = bring_up(tmp_path / "b", Wish(group="broker-b", namesrv=ELSEWHERE))
+    assert cluster.namesrv_addr == ELSEWHERE and cluster.spec.base_port > 9876
+    assert "namesrv" not in cluster.spec.ports().values() and not (tmp_path / "b/conf/namesrv.conf").exists()
+    assert cluster.broker_properties("n0")["namesrvAddr"] == ELSEWHERE
+    again, _ = bring_up(tmp_path / "b", Wish())
+    assert again.spec == cluster.spec
+
+
+def test_the_variable_says_where_a_new_group_registers(
+    unstarted: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(NAMESRV_ADDR, ELSEWHERE)
+    with pytest.raises(ClusterError, match="as NAMESRV_ADDR says"):
+        bring_up(tmp_path / "a", Wish())
+    knows(monkeypatch, {})
+    assert bring_up(tmp_path / "a", Wish())[0].spec.namesrv == ELSEWHERE
+    assert bring_up(tmp_path / "b", Wish(base_port=find_base_port()), environment=False)[0].spec.namesrv == ""
+    port = find_base_port(start=23000)  # the address that this group's own NameServer will have
+    monkeypatch.setenv(NAMESRV_ADDR, f"localhost:{port}")
+    assert bring_up(tmp_path / "c", Wish(base_port=port))[0].spec.namesrv == ""
+
+
+def test_a_group_of_an_older_program_is_opened(tmp_path: Path) -> None:
+    LocalCluster.create(tmp_path, ClusterSpec())
+    path = tmp_path / "cluster.json"
+    older = json.loads(path.read_text())
+    del older["namesrv"]
+    path.write_text(json.dumps(older))
+    assert LocalCluster.open(tmp_path).namesrv_addr == "127.0.0.1:9876"
+
+
+def test_the_store_of_one_group_is_not_started_as_another(tmp_path: Path) -> None:
+    LocalCluster.create(tmp_path, ClusterSpec(group="broker-b"))
+    with pytest.raises(ClusterError, match="holds the group broker-b, not broker-a"):
+        LocalCluster.create(tmp_path, ClusterSpec())
+
+
+# --- waiting ------------------------------------------------------------------------------------------
+
+
+def test_what_is_waited_for_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, ClusterSpec(group="broker-b", namesrv=ELSEWHERE))
+    monkeypatch.setattr(cluster, "_check_alive", lambda: None)
+    monkeypatch.setattr(cluster, "_describe", lambda: "...")
+    told: list[str] = []
+
+    def wait(leader: str | None, groups: dict[str, dict[str, str]] | None) -> str:
+        monkeypatch.setattr(cluster, "leader", lambda: leader)
+        knows(monkeypatch, groups)
+        with pytest.raises(ClusterError) as error:
+            cluster.wait_ready(0, told.append)
+        assert told.pop() in str(error.value) and not told
+        return str(error.value)
+
+    assert "no leader serves" in wait(None, {})
+    assert f"n1 leads, but no NameServer answers ({ELSEWHERE}: silent)" in wait("n1", None)
+    known = {"broker-a": {"0": "h:1"}, "broker-c": {"0": "h:2"}}
+    assert "does not know broker-b (it knows broker-a, broker-c)" in wait("n1", known)
+    assert "shows h:1 for broker-b" in wait("n1", {"broker-b": {"0": "h:1"}})
+    knows(monkeypatch, {"broker-b": {"0": cluster.addr("n1")}})
+    assert cluster.wait_ready(0, told.append) == "n1" and not told
+
+
+def test_the_last_majority_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, ClusterSpec())
+    monkeypatch.setattr(cluster, "running", lambda: ["broker-n1"])
+    monkeypatch.setattr(cluster, "kill_leader", lambda: Killed("n1", 7, 0.0))
+    monkeypatch.setattr(cluster, "down", lambda: ["n0", "n1"])
+    with pytest.raises(ClusterError, match=r"killed n1 .*n0, n1 of 3 down: no majority"):
+        kill_and_wait(cluster, wait=True)
+    assert kill_and_wait(cluster, wait=False) == {"killed": "n1", "pid": 7}
+
+
+# --- status -------------------------------------------------------------------------------------------
+
+
+def node(name: str, role: str) -> dict[str, Any]:
+    pid = None if role == "DOWN" else 7
+    keys = ("addr", "store", "term", "end_index", "committed_index")
+    return {"id": name, "role": role, "pid": pid, **dict.fromkeys(keys, 1)}
+
+
+@pytest.mark.parametrize(
+    ("roles", "found", "code", "problem"),
+    [
+        ("LEADER FOLLOWER FOLLOWER", True, 0, ""),
+        ("LEADER FOLLOWER FOLLOWER", False, 1, "clients do not find it"),
+        ("LEADER FOLLOWER DOWN", True, 1, "n2 is down"),
+        ("LEADER SILENT FOLLOWER", True, 1, "does not answer"),
+        ("CANDIDATE DOWN DOWN", True, 2, "no node leads"),
+        ("DOWN DOWN DOWN", True, 4, "nothing runs"),
+    ],
+)
+def test_the_verdict_on_a_group(
+    roles: str, found: bool, code: int, problem: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cluster = LocalCluster.create(tmp_path, ClusterSpec())
+    nodes = [node(f"n{number}", role) for number, role in enumerate(roles.split())]
+    leader = next((one["id"] for one in nodes if one["role"] == "LEADER"), None)
+    servers = [{"addr": "h:1", "pid": 1, "own": True}]
+    status = {"namesrv": servers, "groups": [{"name": "broker-a", "leader": leader, "nodes": nodes}]}
+    monkeypatch.setattr(cluster, "status", lambda: status)
+    monkeypatch.setattr(cluster, "running", lambda: [one["id"] for one in nodes if one["pid"]])
+    monkeypatch.setattr(cluster, "unshown", lambda leader: "" if found else "silence")
+    seen = look_at_directory(cluster)
+    assert seen.code == code and problem in " ".join(seen.problems)
+    assert seen.as_json() == {**status, "problems": seen.problems}
+
+
+@pytest.mark.parametrize(
+    ("groups", "dead", "code"),
+    [
+        ({"a": {"0": "h:1", "1": "h:2"}, "b": {"0": "h:3"}}, "", 0),
+        ({"a": {"0": "h:1", "1": "h:2"}}, "h:2", 1),
+        ({"a": {"0": "h:1", "1": "h:2"}}, "h:1", 2),
+        ({"a": {"1": "h:2"}, "b": {"0": "h:3"}}, "", 2),
+    ],
+)
+def test_the_verdict_on_what_a_name_server_knows(
+    groups: dict[str, dict[str, str]], dead: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knows(monkeypatch, groups)
+    monkeypatch.setattr(wire, "listens", lambda address: address != dead)
+    seen = look_at_namesrv("h:9;h:8", None)
+    assert seen.code == code and bool(seen.problems) == bool(code)
+    assert [group["name"] for group in seen.found["groups"]] == list(groups)
+    assert len(look_at_namesrv("h:9", "a").found["groups"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "only", "told"),
+    [
+        (None, None, "no NameServer answers"),
+        ({}, None, "no broker is registered"),
+        ({"broker-a": {"0": "h:1"}}, "broker-b", "did you mean 'broker-a'"),
+    ],
+)
+def test_what_cannot_be_looked_at_ends_with_4(
+    groups: dict[str, dict[str, str]] | None, only: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knows(monkeypatch, groups)
+    with pytest.raises(NothingSeen, match=told):
+        look_at_namesrv("h:1", only)
+    done = dledger("status", "--namesrv", "h:1", *(["--group", only] if only else []))
+    assert done.exit_code == 4 and told in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--peers", "x", "--namesrv", "y"), "--peers and --namesrv: give one"),
+        (("--peers", "x", "--dir", "y"), "--peers and --dir: give one"),
+        (("--timeout", "1"), "--timeout goes with --peers"),
+        (("--namesrv", "h:1", "--tls-ca", "f"), "--tls-ca goes with --peers"),
+        (("--dir", "x", "--group", "g"), "--group goes with"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(words: Sequence[str], told: str) -> None:
+    done = dledger("status", *words)
+    assert done.exit_code == 2 and told in done.stderr
+
+
+def test_status_looks_here_first_and_then_where_the_variable_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    knows(monkeypatch, {"far-away": {"0": "h:1"}})
+    monkeypatch.setattr(wire, "listens", lambda address: True)
+    assert "far-away" in dledger("status", NAMESRV_ADDR="h:9").stdout
+    assert "no group" in dledger("status", NAMESRV_ADDR="h:9", DLEDGER_DIR="other").stderr
+    LocalCluster.create(tmp_path / "dledger-data", ClusterSpec(group="near"))
+    here = dledger("status", NAMESRV_ADDR="h:9")
+    assert here.exit_code == 4 and "group near" in here.stdout
+    assert "far-away" in dledger("status", "--namesrv", "h:9", DLEDGER_DIR="other").stdout
