@@ -1,0 +1,96 @@
+"""Arrows only go down: no module of the product imports, over others, itself (type hints aside)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.test_tidy import INNER, ROOT, dotted, our_modules
+
+Graph = Mapping[str, frozenset[str]]
+
+
+def name_of(path: Path) -> str:
+    """The module's name: `broker/app.py` is `dledger.broker.app`."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "dledger" else ("dledger", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def at_import(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Import statements that run when the module is imported."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.Try):
+            yield from at_import([*node.body, *(one for handler in node.handlers for one in handler.body)])
+        elif isinstance(node, ast.If):
+            typed = dotted(node.test).split(".")[-1] == "TYPE_CHECKING"
+            yield from at_import(node.orelse if typed else [*node.body, *node.orelse])
+
+
+def imports_of(source: str, known: frozenset[str]) -> frozenset[str]:
+    """Modules of ours that a module imports at once."""
+    found: list[str] = []
+    for node in at_import(ast.parse(source).body):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif node.module is not None:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [name if name in known else node.module for name in names]
+    return frozenset(name for name in found if name in known)
+
+
+def circle(graph: Graph) -> list[str]:
+    """One way from a module back to itself; empty when there is none."""
+    done: set[str] = set()
+    for start in sorted(graph):
+        path: list[str] = []
+        ways: list[Iterator[str]] = [iter([start])]
+        while ways:
+            name = next(ways[-1], None)
+            if name is None:
+                ways.pop()
+                if path:
+                    done.add(path.pop())
+            elif name in path:
+                return [*path[path.index(name) :], name]
+            elif name not in done:
+                path.append(name)
+                ways.append(iter(sorted(graph.get(name, frozenset()))))
+    return []
+
+
+def graph_of_the_product() -> Graph:
+    paths = {name_of(path): path for path in our_modules()}
+    known = frozenset(paths)
+    return {name: imports_of(path.read_text(), known) - {name} for name, path in paths.items()}
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    graph = graph_of_the_product()
+    assert len(graph) > 400 and sum(map(len, graph.values())) > 2000
+    assert circle(graph) == []
+
+
+def test_nobody_imports_the_command_line() -> None:
+    """But for the command itself, and what tries the product from the outside."""
+    assert "commands" in INNER
+    allowed = ("dledger.commands", "dledger.__main__", "dledger.chaos", "dledger.bench")
+    for name, imported in graph_of_the_product().items():
+        if not name.startswith(allowed):
+            assert not [one for one in imported if one.startswith("dledger.commands")], name
+
+
+def test_a_circle_is_found() -> None:
+    known = frozenset({"dledger.a", "dledger.b", "dledger.c"})
+    sources = {
+        "dledger.a": "from dledger import b",
+        "dledger.b": "try:\n    import dledger.c\nexcept ImportError:\n    pass",
+        "dledger.c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import dledger.a",
+    }
+    graph = {name: imports_of(source, known) for name, source in sources.items()}
+    assert circle(graph) == []
+    closed = {**graph, "dledger.c": imports_of("from dledger.a import x", known)}
+    assert circle(closed) == ["dledger.a", "dledger.b", "dledger.c", "dledger.a"]
