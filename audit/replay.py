@@ -14,7 +14,7 @@ import numpy as np
 
 from dledger.audit.entries import Array
 from dledger.formats.entry import Kind
-from dledger.formats.state import QueueBounds, ReplicatedState
+from dledger.formats.state import ReplicatedState
 
 KeyOf = Callable[[int], tuple[str, int]]
 """Number of a queue -> topic, queue id."""
@@ -53,8 +53,6 @@ class StateReplay:
         self._first_position = np.empty(0, np.int64)
         self._touched = np.empty(0, bool)
         """Mask of the queues whose numbers are newer here than in the state."""
-        self._bounds: dict[int, QueueBounds] = {}
-        """Those of the state, by the queue's number: the state keeps them for good."""
 
     def add(
         self, data: bytes, last: int, entries: Entries, queued: Queued, marks: Iterable[int] = ()
@@ -104,9 +102,7 @@ class StateReplay:
         self._touched[:] = False
         columns = (touched, self._next[touched], self._first_position[touched])
         for number, following, first_position in zip(*(column.tolist() for column in columns), strict=True):
-            bounds = self._bounds.get(number)
-            if bounds is None:
-                bounds = self._bounds[number] = self.state.bounds(*self._key_of(number))
+            bounds = self.state.bounds(*self._key_of(number))
             bounds.next = following
             if first_position >= 0:
                 bounds.first_position = first_position

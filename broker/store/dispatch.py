@@ -79,6 +79,8 @@ class Dispatcher:
             elif kind == Kind.SYSTEM:
                 self._system(data, at, size, chunk.first_index + number)
             at += size
+        for queue in touched:
+            self._state.touch(queue.topic)
         self.applied_index = chunk.first_index + chunk.count - 1
         self.applied_end = pos + at
         return list(touched)

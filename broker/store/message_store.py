@@ -168,6 +168,7 @@ class MessageStore:
             queue = self.queues.get(topic, queue_id)
             if queue is not None and queue.bounds.min < end <= queue.bounds.next:
                 queue.bounds.min = end
+                self.state.touch(topic)
                 if end >= UNITS_PER_FILE:
                     moved.append(queue)
         if moved:

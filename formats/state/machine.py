@@ -148,6 +148,10 @@ class ReplicatedState:
         """Bounds of a queue, made on first use."""
         return self._queues.bounds(topic, queue_id)
 
+    def touch(self, topic: str) -> None:
+        """Bounds of queues of this topic were changed (`QueueEnds.touch`)."""
+        self._queues.touch(topic)
+
     def next_offset(self, topic: str, queue_id: int) -> int:
         """Offset of the next message of a queue; 0 for one that has none."""
         bounds = self._queues.rows.get(topic, {}).get(queue_id)

@@ -47,6 +47,8 @@ class OffsetTable:
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[Queue, int]] = {}
+        self._copied: set[str] = set()
+        """Groups whose offsets a copy of the state holds as they are: a change takes a copy of them first."""
 
     @property
     def empty(self) -> bool:
@@ -58,6 +60,9 @@ class OffsetTable:
         group = _name(op.get("group"))
         rows = [_row(item) for item in _list(op.get("offsets"))]
         known = self.rows.setdefault(group, {})
+        if group in self._copied:
+            self._copied.discard(group)
+            known = self.rows[group] = known.copy()
         reset = op["op"] == RESET_OP
         for topic, queue_id, offset in rows:
             key = (topic, queue_id)
@@ -68,12 +73,14 @@ class OffsetTable:
     def load(self, value: Any) -> None:
         """See `Table`."""
         self.rows = {name: {(topic, queue): at for topic, queue, at in rows} for name, rows in value}
+        self._copied = set()
 
     load_own = load
 
     def copy(self) -> OffsetCopy:
-        """See `Table`."""
-        return OffsetCopy({group: dict(offsets) for group, offsets in self.rows.items()})
+        """See `Table`: references; each group is copied when it changes next."""
+        self._copied = set(self.rows)
+        return OffsetCopy(self.rows.copy())
 
     def rows_of_view(self) -> Iterator[StateRow]:
         """See `Table`."""
