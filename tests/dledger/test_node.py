@@ -254,7 +254,7 @@ def test_a_port_in_use_and_a_store_in_use_are_said(tmp_path: Path, ports: list[i
     async def scenario() -> None:
         group = Group(tmp_path, ports)
         group.start("n0")
-        await group.until(lambda: group.nodes["n0"]._timer is not None)
+        await group.until(lambda: group.nodes["n0"].elections._timer is not None)
         second = Node(production_env("x"), group.config("n0"), ListHost())
         with pytest.raises(NodeFailed, match="in use by another process") as store:
             await second.run()
