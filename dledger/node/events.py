@@ -39,8 +39,5 @@ class NodeEvents(Protocol):
     def repaired(self) -> None:
         """Entries are whole again. [Repairer]"""
 
-    def install_begins(self) -> None:
-        """The log is about to be replaced: this node does not vote until `installed`. [InstallReceiver]"""
-
     def installed(self, leader: str, manifest: Manifest) -> None:
         """Log and host are those of the snapshot. [InstallReceiver]"""

@@ -213,7 +213,9 @@ class Leadership:
 
     # Hand-over
 
-    async def transfer(self, target: str | None, timeout_s: float, *, commanded: bool = False) -> bool:
+    async def transfer(
+        self, target: str | None = None, timeout_s: float = 2.0, *, commanded: bool = False
+    ) -> bool:
         """Hand leadership to `target` (default: the most advanced connected voter). True when it moved.
         `commanded`: an operator asked for it.
 

@@ -19,7 +19,6 @@ from dledger.formats.snapshot import Manifest
 from dledger.formats.store_files import Checkpoint, HardState
 from dledger.host import Host, Role
 from dledger.log.appender import Appender
-from dledger.log.flushing import FlushStats
 from dledger.log.poison import leave_marker
 from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
@@ -106,10 +105,10 @@ class Node:
         )
         # The parts, each with those that it asks.
         self.applier = Applier(context, self)
-        self.snapshots = Snapshots(context, self.applier, self)
         self.membership = Membership(context, self)
         self.joining = Joining(context, self._store, self.membership)
         self.trust = Trust(context, self.membership, self.joining.wake)
+        self.snapshots = Snapshots(context, self.applier, self.trust, self)
         self.leadership = Leadership(context, self.membership, self.applier, self)
         self.reconfiguration = Reconfiguration(context, self.membership, self.leadership)
         self.reads = ReadPoints(context, self.leadership, self.applier, first_question)
@@ -182,14 +181,6 @@ class Node:
         """What a peer told of itself in its hello (empty while it is not connected)."""
         return self.config.meta if node_id == self.config.self_id else self.peers.meta(node_id)
 
-    async def read_index(self, timeout_s: float = 1.0) -> int:
-        """A linearizable read point, applied here; on any member. ReadRefused when there is none in time."""
-        return await self.reads.read_index(timeout_s)
-
-    async def transfer_leadership(self, target: str | None = None, timeout_s: float = 2.0) -> bool:
-        """Hand leadership to `target`, or to the most advanced voter; see `Leadership.transfer`."""
-        return await self.leadership.transfer(target, timeout_s)
-
     async def step_aside(self, timeout_s: float) -> bool:
         """Before the process ends: stand no more, and hand leadership over to whoever takes it, one after the
         other. True when it moved; the node then still answers and votes until it is cancelled."""
@@ -199,7 +190,7 @@ class Node:
             left = deadline - self._loop.time()
             if not self.serving or left <= 0:
                 break
-            if await self.transfer_leadership(timeout_s=left):
+            if await self.leadership.transfer(None, left):
                 return True
         return False
 
@@ -250,7 +241,7 @@ class Node:
         self.replicator.known_committed(min(opened.checkpoint.committed_index, log.last_index))
         self.members.open(opened.identity, opened.configs, self.snapshots.base_config(), opened.unsure)
         log.on_durable = self._on_durable
-        log.on_flush = self._on_flush
+        log.on_flush = self.metrics.flushed
         log.before_roll = self.joining.save_configs
         applied = await self.snapshots.start_host(await self._host.open(log))
         if applied > log.last_index:
@@ -372,9 +363,6 @@ class Node:
         self.trust.check_refilled()
         self.stepped()
 
-    def _on_flush(self, stats: FlushStats) -> None:
-        self.metrics.flushed(stats.entries, stats.size, stats.seconds)
-
     def log_cut(self, last_index: int) -> None:
         """Entries above `last_index` are gone."""
         self.membership.cut(last_index)
@@ -394,10 +382,6 @@ class Node:
         self.trust.check_refilled()
         self.replicator.resume_paused()
         self._search.wake()
-
-    def install_begins(self) -> None:
-        """A snapshot is about to replace the log."""
-        self.trust.install_begins()
 
     def installed(self, leader: str, manifest: Manifest) -> None:
         """Log and host are those of a snapshot."""

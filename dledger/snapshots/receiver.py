@@ -24,6 +24,7 @@ from dledger.messages import Code, InstallResponse, InstallSnapshot, Message
 from dledger.node.applier import Applier
 from dledger.node.context import NodeContext
 from dledger.node.events import NodeEvents
+from dledger.node.trust import Trust
 from dledger.replication.install import Offer
 from dledger.runtime import Lane
 from dledger.runtime.atomic_file import read_file, write_synced
@@ -52,7 +53,12 @@ class InstallReceiver:
     """`receive` takes pieces; `run` does the work."""
 
     def __init__(
-        self, context: NodeContext, applier: Applier, catalog: SnapshotCatalog, events: NodeEvents
+        self,
+        context: NodeContext,
+        applier: Applier,
+        trust: Trust,
+        catalog: SnapshotCatalog,
+        events: NodeEvents,
     ) -> None:
         self._env = context.env
         self._log = context.log
@@ -62,6 +68,7 @@ class InstallReceiver:
         self._elector = context.elector
         self._replicator = context.replicator
         self._applier = applier
+        self._trust = trust
         self._catalog = catalog
         self._events = events
         self._incoming: _Incoming | None = None
@@ -219,7 +226,7 @@ class InstallReceiver:
             "installing a snapshot", index=manifest.index, before=self._log.last_index, pos=manifest.pos
         )
         self.replacing = True
-        self._events.install_begins()
+        self._trust.install_begins()
         await self._say_begins(manifest.pos, replace=True)
         await self._log.reset(base_of(manifest))
         await self._host.restore(parts, manifest.index, manifest.pos)

@@ -12,6 +12,7 @@ from dledger.messages import InstallResponse, InstallSnapshot, Message
 from dledger.node.applier import Applier
 from dledger.node.context import NodeContext
 from dledger.node.events import NodeEvents
+from dledger.node.trust import Trust
 from dledger.snapshots.boundary import BoundarySnapshots
 from dledger.snapshots.catalog import SnapshotCatalog
 from dledger.snapshots.receiver import InstallReceiver
@@ -24,7 +25,7 @@ _ADVICE = "delete this node's store directory and restart it to refill it from i
 class Snapshots:
     """One per node. `open` before the log, `start_host` after it, `tasks` while it runs."""
 
-    def __init__(self, context: NodeContext, applier: Applier, events: NodeEvents) -> None:
+    def __init__(self, context: NodeContext, applier: Applier, trust: Trust, events: NodeEvents) -> None:
         config = context.config
         self._env = context.env
         self._log = context.log
@@ -33,7 +34,7 @@ class Snapshots:
         self.catalog = SnapshotCatalog(context.env, config.node_dir, config.retention.snapshots_kept)
         self.boundary = BoundarySnapshots(context, self.catalog, self._published)
         self.sender = InstallSender(context, self.catalog)
-        self.receiver = InstallReceiver(context, applier, self.catalog, events)
+        self.receiver = InstallReceiver(context, applier, trust, self.catalog, events)
         self.retainer = Retainer(context, applier, self.catalog)
         context.replicator.installs = self.sender
 

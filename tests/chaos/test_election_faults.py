@@ -265,7 +265,7 @@ def test_a_hand_over_works_where_fsyncs_take_longer_than_a_round_of_votes(fsync_
             assert process is not None
             process.loop.call_soon(
                 lambda loop=process.loop, node=group.nodes[leader]: loop.create_task(
-                    node.transfer_leadership()
+                    node.leadership.transfer()
                 )
             )
             settled(group, leader, term, fsync_ms, terms=1)

@@ -97,7 +97,7 @@ def test_read_points_are_found_while_the_window_is_full() -> None:
 
         async def read() -> None:
             began = world.time
-            await node.read_index(1.0)
+            await node.reads.read_index(1.0)
             took.append(world.time - began)
 
         tasks: list[object] = []

@@ -529,7 +529,7 @@ def test_a_preferred_leader_that_cannot_keep_leadership_is_left_alone() -> None:
             world.run_for(1.0)
             process = world.nodes["n1"].process
             if group.leader() == "n1" and process is not None:
-                hand_over = group.nodes["n1"].transfer_leadership
+                hand_over = group.nodes["n1"].leadership.transfer
                 process.loop.call_soon(lambda p=process, h=hand_over: p.loop.create_task(h("n2")))
         world.run_for(8.0)
         terms.append(group.nodes["n1"].term)

@@ -751,7 +751,7 @@ def test_an_installed_snapshot_that_rots_before_any_entry_follows_is_made_good(
         if left == "a leader that holds everything":
             process = world.nodes[leader].process
             assert process is not None
-            process.loop.create_task(scene.group.nodes[leader].transfer_leadership(other))
+            process.loop.create_task(scene.group.nodes[leader].leadership.transfer(other))
             world.run_until(lambda: scene.group.leader() == other, 10)
         world.heal()
         last = scene.fill(1)

@@ -225,7 +225,7 @@ def test_leadership_moves_on_request_without_an_election_timeout(tmp_path: Path,
             await group.append([b"x"])
             leader = await group.elected()
             target = next(name for name in group.peers if name != leader.config.self_id)
-            assert await leader.transfer_leadership(target)
+            assert await leader.leadership.transfer(target)
             await group.until(lambda: group.nodes[target].serving, timeout_s=0.4)
             await group.append([b"y"])
             assert await group.agree(2) == [b"x", b"y"]

@@ -148,7 +148,7 @@ class Machines:
             return
         process = self.world.nodes[name].process
         assert process is not None
-        process.loop.create_task(self.nodes[name, group].transfer_leadership(target), name="move")
+        process.loop.create_task(self.nodes[name, group].leadership.transfer(target), name="move")
         self.world.run_until(lambda: self.leader(group) == target, 5)
 
     def bodies(self, name: str, group: str) -> list[bytes]:
