@@ -44,7 +44,7 @@ from dledger.formats.store_files import Identity
 from dledger.log.faulty import FaultyEntries
 
 
-class Members:
+class ConfigLog:
     """The configurations that this node knows, oldest first."""
 
     def __init__(self, config: NodeConfig) -> None:

@@ -1,6 +1,6 @@
 """What the configuration means for this node: who votes, who gets entries, who is dialled and may connect.
 
-`Members` knows the configurations; here they reach the elector, the replication of a leader and the
+`ConfigLog` knows the configurations; here they reach the elector, the replication of a leader and the
 connections, whenever an entry brings one, a cut takes one back, or a commit makes one final.
 
 A member that is removed is *leaving*: the leader keeps sending to it until it has the entry that removes it,
@@ -25,7 +25,7 @@ LEAVING_S = 10.0
 """How long a leader tries to tell a removed member of its removal."""
 
 
-class Membership:
+class MemberEffects:
     """One per node."""
 
     def __init__(self, context: NodeContext, events: NodeEvents) -> None:

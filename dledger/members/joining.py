@@ -9,7 +9,7 @@ from dledger.election.identity import form_or_join
 from dledger.errors import PASSING
 from dledger.files.identity import StoreFiles
 from dledger.formats.store_files import Identity
-from dledger.members.effects import Membership
+from dledger.members.effects import MemberEffects
 from dledger.node.context import NodeContext
 
 FOUNDING_S = 10.0
@@ -19,7 +19,7 @@ FOUNDING_S = 10.0
 class Joining:
     """One per node: writes files away from the path of messages."""
 
-    def __init__(self, context: NodeContext, store: StoreFiles, membership: Membership) -> None:
+    def __init__(self, context: NodeContext, store: StoreFiles, membership: MemberEffects) -> None:
         self._say = context.env.log.child(f"node.{context.config.self_id}")
         self._config = context.config
         self._log = context.log

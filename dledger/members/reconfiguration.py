@@ -16,7 +16,7 @@ from dledger.election.configuration import Configuration, ConfigurationRefused, 
 from dledger.election.preferred import PreferredLeader
 from dledger.errors import ChangeRefused
 from dledger.log.index_units import ColdUnit, settled
-from dledger.members.effects import Membership
+from dledger.members.effects import MemberEffects
 from dledger.messages import Code, Health
 from dledger.node.context import NodeContext
 from dledger.node.leadership import Leadership
@@ -33,7 +33,7 @@ CONFIG_PROTOCOL = 2
 class Reconfiguration:
     """One per node; does nothing while the node does not serve."""
 
-    def __init__(self, context: NodeContext, membership: Membership, leadership: Leadership) -> None:
+    def __init__(self, context: NodeContext, membership: MemberEffects, leadership: Leadership) -> None:
         self._say = context.env.log.child(f"changes.{context.config.self_id}")
         self._config = context.config
         self._log = context.log

@@ -20,11 +20,11 @@ Who holds whom. Every part is made with a `NodeContext` and the parts that it as
     Node ── NodeContext   env, config, log, host, members (config_log), versions, peers, held,
      │                    elector ◄─ elections, replicator
      │
-     ├── Applier, Repairer, ConfigSearch, Membership
-     ├── Joining, Trust ──► Membership
+     ├── Applier, Repairer, ConfigSearch, MemberEffects
+     ├── Joining, Trust ──► MemberEffects
      ├── Snapshots ───────► Applier, Trust
-     ├── Leadership ──────► Membership, Applier
-     ├── Reconfiguration ─► Membership, Leadership
+     ├── Leadership ──────► MemberEffects, Applier
+     ├── Reconfiguration ─► MemberEffects, Leadership
      ├── ReadPoints ──────► Leadership, Applier
      ├── HealthWatch ─────► Leadership, Trust
      └── NodeStatus, ClientRequests, Inbox ──► all of them (`NodeParts`)

@@ -8,7 +8,7 @@ from dledger.config import NodeConfig
 from dledger.election.elector import Elector
 from dledger.host import Host
 from dledger.log.store import LogStore
-from dledger.members.config_log import Members
+from dledger.members.config_log import ConfigLog
 from dledger.node.elections import Elections
 from dledger.peers.held import HeldMessages
 from dledger.peers.peers import Peers
@@ -25,7 +25,7 @@ class NodeContext:
     config: NodeConfig
     log: LogStore
     host: Host
-    members: Members
+    members: ConfigLog
     """Which configurations there are, and who this node is."""
     versions: Versions
     peers: Peers

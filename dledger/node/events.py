@@ -30,7 +30,7 @@ class NodeEvents(Protocol):
         """Entry `index` is applied, and the next one begins a segment at `pos`. [Applier]"""
 
     def members_changed(self) -> None:
-        """The configuration, or what is known to be committed of it, is another. [Membership]"""
+        """The configuration, or what is known to be committed of it, is another. [MemberEffects]"""
 
     def configs_found(self) -> None:
         """The configuration in force, or what is in doubt, may be another: nobody else has run since.

@@ -13,7 +13,7 @@ from dledger.errors import InvariantBroken
 from dledger.formats.entry import Kind
 from dledger.log.appender import Appender
 from dledger.log.index_units import ColdUnit
-from dledger.members.effects import Membership
+from dledger.members.effects import MemberEffects
 from dledger.messages import Health
 from dledger.node.applier import Applier
 from dledger.node.context import NodeContext
@@ -30,7 +30,7 @@ class Leadership:
     """One per node; `appender` is set while the node serves."""
 
     def __init__(
-        self, context: NodeContext, membership: Membership, applier: Applier, events: NodeEvents
+        self, context: NodeContext, membership: MemberEffects, applier: Applier, events: NodeEvents
     ) -> None:
         self.appender: Appender | None = None
         """Seals entries; not None only while this node serves."""

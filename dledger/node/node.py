@@ -22,8 +22,8 @@ from dledger.log.appender import Appender
 from dledger.log.poison import leave_marker
 from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
-from dledger.members.config_log import Members, decode_config, unreadable_config
-from dledger.members.effects import Membership
+from dledger.members.config_log import ConfigLog, decode_config, unreadable_config
+from dledger.members.effects import MemberEffects
 from dledger.members.joining import Joining
 from dledger.members.reconfiguration import Reconfiguration
 from dledger.members.search import ConfigSearch
@@ -84,7 +84,7 @@ class Node:
             pool_segments=config.pool_segments,
             sync_flush=config.sync_flush,
         )
-        self.members = Members(config)
+        self.members = ConfigLog(config)
         self.held = HeldMessages(lambda peer, message: self.inbox.handle(peer, message), self._released)
         self.peers = Peers(env, config, self.fail, port=port, tls=tls)
         self.elections = Elections(env, config, self.log, self.peers, self.held, self)
@@ -105,7 +105,7 @@ class Node:
         )
         # The parts, each with those that it asks.
         self.applier = Applier(context, self)
-        self.membership = Membership(context, self)
+        self.membership = MemberEffects(context, self)
         self.joining = Joining(context, self._store, self.membership)
         self.trust = Trust(context, self.membership, self.joining.wake)
         self.snapshots = Snapshots(context, self.applier, self.trust, self)

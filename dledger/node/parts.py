@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.log.scrub import Scrubber
-from dledger.members.effects import Membership
+from dledger.members.effects import MemberEffects
 from dledger.members.joining import Joining
 from dledger.members.reconfiguration import Reconfiguration
 from dledger.node.applier import Applier
@@ -24,7 +24,7 @@ class NodeParts:
 
     applier: Applier
     snapshots: Snapshots
-    membership: Membership
+    membership: MemberEffects
     joining: Joining
     trust: Trust
     leadership: Leadership

@@ -3,8 +3,8 @@
 The node asks its peers, leader or not, one after another: `RepairRequest`. The asked one looks at its own
 copy, checks it, and answers HAVE with the bytes, FAULTY or NEVER_HAD. No leader is needed, and no quorum:
 an entry is the same on every node that has it under its index and term, and a copy is believed only if it
-fits what is left here (mending.py). So a group in which every node has some rot can still elect a leader
-afterwards.
+fits what is left here (log/repair_writer.py). So a group in which every node has some rot can still elect a
+leader afterwards.
 
 A peer has one question at a time, and answers it once: on a slow link the same entries, asked for again and
 again, would only stand in each other's way. So an answer counts whenever it comes, and a question is open

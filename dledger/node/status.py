@@ -14,18 +14,12 @@ class NodeStatus:
     """One per node."""
 
     def __init__(self, context: NodeContext, parts: NodeParts) -> None:
-        self._config = context.config
-        self._log = context.log
-        self._members = context.members
-        self._peers = context.peers
-        self._elector = context.elector
-        self._elections = context.elections
-        self._replicator = context.replicator
+        self._context = context
         self._parts = parts
 
     def _strayed(self) -> Iterator[str]:
-        for peer, address in sorted(self._peers.strayed().items()):
-            recorded = self._members.address(peer)
+        for peer, address in sorted(self._context.peers.strayed().items()):
+            recorded = self._context.members.address(peer)
             yield (
                 f"{peer} answers at {address} of dLegerPeers, not at {recorded} as recorded: record it by "
                 "`member remove` and `member add`"
@@ -33,50 +27,52 @@ class NodeStatus:
 
     def _left_behind(self) -> Iterator[str]:
         """Peers of this leader that nothing here can bring up."""
-        leader = self._replicator.leader
+        first, leader = self._context.log.first_index, self._context.replicator.leader
         for peer, progress in sorted(leader.progress.items()) if leader else ():
             if progress.state is PushState.INSTALL and progress.offer is None:
                 yield (
-                    f"{peer} is behind entry {self._log.first_index}, and no snapshot here is of use to it: "
+                    f"{peer} is behind entry {first}, and no snapshot here is of use to it: "
                     "`transfer` leadership to a member that has one"
                 )
 
     def _without_leader(self) -> Iterator[str]:
         """Why this member may know no leader. What may be over in a moment is not said at once."""
-        elector, members = self._elector, self._members
+        context, parts = self._context, self._parts
+        elector, members = context.elector, context.members
         if elector.leader_id is not None or not members.identity.cluster:
             return
-        for reason in self._parts.joining.apart(members.dialled(self._replicator.commit_index)):
+        for reason in parts.joining.apart(members.dialled(context.replicator.commit_index)):
             yield f"no leader: {reason}"
-        if self._elections.leaderless_s < STUCK_S:
+        if context.elections.leaderless_s < STUCK_S:
             return
-        current, mine = members.current, self._parts.trust.hello()
-        if mine.node not in current.learners and not self._parts.membership.counts(mine):
+        current, mine = members.current, parts.trust.hello()
+        if mine.node not in current.learners and not parts.membership.counts(mine):
             yield "no leader: this node waits for one that admits it, as no voter is recorded with its store"
-        hellos = {**self._peers.hellos, mine.node: mine}
+        hellos = {**context.peers.hellos, mine.node: mine}
         needed = lost_majority(current, mine, hellos, elector.votes)
         if needed:
             yield needed
 
     def report(self) -> dict[str, object]:
         """For /health, /metrics and `dledger status`."""
-        log, elector, members, parts = self._log, self._elector, self._members, self._parts
-        leader = self._replicator.leader
+        context, parts = self._context, self._parts
+        config, log, elector, members = context.config, context.log, context.elector, context.members
+        leader = context.replicator.leader
         peers: dict[str, object] = {}
         for peer in parts.membership.others:
             progress = leader.progress.get(peer) if leader else None
             peers[peer] = {
-                "connected": self._peers.connected(peer),
+                "connected": context.peers.connected(peer),
                 "address": parts.membership.address(peer),
                 "state": progress.state.value if progress else None,
                 "stored_index": progress.stored if progress else None,
                 "durable_index": progress.durable if progress else None,
                 "lag_entries": log.last_index - progress.durable if progress else None,
-                "throttled": self._replicator.throttle.holds(leader, peer) if leader else None,
+                "throttled": context.replicator.throttle.holds(leader, peer) if leader else None,
             }
         return {
-            "group": self._config.group,
-            "id": self._config.self_id,
+            "group": config.group,
+            "id": config.self_id,
             "cluster": members.identity.cluster,
             "role": elector.role.value,
             "term": elector.term,
@@ -89,7 +85,7 @@ class NodeStatus:
             "end_index": log.last_index,
             "end_pos": log.end_pos,
             "durable_index": log.durable_index,
-            "committed_index": self._replicator.commit_index,
+            "committed_index": context.replicator.commit_index,
             "applied_index": parts.applier.applied_index,
             "pool_ready": log.pool.ready,
             "segments_warm": log.pool.warm_taken,
@@ -98,8 +94,8 @@ class NodeStatus:
             "group_version": parts.membership.group_version(),
             "read_rounds": parts.reads.rounds,
             "reads_by_lease": parts.reads.by_lease,
-            "refused": self._peers.refused(),
-            "messages_too_new": self._peers.too_new,
+            "refused": context.peers.refused(),
+            "messages_too_new": context.peers.too_new,
             "used_ratio": round(parts.health.used_ratio, 4),
             "short_of_space": log.short_of_space,
             "health": int(parts.health.flags),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.election.identity import Hello
-from dledger.members.effects import Membership
+from dledger.members.effects import MemberEffects
 from dledger.node.context import NodeContext
 from dledger.node.powerloss import KEPT_KEY, META_KEY, Verdict, encode_end, judge
 
@@ -24,7 +24,9 @@ TOO_MANY_LOST_POWER = (
 class Trust:
     """One per node."""
 
-    def __init__(self, context: NodeContext, membership: Membership, on_trusted: Callable[[], None]) -> None:
+    def __init__(
+        self, context: NodeContext, membership: MemberEffects, on_trusted: Callable[[], None]
+    ) -> None:
         """`on_trusted`: there may be a marker to remove from the disk."""
         config = context.config
         self.reasons: list[str] = []

@@ -25,7 +25,7 @@ from dledger.election.identity import Hello
 from dledger.formats.store_files import Identity
 from dledger.log.faulty import FaultyEntries
 from dledger.log.store import LogStore
-from dledger.members.config_log import Members
+from dledger.members.config_log import ConfigLog
 from dledger.members.search import ConfigSearch
 from dledger.node.events import NodeEvents
 from tests.dledger.node_context import context
@@ -151,9 +151,9 @@ def test_who_leaves_is_not_preferred_any_more() -> None:
 # The log's configurations
 
 
-def group(self_id: str = "n0") -> Members:
+def group(self_id: str = "n0") -> ConfigLog:
     static = {name: ADDRESSES[name] for name in ("n0", "n1", "n2", self_id)}
-    found = Members(NodeConfig("g", self_id, static, "/store"))
+    found = ConfigLog(NodeConfig("g", self_id, static, "/store"))
     found.open(Identity("g", self_id, "a", 4096, "cluster", {"n0": "a", "n1": "b", "n2": "c"}), [])
     return found
 
@@ -213,7 +213,7 @@ def test_a_snapshot_carries_the_configuration_and_a_log_goes_on_from_it() -> Non
 
 
 def test_nothing_is_known_before_the_group_is_formed() -> None:
-    found = Members(NodeConfig("g", "n0", {"n0": "h:1"}, "/store"))
+    found = ConfigLog(NodeConfig("g", "n0", {"n0": "h:1"}, "/store"))
     assert found.state_at(5) == b"" and found.voters == ()
 
 

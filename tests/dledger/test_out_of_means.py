@@ -24,7 +24,7 @@ from dledger.log.reading import read_around_errors
 from dledger.log.repair_writer import Unfitting
 from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
-from dledger.members.config_log import Members
+from dledger.members.config_log import ConfigLog
 from dledger.members.search import ConfigSearch
 from dledger.messages import Code, Holding, RepairRequest
 from dledger.node.applier import Applier
@@ -348,7 +348,7 @@ def test_a_client_of_the_log_is_told_to_come_again(tmp_path: Path) -> None:
 
 def test_the_search_for_configurations_goes_on_later(tmp_path: Path) -> None:
     async def work(log: LogStore, files: FewMeans) -> None:
-        members = Members(NodeConfig("g", "n0", {"n0": "127.0.0.1:1"}, str(tmp_path)))
+        members = ConfigLog(NodeConfig("g", "n0", {"n0": "127.0.0.1:1"}, str(tmp_path)))
         members.unsure.add(3, 5)
         events = SimpleNamespace(configs_found=lambda: None)
         search = ConfigSearch(context(log=log, members=members), lambda: None, events)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
 from dledger.formats.snapshot import encode_manifest, make_manifest
 from dledger.formats.store_files import Identity, decode_json, encode_json, segment_name
 from dledger.log.base import LogBase
-from dledger.members.config_log import Members
+from dledger.members.config_log import ConfigLog
 from dledger.node.node import Node
 from dledger.node.powerloss import Verdict
 from dledger.peers.log_client import DLedgerClient
@@ -232,7 +232,7 @@ def test_what_the_founders_became_may_be_lost(store: Store) -> None:
     found = store.opened(damage)
     before = found.log[1] - 1
     assert found.unsure == [(before, before)]
-    members = Members(store.config)
+    members = ConfigLog(store.config)
     members.open(found.identity, [], None, found.unsure)
     assert members.doubtful(found.log[2])
     members.open(found.identity, found.configs, None, found.unsure)
