@@ -258,7 +258,7 @@ def test_an_answer_to_a_question_of_a_former_life_is_none() -> None:
         bench.follow("n2")
         bench.ask()
         await turn()
-        (before,) = bench.asked(ReadIndexRequest)
+        before = bench.asked(ReadIndexRequest)[0]  # on a busy machine it asked again by now
         bench.points = bench.read_points(1 << 40)
         got = bench.ask()
         await turn()
