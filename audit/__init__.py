@@ -20,5 +20,5 @@ digests; only blocks that differ are read again, entry by entry.
 * `report`     the report as JSON and as text
 * `replicas`   a replica as engines see it, wherever it lies
 * `local`      `verify` and `compare` without Spark
-* `shell`      exit code of a crash
+* `crash`      exit code of a crash
 """

@@ -1,16 +1,21 @@
 """The RocketMQ broker above the replicated log.
 
-* `config`, `app`, `__main__`   settings, composition, outer shell
-* `host`                        what the replicated log calls: apply, commit, change of role
-* `gate`                        who may serve now: refuse, hold or pass a request (safety.md S24)
-* `sealing`                     turns requests into log entries, for the time of one leadership (S12)
-* `completions`                 answers that wait for the commit of their entry
-* `processors/`                 one module per family of request codes
-* `store/`                      what is derived from the log: state, ConsumeQueues, snapshot, reading
-* `registration`                tells the NameServers who leads
-* `http`                        /health and /metrics
+* `app`, `__main__`     composition and life; the outer shell
+* `broker`              one broker; what the replicated log calls: apply, commit, change of role
+* `context`             what a processor or a service may use
+* `requests`            which method answers which code; `services` what a leader does besides
+* `leader_gate`         who may serve now: refuse, hold or pass a request (safety.md S24)
+* `commit_log`          turns requests into log entries, for the time of one leadership (S12)
+* `pending_responses`   answers that wait for the commit of their entry
+* `intake`              what producers send
+* `longpolling`         what consumers pull; `filter` which messages they want
+* `offset`              consumer offsets; `topic` topics and consumer groups; `client` who is connected
+* `store`               what is derived from the log: state, ConsumeQueues, snapshot, reading
+* `registration`        tells the NameServers who leads
+* `admin`               settings and figures; `http` /health and /metrics
+* `audit`               auditors of a running broker
 
-Follow a message: `processors.send` checks the request -> `sealing` appends it to the log and puts the
-answer into `completions` -> commit -> `host.on_commit` sends the answers -> `store.dispatch` applies the
-entries to queues and state -> `processors.pull` wakes held pulls.
+Follow a message: `intake.send_processor` checks the request -> `commit_log` appends it to the log and puts
+the answer into `pending_responses` -> commit -> `Broker.on_commit` sends the answers -> `store.dispatch`
+applies the entries to queues and state -> `longpolling.pull_processor` wakes held pulls.
 """

@@ -1,8 +1,10 @@
 """Breaking the group on purpose, and showing that nothing acknowledged is lost.
 
-* `sim/`        the whole stack in one process: virtual time, simulated network and disk, one seed
-* `cluster`     a group of real processes on loopback
-* `processes`   pid files, signals
-* `wire`        raw frames, valid and broken
+* `machine/`    the whole stack in one process: virtual time, simulated network and disk, one seed
+* `scenarios/`  groups in it, faults drawn from seeds, and the judges of what came of them
+* `cores/`      the pure parts alone: a group without a loop, a disk or a clock
+* `mutants/`    small wrong changes that the tests must notice
+* `invariants`  what must hold in every group at every moment
+* `failover`, `replacement`   groups of real processes on loopback, with kills and lost stores
 * `workload`    histories of produced and consumed messages, and the checks on them
 """

@@ -115,7 +115,7 @@ class NodeConfig:
     # Disk. A stall limit near the latency of a busy disk would make leadership wander.
     disk_stall_s: float = 2.0
     """A write or fsync in flight for longer is a stall: a leader hands over or steps down. A leader whose
-    disk is far behind the commit for longer (`fitness.SLOW_LAG`) is slow: it hands over."""
+    disk is far behind the commit for longer (`health.SLOW_LAG`) is slow: it hands over."""
     disk_full_ratio: float = 0.90
     """Share of the file system in use from which on appends are refused with DISK_FULL."""
     disk_check_s: float = 1.0

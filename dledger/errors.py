@@ -43,6 +43,21 @@ class InvariantBroken(Exception):
     """Something that Raft proves impossible was seen: a bug or corruption. Ends the node."""
 
 
+def why_ended(error: BaseException) -> NodeFailed:
+    """What the operator is told of a node's failure; of those of several tasks the first one counts."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, NodeFailed):
+        return error
+    if isinstance(error, OSError) and error.errno in PASSING:
+        return NodeFailed(f"{error}: start it again when that is over", EXIT_START)
+    if isinstance(error, OSError):
+        return NodeFailed(f"the disk failed: {error}", EXIT_STORE)
+    if isinstance(error, InvariantBroken):
+        return NodeFailed(f"invariant broken: {error}", EXIT_BUG)
+    return NodeFailed(f"unexpected {error!r}", EXIT_BUG)
+
+
 class ChangeRefused(Exception):
     """A change of the members or the leader that was not made: why, and the code for the client."""
 

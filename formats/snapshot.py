@@ -35,7 +35,7 @@ class Manifest:
     """What a snapshot is.
 
     `chain`: chain value of entry `index`. `store_time_ms`: store time of the last record before `pos`, -1
-    when that entry holds none. `config`: the configuration in force (`Members.state_at`), empty before the
+    when that entry holds none. `config`: the configuration in force (`ConfigLog.state_at`), empty before the
     group was formed.
     """
 

@@ -2,5 +2,4 @@
 
 * `send_processor`   the send codes: checks first, then the message is sealed
 * `disposition`      what kind of message it is: the one place where that is decided
-* `properties`       what is stored of a message's properties
 """

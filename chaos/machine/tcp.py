@@ -135,7 +135,7 @@ class Endpoint:
         self.watched = False  # by keepalive
         self.discards = False  # a linger time of 0: what is not delivered when it is closed never is
         self._error: OSError | None = None
-        self._inbox: deque[bytes] = deque()
+        self.inbox: deque[bytes] = deque()
         self._unread = 0
         self._fin_sent = False
         process.endpoints[self.number] = self
@@ -145,7 +145,7 @@ class Endpoint:
     @property
     def readable(self) -> bool:
         """Whether `recv` would not block."""
-        return bool(self._inbox) or self.eof or self.broken or self.gone
+        return bool(self.inbox) or self.eof or self.broken or self.gone
 
     def send(self, data: bytes) -> int:
         """Take up to the free window; 0 when it is full. ConnectionResetError, BrokenPipeError."""
@@ -167,7 +167,7 @@ class Endpoint:
 
     def recv(self, limit: int) -> bytes:
         """Up to `limit` bytes; empty at the end of the stream. ConnectionResetError after a reset."""
-        inbox = self._inbox
+        inbox = self.inbox
         if not inbox:
             self._raise_error()
             return b""
@@ -197,7 +197,7 @@ class Endpoint:
         self.closed = True
         self.process.endpoints.pop(self.number, None)
         unread, self._unread = self._unread, 0
-        self._inbox.clear()
+        self.inbox.clear()
         if self.broken or self.peer is None:
             return
         if self.discards and (self.flow.stalled or not self.flow.passes()):
@@ -255,7 +255,7 @@ class Endpoint:
             return
         if self.broken:
             return
-        self._inbox.append(data)
+        self.inbox.append(data)
         self._unread += len(data)
         if self.network.world.trace is not None:
             self.network.trace(self, "recv", f"{len(data)}")

@@ -71,11 +71,11 @@ class Atlas:
         """Who leads, if its configuration is committed."""
         leader = self._stage.leader()
         head = None if leader is None else self._stage.machines[leader].node
-        return None if head is None or head._members.pending(head.commit_index) else head
+        return None if head is None or head.members.pending(head.commit_index) else head
 
     def _left(self, name: str) -> bool:
         head = self._head()
-        return head is not None and name not in head._members.addresses(head.commit_index)
+        return head is not None and name not in head.members.addresses(head.commit_index)
 
     def _whole(self, machine: Machine, damage: Damage) -> bool:
         head, node = self._head(), machine.node
@@ -86,5 +86,5 @@ class Atlas:
             return False
         if not node.elector.may_vote or not node.elector.may_stand:
             return False
-        named = head.membership.counts(node.my_hello())
+        named = head.membership.counts(node.trust.hello())
         return named and node.log.durable_index >= damage.commit_index

@@ -257,7 +257,7 @@ class Injector(RotFaults):
         moved: list[bool] = []
 
         async def transfer() -> None:
-            moved.append(await node.transfer_leadership(target))
+            moved.append(await node.leadership.transfer(target))
 
         process.loop.call_soon(lambda: process.loop.create_task(transfer(), name="transfer"))
         return moved

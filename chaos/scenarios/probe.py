@@ -7,7 +7,7 @@ the log, (term, chain, pos, size) by index, so that each comparison is a look-up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dledger.chaos.invariants import Entry, InvariantViolated, NodeState, check_node, check_step
@@ -55,18 +55,14 @@ class Probe(HostEvents):
         self._life = machine.lives
         self._before: NodeState | None = None
         self._commit_checked = -1
-        self._unopened: object = None
         self._term_on_disk = -1
         self._saving: list[list[Effect]] = []
         """What the node does when term and vote are saved, for each save that is under way."""
         self.cutting = False
         """Whether the node is within a truncation: what it removes may be gone from the disk or not."""
-        self.node: Node
-
-    @property
-    def opened(self) -> bool:
+        self.opened = False
         """Whether the store is open: until then the node is an empty learner."""
-        return self.node.elector is not self._unopened
+        self.node: Node
 
     @property
     def log(self) -> dict[int, Entry]:
@@ -76,11 +72,15 @@ class Probe(HostEvents):
     def attach(self, node: Node) -> None:
         """Wrap the methods."""
         self.node = node
-        self._unopened = node.elector
-        append, truncate, send = node.log.append, node.log.truncate, node._peers.send
+        append, truncate, send = node.log.append, node.log.truncate, node.peers.send
         drop_before, reset = node.log.drop_before, node.log.reset
         reached = node.snapshots.boundary.reached
-        save, perform, durable, applied = node._save, node.perform, node._on_durable, node._on_applied
+        opens, save, perform = node.elector.open, node.elections._save, node.elections.perform
+        durable, applied = node._on_durable, node.applied
+
+        def probed_open(hard_state: HardState, voters: Iterable[str], now: float, *, may_vote: bool) -> None:
+            opens(hard_state, voters, now, may_vote=may_vote)
+            self.opened = True
 
         def probed_append(batch: Batch) -> None:
             append(batch)
@@ -136,15 +136,16 @@ class Probe(HostEvents):
                 self.guarded(self._stage.takes_snapshot, self.machine)
 
         node.snapshots.boundary.reached = probed_reached  # type: ignore[method-assign]
-        node._save = probed_save  # type: ignore[method-assign]
-        node.perform = probed_perform  # type: ignore[method-assign]
+        node.elector.open = probed_open  # type: ignore[method-assign]
+        node.elections._save = probed_save  # type: ignore[method-assign]
+        node.elections.perform = probed_perform  # type: ignore[method-assign]
         node._on_durable = probed_durable  # type: ignore[method-assign]
-        node._on_applied = probed_applied  # type: ignore[method-assign]
+        node.applied = probed_applied  # type: ignore[method-assign]
         node.log.append = probed_append  # type: ignore[method-assign]
         node.log.truncate = probed_truncate  # type: ignore[method-assign]
         node.log.drop_before = probed_drop_before  # type: ignore[method-assign]
         node.log.reset = probed_reset  # type: ignore[method-assign]
-        node._peers.send = probed_send  # type: ignore[method-assign]
+        node.peers.send = probed_send  # type: ignore[method-assign]
 
     def state(self) -> NodeState:
         """The node as the invariants see it: before a term or vote is saved it acts on the former one."""
@@ -255,7 +256,7 @@ class Probe(HostEvents):
         if last >= node.log.first_index and last not in self.log:
             raise InvariantViolated(f"{machine.name} says its log ends at {last}, its disk ends before")
         self._ends()
-        hard_state = node._hard_state.loaded
+        hard_state = node.elections._hard_state.loaded
         term = 0 if hard_state is None else hard_state.term
         # What recovery read is not durable by that: it is looked at anew (safety.md S2).
         machine.durable.cut(0)
@@ -278,7 +279,7 @@ class Probe(HostEvents):
     def _committed(self, index: int) -> None:
         node, machine = self.node, self.machine
         first = self._commit_checked + 1
-        if self._commits_up_to(index) and node._replicator.leader is not None and node.role is Role.LEADER:
+        if self._commits_up_to(index) and node.replicator.leader is not None and node.role is Role.LEADER:
             voters = node.elector.voters
             durable = sum(1 for voter in voters if self._stage.machines[voter].has_durably(self.log, index))
             self._cluster.leader_commits(machine.store, node.term, index, self.log, durable, len(voters))

@@ -139,7 +139,7 @@ class Run:
         """In the idle group a voter is made leader by name, is lost, and comes back."""
         stage, world = self.stage, self.stage.world
         head = self._head()
-        voters = sorted(head._members.voters)
+        voters = sorted(head.members.voters)
         if len(voters) < 3:
             return  # without one the others are no majority
         target = world.stream("the last leader").choice(voters)
@@ -148,7 +148,7 @@ class Run:
         if moved is not None:
             self.within(HAND_OVER_LIMIT_S, "a hand-over ends", lambda: bool(moved))
             chosen = stage.machines[target].node
-            if not moved[0] and chosen is not None and not chosen._fitness.flags:
+            if not moved[0] and chosen is not None and not chosen.health.flags:
                 raise InvariantViolated(f"after healing leadership is not handed to {target}")
             self.within(HAND_OVER_LIMIT_S, "somebody leads after it", lambda: stage.leader() is not None)
         lost = self._head().config.self_id
@@ -343,14 +343,14 @@ class Run:
 
 def _is_well(node: Node) -> bool:
     """Of a member of an idle group. A leader: its peers, too. That a disk was slow is said for minutes."""
-    flags = int(node._fitness.flags) & ~Health.SLOW
-    if not node.elector.may_vote or node.reasons or flags or node._members.pending(node.commit_index):
+    flags = int(node.health.flags) & ~Health.SLOW
+    if not node.elector.may_vote or node.trust.reasons or flags or node.members.pending(node.commit_index):
         return False
-    leader = node._replicator.leader
+    leader = node.replicator.leader
     return leader is None or all(
         peer.state is PushState.APPEND
         and peer.durable == node.log.last_index
-        and (peer.counts or name not in node._members.voters)  # else its new store is not admitted yet
+        and (peer.counts or name not in node.members.voters)  # else its new store is not admitted yet
         for name, peer in leader.progress.items()
     )
 

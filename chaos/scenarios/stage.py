@@ -67,7 +67,7 @@ def _by_its_disk(error: BaseException) -> bool:
 
 
 def _changes_members(node: Node) -> bool:
-    return node.role is Role.LEADER and node._members.pending(node.commit_index)
+    return node.role is Role.LEADER and node.members.pending(node.commit_index)
 
 
 class Stage:
@@ -308,7 +308,7 @@ class Stage:
             self.marks.reach("end with entries not yet durable")
         if self._untold(machine):
             self.marks.reach("end between saving a term and telling it")
-        if node._reads.by_lease:
+        if node.reads.by_lease:
             self.marks.reach("a lease answered reads")
         if probe.cutting:
             self.marks.reach("end during a truncation")
@@ -339,7 +339,7 @@ class Stage:
         """Members of the leader's configuration, voters and learners; the founders while nobody leads."""
         leader = self.leader()
         node = None if leader is None else self.machines[leader].node
-        return list(self.founders) if node is None else sorted(node._members.current.members)
+        return list(self.founders) if node is None else sorted(node.members.current.members)
 
     def alive(self) -> list[str]:
         """Nodes whose process runs."""

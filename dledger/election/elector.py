@@ -97,23 +97,15 @@ class Elector:
         self._self_id = self_id
         self._log = log
         self._rng = rng
-        self._voters: tuple[str, ...] = tuple(sorted(voters))
         self._peers: tuple[str, ...] = ()
-        self.may_vote = may_vote
-        """False while the store is not to be trusted: neither votes nor stands (S3)."""
         self.may_stand = True
         """False while this node would be a bad leader (rotten entries, a full or stalled disk): it votes, but
         does not stand."""
         self.health = 0
         """`Health` flags of this node, told to the leader."""
-        self.term = hard_state.term
-        self.vote = hard_state.vote
-        self.state = State.FOLLOWER if self_id in self._voters else State.LEARNER
         self.leader_id: str | None = None
         self.commanded_term = -1
         """The last term that began with a hand-over which an operator asked for, as far as is known here."""
-        # With leases a restarted voter keeps the promise that its former life may have given to a leader.
-        self._quiet_until = now + settings.timeout_min_s if settings.lease_s else now
         self._leader_heard = -1e9
         self._leader_gone = False
         self._absent: str | None = None
@@ -136,9 +128,21 @@ class Elector:
         self._lease_from = -1e9
         self._handed_over = False
         self._contact: dict[str, float] = {}
-        self.peer_health: dict[str, int] = {}
-        """What voters last told this leader of themselves (`Health` flags)."""
+        self._peer_health: dict[str, int] = {}
         self._quorum_deadline = 0.0
+        self.open(hard_state, voters, now, may_vote=may_vote)
+
+    def open(self, hard_state: HardState, voters: Iterable[str], now: float, *, may_vote: bool) -> None:
+        """Begin with what the store holds, and the members as it knows them. (A shell that must answer before
+        its store is open makes an elector of nothing, and opens it later.)"""
+        self._voters: tuple[str, ...] = tuple(sorted(voters))
+        self.may_vote = may_vote
+        """False while the store is not to be trusted: neither votes nor stands (S3)."""
+        self.term = hard_state.term
+        self.vote = hard_state.vote
+        self.state = State.FOLLOWER if self._self_id in self._voters else State.LEARNER
+        # With leases a restarted voter keeps the promise that its former life may have given to a leader.
+        self._quiet_until = now + self._settings.timeout_min_s if self._settings.lease_s else now
         self._deadline = now + self._timeout()
         self._next_heartbeat = now
 
@@ -178,7 +182,24 @@ class Elector:
         leading = self.state is State.LEADER and not self._handed_over
         return leading and now < self._lease_from + self._settings.lease_s
 
+    def health_of(self, peer: str) -> int | None:
+        """What a peer last told this leader of itself (`Health` flags); None: nothing yet."""
+        return self._peer_health.get(peer)
+
     # Events
+
+    def trust(self, trusted: bool) -> None:
+        """Whether the store is to be trusted from now on: else this node neither votes nor stands (S3)."""
+        self.may_vote = trusted
+
+    def feels(self, health: int, *, may_stand: bool) -> None:
+        """How this node is (`Health` flags), and whether it would be a good leader."""
+        self.health = health
+        self.may_stand = may_stand
+
+    def peer_feels(self, peer: str, health: int) -> None:
+        """A peer told this leader how it is: to be shown, and asked before a hand-over."""
+        self._peer_health[peer] = health
 
     def tick(self, now: float) -> list[Effect]:
         """A deadline passed, or might have."""
@@ -529,7 +550,7 @@ class Elector:
         self._enter(Cause.QUORUM, State.LEADER)
         self.leader_id = self._self_id
         self._failed_rounds = 0
-        self.peer_health = {}
+        self._peer_health = {}
         self._contact = {peer: now for peer in self._voters if self._votes.get(peer) is VoteResult.ACCEPT}
         self._quorum_deadline = now + self._settings.timeout_max_s
         self._next_heartbeat = now
@@ -572,7 +593,7 @@ class Elector:
         if message.term != self.term or self.state is not State.LEADER:
             return []
         self.peer_active(peer, now)
-        self.peer_health[peer] = message.health
+        self.peer_feels(peer, message.health)
         if message.code is not Code.SUCCESS:
             return []
         self._answered[peer] = max(self._answered.get(peer, 0), min(message.round, self._round))

@@ -44,11 +44,13 @@ from dledger.formats.store_files import Identity
 from dledger.log.faulty import FaultyEntries
 
 
-class Members:
+class ConfigLog:
     """The configurations that this node knows, oldest first."""
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
+        self.identity = Identity(config.group, config.self_id, "", config.segment_size)
+        """Whose store this is; without an incarnation until it is open."""
         self._founders = Configuration()
         self._base: tuple[int, Configuration] | None = None
         self._entries: list[tuple[int, Configuration]] = []
@@ -64,7 +66,7 @@ class Members:
     ) -> None:
         """`entries`: (index, configuration) of the log, ascending. `base`: what `state_at` gave for the index
         of the snapshot that the log starts at."""
-        self._founders = founding(identity.members)
+        self.found(identity)
         self._base = None
         self._entries = list(entries)
         for item in unsure or ():
@@ -111,6 +113,7 @@ class Members:
 
     def found(self, identity: Identity) -> None:
         """The group was formed or joined."""
+        self.identity = identity
         self._founders = founding(identity.members)
 
     # The configuration in force

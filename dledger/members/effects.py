@@ -1,6 +1,6 @@
 """What the configuration means for this node: who votes, who gets entries, who is dialled and may connect.
 
-`Members` knows the configurations; here they reach the elector, the replication of a leader and the
+`ConfigLog` knows the configurations; here they reach the elector, the replication of a leader and the
 connections, whenever an entry brings one, a cut takes one back, or a commit makes one final.
 
 A member that is removed is *leaving*: the leader keeps sending to it until it has the entry that removes it,
@@ -13,67 +13,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
 
-from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration
-from dledger.election.effects import Effect
-from dledger.election.elector import Elector
 from dledger.election.identity import Hello
 from dledger.formats.store_files import Identity
-from dledger.members.config_log import Members
+from dledger.node.context import NodeContext
+from dledger.node.events import NodeEvents
 from dledger.peers.dials import Dials
-from dledger.peers.peers import Peers
-from dledger.peers.replicator import Replicator
-from dledger.runtime import Env
 
 LEAVING_S = 10.0
 """How long a leader tries to tell a removed member of its removal."""
 
 
-class MembershipEvents(Protocol):
-    """The node."""
-
-    @property
-    def commit_index(self) -> int:
-        """Of the node."""
-
-    @property
-    def elector(self) -> Elector:
-        """Of the node."""
-
-    @property
-    def identity(self) -> Identity:
-        """Of the store."""
-
-    def perform(self, effects: list[Effect]) -> None:
-        """Perform election effects."""
-
-    def members_changed(self) -> None:
-        """There is something to note on the disk, and a timer to set."""
-
-
-class Membership:
+class MemberEffects:
     """One per node."""
 
-    def __init__(
-        self,
-        env: Env,
-        config: NodeConfig,
-        members: Members,
-        peers: Peers,
-        replicator: Replicator,
-        events: MembershipEvents,
-    ) -> None:
-        self._say = env.log.child(f"members.{config.self_id}")
-        self._config = config
-        self._members = members
-        self._peers = peers
-        self._replicator = replicator
+    def __init__(self, context: NodeContext, events: NodeEvents) -> None:
+        self._say = context.env.log.child(f"members.{context.config.self_id}")
+        self._config = context.config
+        self._members = context.members
+        self._versions = context.versions
+        self._peers = context.peers
+        self._elector = context.elector
+        self._elections = context.elections
+        self._replicator = context.replicator
         self._events = events
         self.leaving: dict[str, tuple[int, float, str]] = {}
         """Removed by this leadership and perhaps not told yet: index of the entry, since when, address."""
-        self.dials = Dials(config.self_id, peers.dial)
+        self.dials = Dials(self._config.self_id, self._peers.dial)
 
     # Who
 
@@ -86,7 +53,7 @@ class Membership:
     @property
     def voters(self) -> tuple[str, ...]:
         """Voters as this store sees them: without itself when another incarnation is named."""
-        return self._members.voters_for(self._events.identity)
+        return self._members.voters_for(self._members.identity)
 
     def counts(self, hello: Hello | None) -> bool:
         """Whether this is a store that the configuration names as a voter (S18)."""
@@ -96,6 +63,10 @@ class Membership:
         """Whether what a peer stores counts towards a commit: by who answers on the dialled connection."""
         return self.counts(self._peers.dialled_hello(peer))
 
+    def address(self, node: str) -> str | None:
+        """Where a member's peer port is, as far as this node knows."""
+        return self._peers.strayed().get(node) or self._members.address(node)
+
     def config_index(self) -> int:
         """What the hello says: index of the configuration in force if it names this node, else -1."""
         named = self._config.self_id in self._members.current.members
@@ -103,8 +74,26 @@ class Membership:
 
     def welcome(self, hello: Hello) -> Mapping[str, str]:
         """Who may connect, given who asks."""
-        known = self._members.welcome(hello, self._events.commit_index)
+        known = self._members.welcome(hello, self._replicator.commit_index)
         return {**known, **{node: address for node, (_, _, address) in self.leaving.items()}}
+
+    # What every voter can read
+
+    def group_version(self) -> int:
+        """Protocol version that all voters know: what is newer must not be written to the log yet."""
+        return self._versions.group(self._members.voters)
+
+    def may_write(self, kind: int) -> bool:
+        """Whether all voters know this kind of entry."""
+        return self._versions.may_write(kind, self._members.voters)
+
+    def state_version(self) -> int:
+        """Version of the state machine's operations that all voters read: newer ones are not written yet."""
+        return self._versions.state(self._members.voters)
+
+    def may_cover(self) -> bool:
+        """Whether all voters know CRCs that cover an entry's channel."""
+        return self._versions.may_cover(self._members.voters)
 
     # What happened
 
@@ -150,10 +139,9 @@ class Membership:
 
     def changed(self) -> None:
         """Tell everybody what the configuration is now."""
-        events = self._events
         self._say.info("members", voters=self._members.voters, learners=self._members.current.learners)
         now = asyncio.get_running_loop().time()
-        events.perform(events.elector.set_members(self.voters, self.others, now))
+        self._elections.perform(self._elector.set_members(self.voters, self.others, now))
         leader = self._replicator.leader
         if leader is not None:
             before = list(leader.progress)
@@ -165,16 +153,16 @@ class Membership:
                 if peer not in before and self._peers.connected(peer):
                     self._replicator.perform(leader.peer_up(peer, self.acknowledges(peer)))
         self.connect()
-        events.members_changed()
+        self._events.members_changed()
 
     def connect(self) -> None:
         """Dial whom to dial, close what should not be there."""
-        wanted = self._members.dialled(self._events.commit_index)
+        wanted = self._members.dialled(self._replicator.commit_index)
         wanted |= {node: address for node, (_, _, address) in self.leaving.items() if address}
         self.dials.want(dict(sorted(wanted.items())))
         self._peers.prune(self._keeps)
-        self._peers.tell_clients(self._members.addresses(self._events.commit_index))
+        self._peers.tell_clients(self._members.addresses(self._replicator.commit_index))
 
     def _keeps(self, hello: Hello) -> bool:
         """Whether a connection may stay. A leader that was removed still says who shall stand."""
-        return hello.node in self.welcome(hello) or hello.node == self._events.elector.leader_id
+        return hello.node in self.welcome(hello) or hello.node == self._elector.leader_id

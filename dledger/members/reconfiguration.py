@@ -11,23 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
-from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration, ConfigurationRefused, Member, MemberRole
 from dledger.election.preferred import PreferredLeader
 from dledger.errors import ChangeRefused
 from dledger.log.index_units import ColdUnit, settled
-from dledger.log.store import LogStore
-from dledger.members.config_log import Members
-from dledger.members.effects import Membership, MembershipEvents
+from dledger.members.effects import MemberEffects
 from dledger.messages import Code, Health
+from dledger.node.context import NodeContext
 from dledger.node.leadership import Leadership
-from dledger.peers.peers import Peers
-from dledger.peers.replicator import Replicator
 from dledger.replication.leader import PushState
-from dledger.runtime import Env
-from dledger.versions import Versions
 
 MAX_JOBS = 16
 """Commands that may wait for their turn."""
@@ -37,40 +30,22 @@ CONFIG_PROTOCOL = 2
 """The peer protocol version from which a node can read configurations of version 2."""
 
 
-class ChangeEvents(MembershipEvents, Protocol):
-    """The node."""
-
-    def step_down(self) -> None:
-        """Give leadership up."""
-
-
-class Changes:
+class Reconfiguration:
     """One per node; does nothing while the node does not serve."""
 
-    def __init__(
-        self,
-        env: Env,
-        config: NodeConfig,
-        log: LogStore,
-        members: Members,
-        membership: Membership,
-        peers: Peers,
-        replicator: Replicator,
-        leadership: Leadership,
-        versions: Versions,
-        events: ChangeEvents,
-    ) -> None:
-        self._say = env.log.child(f"changes.{config.self_id}")
-        self._config = config
-        self._log = log
-        self._members = members
+    def __init__(self, context: NodeContext, membership: MemberEffects, leadership: Leadership) -> None:
+        self._say = context.env.log.child(f"changes.{context.config.self_id}")
+        self._config = context.config
+        self._log = context.log
+        self._members = context.members
+        self._versions = context.versions
+        self._peers = context.peers
+        self._elector = context.elector
+        self._elections = context.elections
+        self._replicator = context.replicator
         self._membership = membership
-        self._peers = peers
-        self._replicator = replicator
         self._leadership = leadership
-        self._versions = versions
-        self._events = events
-        self._preferred = PreferredLeader(config.preferred)
+        self._preferred = PreferredLeader(self._config.preferred)
         self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
@@ -113,7 +88,7 @@ class Changes:
 
     def leader_changed(self, leader: str | None, term: int, now: float) -> None:
         """This node sees another leader, or none, in this term."""
-        commanded = self._events.elector.commanded_term == term
+        commanded = self._elector.commanded_term == term
         self._preferred.leader_changed(leader, now, commanded=commanded)
         self._wake.set()
         self._news.set()
@@ -154,10 +129,9 @@ class Changes:
 
     def health(self, peer: str) -> Health:
         """What a member last told of itself. Who is not connected has no health."""
-        elector = self._events.elector
         if peer == self._config.self_id:
-            return Health(elector.health)
-        return Health(elector.peer_health.get(peer, 0) if self._peers.connected(peer) else 0)
+            return Health(self._elector.health)
+        return Health((self._elector.health_of(peer) or 0) if self._peers.connected(peer) else 0)
 
     def fit(self, peer: str) -> bool:
         """Whether leadership may go there without being asked for by name."""
@@ -249,7 +223,7 @@ class Changes:
 
     async def _successor(self, deadline: float) -> str:
         """Who leads after this node, which only knows that it does not any more."""
-        elector = self._events.elector
+        elector = self._elector
         try:
             async with asyncio.timeout_at(deadline):
                 while elector.leader_id is None:
@@ -291,8 +265,8 @@ class Changes:
             "members": rows,
             "preferred": list(self.preferred),
             "config_index": self._members.index,
-            "pending": self._members.pending(self._events.commit_index),
-            "term": self._events.elector.term,
+            "pending": self._members.pending(self._replicator.commit_index),
+            "term": self._elector.term,
         }
 
     # Steps
@@ -301,7 +275,7 @@ class Changes:
         """The configuration to start from; ChangeRefused when it may not be changed now."""
         if not self._leadership.serving:
             raise ChangeRefused(Code.NOT_LEADER, "this node does not lead, or its term is not open yet")
-        if config and self._members.pending(self._events.commit_index):
+        if config and self._members.pending(self._replicator.commit_index):
             raise ChangeRefused(
                 Code.CONFIG_PENDING,
                 f"the configuration at index {self._members.index} is not committed yet: one at a time",
@@ -345,7 +319,7 @@ class Changes:
 
     def _live(self, voter: str, since: float) -> bool:
         mine = voter == self._config.self_id
-        return mine or (self._peers.connected(voter) and self._events.elector.heard(voter, since))
+        return mine or (self._peers.connected(voter) and self._elector.heard(voter, since))
 
     def _commits_without(self, node: str) -> bool:
         """Whether the voters that are here, with their own stores, are a majority of all but this one."""
@@ -356,7 +330,7 @@ class Changes:
     def _incarnation(self, node: str) -> str:
         hello = self._peers.dialled_hello(node)
         return (
-            hello.incarnation if hello is not None and hello.cluster == self._events.identity.cluster else ""
+            hello.incarnation if hello is not None and hello.cluster == self._members.identity.cluster else ""
         )
 
     def _lag(self, node: str) -> str:
@@ -377,7 +351,7 @@ class Changes:
 
     def _grow(self) -> None:
         """Promote who has caught up; replace lost stores by the new ones under their ids."""
-        if not self._leadership.serving or self._members.pending(self._events.commit_index):
+        if not self._leadership.serving or self._members.pending(self._replicator.commit_index):
             return
         current = self._members.current
         for peer in sorted(current.members):
@@ -404,12 +378,12 @@ class Changes:
 
     def _leave(self) -> None:
         """A leader that the group has removed hands over and goes."""
-        if self._leadership.term is None or not self._members.removed(self._events.commit_index):
+        if self._leadership.term is None or not self._members.removed(self._replicator.commit_index):
             return
         if self._config.self_id not in self._members.current.members:
             self._say.info("removed from the group: stepping down")
             self._leadership.nominate()
-            self._events.step_down()
+            self._elections.step_down()
 
     async def _prefer(self) -> None:
         now = asyncio.get_running_loop().time()

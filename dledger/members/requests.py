@@ -5,15 +5,14 @@ transfer. Only the leader answers; others redirect, as for an append.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dledger.election.configuration import MAX_ID, MAX_MEMBERS
 from dledger.errors import ChangeRefused
 from dledger.messages import Code
+from dledger.node.context import NodeContext
+from dledger.node.parts import NodeParts
 from dledger.peers.links import PeerConnection
-
-if TYPE_CHECKING:
-    from dledger.node.node import Node
 
 Answer = Callable[..., None]
 HAND_OVER_S = 2.0
@@ -25,9 +24,18 @@ class MemberRequests:
     commit."""
 
     def __init__(
-        self, node: Node, answer: Answer, await_commit: Callable[[int, PeerConnection, int], None]
+        self,
+        context: NodeContext,
+        parts: NodeParts,
+        answer: Answer,
+        await_commit: Callable[[int, PeerConnection, int], None],
     ) -> None:
-        self._node = node
+        self._self_id = context.config.self_id
+        self._elector = context.elector
+        self._replicator = context.replicator
+        self._leadership = parts.leadership
+        self._membership = parts.membership
+        self._changes = parts.reconfiguration
         self._answer = answer
         self._await_commit = await_commit
 
@@ -44,9 +52,9 @@ class MemberRequests:
                 self._refuse(connection, number, refused)
 
         try:
-            if not self._node.serving:
+            if not self._leadership.serving:
                 raise ChangeRefused(Code.NOT_LEADER, "this node does not lead")
-            self._node.changes.submit(work)
+            self._changes.submit(work)
         except ChangeRefused as refused:
             self._refuse(connection, number, refused)
         return True
@@ -54,9 +62,9 @@ class MemberRequests:
     async def _do(
         self, operation: str, connection: PeerConnection, number: int, header: dict[str, Any]
     ) -> None:
-        changes = self._node.changes
+        changes = self._changes
         if operation == "members":
-            if not self._node.serving:
+            if not self._leadership.serving:
                 raise ChangeRefused(Code.NOT_LEADER, "this node does not lead")
             self._answer(connection, number, Code.SUCCESS, **changes.overview())
             return
@@ -73,16 +81,16 @@ class MemberRequests:
             index = await changes.promote(_node(header))
         else:
             index = await self._remove(_node(header), header.get("force") is True)
-        if index <= self._node.commit_index:
-            self._answer(connection, number, Code.SUCCESS, index=index, term=self._node.term)
+        if index <= self._replicator.commit_index:
+            self._answer(connection, number, Code.SUCCESS, index=index, term=self._elector.term)
         else:
             self._await_commit(index, connection, number)
 
     async def _remove(self, node: str, force: bool) -> int:
         """A leader that is to go hands over first: its successor is asked again, by the client."""
-        changes = self._node.changes
+        changes = self._changes
         since = None if force else await changes.check_removal(node)
-        if node == self._node.config.self_id:
+        if node == self._self_id:
             try:
                 await changes.transfer(None, HAND_OVER_S)
             except ChangeRefused:
@@ -94,8 +102,8 @@ class MemberRequests:
     def _refuse(self, connection: PeerConnection, number: int, refused: ChangeRefused) -> None:
         fields: dict[str, Any] = {"text": refused.text}
         if refused.code is Code.NOT_LEADER:
-            leader = self._node.leader_id
-            fields |= {"leader": leader, "address": self._node.peer_address(leader) if leader else None}
+            leader = self._elector.leader_id
+            fields |= {"leader": leader, "address": self._membership.address(leader) if leader else None}
         self._answer(connection, number, refused.code, **fields)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from dledger.election.configuration import Configuration
 from dledger.errors import EXIT_STORE, NodeFailed
@@ -20,17 +19,12 @@ from dledger.log.faulty import FaultyEntries
 from dledger.log.index_units import RETRY_S
 from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
-from dledger.members.config_log import Members, decode_config, unreadable_config
+from dledger.members.config_log import decode_config, unreadable_config
+from dledger.node.context import NodeContext
+from dledger.node.events import NodeEvents
 
 ENTRIES = 65536
 """Looked at by one job."""
-
-
-class SearchEvents(Protocol):
-    """What the node does with the outcome."""
-
-    def configs_found(self) -> None:
-        """The configuration in force, or what is in doubt, may be another: nobody else has run since."""
 
 
 async def search(log: LogStore, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
@@ -61,14 +55,13 @@ class ConfigSearch:
 
     def __init__(
         self,
-        log: LogStore,
-        members: Members,
+        context: NodeContext,
         base_config: Callable[[], tuple[int, bytes] | None],
-        events: SearchEvents,
+        events: NodeEvents,
     ) -> None:
         """`base_config`: the configuration where the log begins, and at which index, if a snapshot tells."""
-        self._log = log
-        self._members = members
+        self._log = context.log
+        self._members = context.members
         self._base_config = base_config
         self._events = events
         self._wake = asyncio.Event()

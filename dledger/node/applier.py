@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from dledger.formats.entry import unpack_header
-from dledger.host import Chunk, Host
+from dledger.host import Chunk
 from dledger.log.index_units import RETRY_S
 from dledger.log.reading import Rotten, size_of
-from dledger.log.store import LogStore
+from dledger.node.context import NodeContext
+from dledger.node.events import NodeEvents
 
 
 class Applier:
     """`applied_index` follows the commit index, never beyond what is durable and whole here."""
 
-    def __init__(
-        self,
-        log: LogStore,
-        host: Host,
-        applied_index: int,
-        step_bytes: int,
-        on_applied: Callable[[], None],
-        on_boundary: Callable[[int, int], None],
-    ) -> None:
-        """`on_boundary(index, pos)`: entry `index` is applied, the next one begins a segment at `pos`."""
-        self.applied_index = applied_index
+    def __init__(self, context: NodeContext, events: NodeEvents) -> None:
+        self.applied_index = -1
+        """Last entry that the host applied."""
         self.busy = asyncio.Lock()
         """Held during each step; whoever replaces the host's state takes it."""
-        self._on_boundary = on_boundary
-        self._log = log
-        self._host = host
-        self._step_bytes = step_bytes
-        self._on_applied = on_applied
+        self._log = context.log
+        self._host = context.host
+        self._step_bytes = context.config.apply_bytes
+        self._events = events
         self._commit_index = -1
         self._wake = asyncio.Event()
+
+    def open(self, applied_index: int) -> None:
+        """The host holds everything up to there."""
+        self.applied_index = applied_index
 
     def commit_to(self, index: int) -> None:
         """Entries up to `index` are committed."""
@@ -49,7 +44,7 @@ class Applier:
     def restored(self, index: int) -> None:
         """The host was given the state after entry `index` (with `busy` held)."""
         self.applied_index = index
-        self._on_applied()
+        self._events.applied()
 
     async def run(self) -> None:
         """Apply until cancelled."""
@@ -92,10 +87,10 @@ class Applier:
         view = memoryview(data)
         pos = unpack_header(view).pos
         if pos % log.segment_size == 0:
-            self._on_boundary(first - 1, pos)
+            self._events.segment_applied(first - 1, pos)
         self._host.apply(Chunk(first, last - first + 1, pos, view))
         view.release()
         data = None  # the last reference to a mapped segment
         self.applied_index = last
-        self._on_applied()
+        self._events.applied()
         return True

@@ -17,19 +17,14 @@ slow disk is quick again shows only under load, so the node is believed to be sl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Iterator
 
-from dledger.config import NodeConfig
-from dledger.election.effects import Effect
-from dledger.election.elector import Elector
 from dledger.host import Role
-from dledger.log.store import LogStore
 from dledger.messages import Health
+from dledger.node.context import NodeContext
 from dledger.node.device_watch import WatchedWorkers
 from dledger.node.leadership import Leadership
-from dledger.peers.replicator import Replicator
-from dledger.runtime import Env
+from dledger.node.trust import Trust
 
 HYSTERESIS = 0.02
 """A disk is no longer full when it is this far (a ratio) below the limit."""
@@ -45,48 +40,25 @@ BACK_OFF_S = 5.0
 """After a hand-over that did not work."""
 
 
-class FitnessEvents(Protocol):
-    """What the node does for this."""
-
-    @property
-    def elector(self) -> Elector:
-        """Of the node."""
-
-    @property
-    def commit_index(self) -> int:
-        """Of the node."""
-
-    def perform(self, effects: list[Effect]) -> None:
-        """Perform election effects."""
-
-
-class Fitness:
+class HealthWatch:
     """One per node; `run` until cancelled."""
 
     def __init__(
-        self,
-        env: Env,
-        config: NodeConfig,
-        log: LogStore,
-        watch: WatchedWorkers,
-        leadership: Leadership,
-        replicator: Replicator,
-        events: FitnessEvents,
-        not_yet: Callable[[float], bool],
-        in_doubt: Callable[[], bool],
+        self, context: NodeContext, leadership: Leadership, trust: Trust, workers: WatchedWorkers
     ) -> None:
         self.flags = Health.GOOD
         self._leaving = False
         self.used_ratio = 0.0
-        self._say = env.log.child(f"fitness.{config.self_id}")
-        self._config = config
-        self._log = log
-        self._watch = watch
+        self._say = context.env.log.child(f"health.{context.config.self_id}")
+        self._config = context.config
+        self._log = context.log
+        self._members = context.members
+        self._elector = context.elector
+        self._elections = context.elections
+        self._replicator = context.replicator
         self._leadership = leadership
-        self._replicator = replicator
-        self._events = events
-        self._not_yet = not_yet
-        self._in_doubt = in_doubt
+        self._trust = trust
+        self._workers = workers
         self._above_limit = False
         self._faulty_since = 0.0
         self._leaderless_since = 0.0
@@ -137,13 +109,13 @@ class Fitness:
     def look(self) -> None:
         """Decide anew what this node is fit for."""
         now = asyncio.get_running_loop().time()
-        log, elector = self._log, self._events.elector
+        log, elector = self._log, self._elector
         flags = Health.GOOD
-        if log.faulty or self._in_doubt():
+        if log.faulty or self._members.doubtful(log.last_index):
             flags |= Health.FAULTY
         if self._above_limit or (log.short_of_space and log.pool.ready == 0):
             flags |= Health.DISK_FULL
-        if self._watch.waiting_s(now) > self._config.disk_stall_s:
+        if self._workers.waiting_s(now) > self._config.disk_stall_s:
             flags |= Health.STALLED
         if self._is_slow(now):
             flags |= Health.SLOW
@@ -157,15 +129,15 @@ class Fitness:
         if elector.role is Role.LEADER or elector.leader_id is not None:
             self._leaderless_since = now
         patient = now - self._leaderless_since > 2 * self._config.election_timeout_max_s
-        elector.health = int(flags)
         bearable = not flags & ~(Health.DISK_FULL | Health.SLOW)
-        elector.may_stand = (not flags or (bearable and patient)) and not self._not_yet(now)
+        fit = (not flags or (bearable and patient)) and not self._trust.stands_back(now)
+        elector.feels(int(flags), may_stand=fit)
         self._leadership.disk_full(self._above_limit)
 
     def _is_slow(self, now: float) -> bool:
         """Whether this disk was found slow, and has not kept up for long enough since."""
         pos = self._log.durable_pos
-        if self._events.elector.role is Role.LEADER and self._leadership.disk_lag > SLOW_LAG:
+        if self._elector.role is Role.LEADER and self._leadership.disk_lag > SLOW_LAG:
             since, from_pos = self._kept_up_at
             written = pos - from_pos > SLOW_WRITTEN * self._config.pending_bytes
             if written and now - since > self._config.disk_stall_s:
@@ -195,7 +167,7 @@ class Fitness:
         stuck = self._stuck()
         if not moved and stuck and self._leadership.term is not None:
             self._say.error("this leader can acknowledge nothing: stepping down", because=stuck)
-            self._events.perform(self._events.elector.step_down(asyncio.get_running_loop().time()))
+            self._elections.step_down()
         elif not moved and target is not None:
             self._retry_at = asyncio.get_running_loop().time() + BACK_OFF_S
 
@@ -204,7 +176,7 @@ class Fitness:
         if self.flags & Health.STALLED:
             return "the disk does not answer"
         rotten = self._last_rotten()
-        if rotten > self._events.commit_index:
+        if rotten > self._replicator.commit_index:
             return f"entry {rotten} is rotten, not committed, and nobody repaired it"
         return ""
 
@@ -216,15 +188,15 @@ class Fitness:
         """The most advanced voter that said within the last election time-out that it is healthy, and holds
         what is committed, and what is rotten here: one that lacks that could be sent nothing behind it."""
         leader = self._replicator.leader
-        elector = self._events.elector
+        elector = self._elector
         if leader is None:
             return None
-        needed = max(self._events.commit_index, self._last_rotten())
+        needed = max(self._replicator.commit_index, self._last_rotten())
         now = asyncio.get_running_loop().time()
         fit = [
             (leader.watermark(peer), peer)
             for peer in elector.voters
-            if elector.peer_health.get(peer) == Health.GOOD
+            if elector.health_of(peer) == Health.GOOD
             and elector.awake(peer, now)
             and peer in leader.progress
             and leader.watermark(peer) >= needed

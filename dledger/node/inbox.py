@@ -1,20 +1,16 @@
-"""What peers and clients say to a node, and in which order it is handled.
+"""What peers and clients say to a node: each message goes to the part that handles it, in order.
 
 While term and vote are on their way to the disk, and while a cut runs, messages are held back and handled
-afterwards in the order in which they came (architecture rule 3).
+afterwards in the order in which they came (`dledger.peers.held`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from dledger.election import effects as election
 from dledger.election.identity import Hello
-from dledger.members.reconfiguration import Changes
 from dledger.messages import (
     REPLIES,
     Append,
@@ -34,12 +30,12 @@ from dledger.messages import (
     Truncate,
     VoteRequest,
 )
-from dledger.node.powerloss import KEPT_KEY, META_KEY, encode_end
+from dledger.node.context import NodeContext
+from dledger.node.events import NodeEvents
+from dledger.node.parts import NodeParts
 from dledger.node.requests import ClientRequests
-from dledger.node.status import NodeFace
 from dledger.peers.links import PeerConnection
 from dledger.peers.wire import Frame
-from dledger.runtime import Log
 
 _PUSHES = (Compare, Truncate, Append, Commit)
 _READS = (ReadIndexRequest, ReadIndexResponse)
@@ -48,97 +44,76 @@ _FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_RE
 """Handled whoever sends them: a leader or candidate may be a voter by an entry that this node lacks (see
 dledger/members/config_log.py), and a learner's answers move its window. Other answers count only from a
 named voter."""
-MAX_HELD = 10_000
-"""Peer messages held back while term and vote are saved; with one more its connection is closed. Who sends
-relies on a connection that loses nothing while it stands: no question is asked twice over the same one."""
 
 
-class Conversation(NodeFace):
-    """The node as its peers meet it."""
+class Inbox:
+    """The node as its peers meet it (`dledger.peers.peers.PeerEvents`)."""
 
-    changes: Changes
-    _requests: ClientRequests
-    _say: Log
-    _lost_power: bool
-    _held: deque[tuple[PeerConnection | None, str, Message]]
-    _holds: int
-    _identity_wake: asyncio.Event
+    def __init__(
+        self, context: NodeContext, parts: NodeParts, requests: ClientRequests, events: NodeEvents
+    ) -> None:
+        self._say = context.env.log.child(f"node.{context.config.self_id}")
+        self._members = context.members
+        self._versions = context.versions
+        self._held = context.held
+        self._elector = context.elector
+        self._elections = context.elections
+        self._replicator = context.replicator
+        self._parts = parts
+        self._requests = requests
+        self._events = events
 
-    @abstractmethod
-    def perform(self, effects: list[election.Effect]) -> None:
-        """Perform election effects in order."""
-
-    @abstractmethod
-    def _schedule_tick(self) -> None:
-        """The elector's deadline may be another."""
+    # Connections
 
     def my_hello(self) -> Hello:
         """The hello to send now."""
-        return Hello(
-            self.config.group,
-            self.config.self_id,
-            self.identity.incarnation,
-            self.identity.cluster,
-            self.config.protocol_min,
-            self.config.protocol_max,
-            self.config.segment_size,
-            self.config.sync_flush,
-            self.identity.members,
-            self._meta(),
-            self.config.lease_promise_ms,
-            self.membership.config_index(),
-            self._members.current.digest(),
-            self.config.state_version,
-        )
+        return self._parts.trust.hello()
 
     def welcome(self, hello: Hello) -> Mapping[str, str]:
         """Ids of those who may connect, given who asks."""
-        return self.membership.welcome(hello)
+        return self._parts.membership.welcome(hello)
 
     def addresses(self) -> Mapping[str, str]:
         """Peer ports of the members, this node included."""
-        return self._members.addresses(self.commit_index)
+        return self._members.addresses(self._replicator.commit_index)
 
     def elsewhere(self, peer: str) -> tuple[str, str] | None:
         """Where else than at its recorded address a peer may be, and which store alone may answer there."""
         return self._members.elsewhere(peer)
 
-    def _meta(self) -> dict[str, str]:
-        meta = dict(self.config.meta)
-        if self._lost_power or self.elector.may_vote:
-            key = META_KEY if self._lost_power else KEPT_KEY
-            meta[key] = encode_end(self.log.last_term, self.log.last_index)
-        return meta
-
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself."""
         self._versions.heard(hello)
-        self._identity_wake.set()
+        self._parts.joining.wake()
 
     def on_peer_up(self, peer: str) -> None:
         """Requests reach the peer."""
-        self._repairer.lost(peer)  # what was asked over an older connection, whose end may come later
-        self._repairer.damage()
-        if self._replicator.leader is not None:
-            counts = self.membership.acknowledges(peer)
-            self._replicator.perform(self._replicator.leader.peer_up(peer, counts))
+        parts, leader = self._parts, self._replicator.leader
+        parts.repairer.lost(peer)  # what was asked over an older connection, whose end may come later
+        parts.repairer.damage()
+        if leader is not None:
+            self._replicator.perform(leader.peer_up(peer, parts.membership.acknowledges(peer)))
 
     def on_peer_down(self, peer: str) -> None:
         """The dialled connection to the peer is gone."""
-        if peer == self.leader_id:
+        parts, leader = self._parts, self._replicator.leader
+        if peer == self._elector.leader_id:
             self._say.info("connection to the leader lost", leader=peer)
-        self._repairer.lost(peer)
-        if self._replicator.leader is not None:
-            self._replicator.perform(self._replicator.leader.peer_down(peer))
-            self.snapshots.sender.forget_if_idle(self._replicator.leader)
-        self._leadership.progressed()
+        parts.repairer.lost(peer)
+        if leader is not None:
+            self._replicator.perform(leader.peer_down(peer))
+            parts.snapshots.sender.forget_if_idle(leader)
+        parts.leadership.progressed()
 
     def on_refused(self, peer: str) -> None:
         """Nobody listens at the peer's address: its process is gone (S17)."""
-        if peer == self.leader_id:
+        if peer == self._elector.leader_id:
             self._say.info("the leader's process is gone: nobody listens", leader=peer)
-        self.perform(self.elector.leader_refused(peer, self._loop.time()))
-        self._schedule_tick()
+        now = asyncio.get_running_loop().time()
+        self._elections.perform(self._elector.leader_refused(peer, now))
+        self._elections.schedule()
+
+    # Messages
 
     def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
         """A request of the DLedger client protocol."""
@@ -146,83 +121,65 @@ class Conversation(NodeFace):
 
     def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
         """A message from a peer; held back while term and vote are being saved."""
+        parts = self._parts
         if isinstance(message, REPLIES):
             if connection.dialled is None:
                 return
-            self.changes.heard(peer, self._loop.time())
+            parts.reconfiguration.heard(peer, asyncio.get_running_loop().time())
         if isinstance(message, (RepairRequest, RepairResponse)):
-            self._repairer.receive(peer, message)  # needs no role, no term and no vote
+            parts.repairer.receive(peer, message)  # needs no role, no term and no vote
             return
-        if not isinstance(message, _FROM_ANYONE) and not self.membership.counts(connection.hello):
+        if not isinstance(message, _FROM_ANYONE) and not parts.membership.counts(connection.hello):
             if isinstance(message, HeartbeatResponse) and peer in self._members.current.learners:
-                self.elector.peer_health[peer] = message.health  # to be shown
+                self._elector.peer_feels(peer, message.health)  # to be shown
             return  # votes and answers count only from a recorded incarnation
         if isinstance(message, VoteRequest) and connection.hello is not None:
             # A vote is for a store: two stores with one id must not both get it (S18).
             message = replace(message, candidate=f"{peer}/{connection.hello.incarnation}")
-        if self._holds:
-            if len(self._held) < MAX_HELD:
-                self._held.append((connection, peer, message))
-            else:
-                connection.close(f"more than {MAX_HELD} messages are held back")  # the next one begins anew
+        if self._held.holding:
+            self._held.add(connection, peer, message)
         else:
-            self._handle(peer, message)
-        self._schedule_tick()
+            self.handle(peer, message)
+        self._elections.schedule()
+        self._events.stepped()
 
-    def _handle(self, peer: str, message: Message) -> None:
-        now = self._loop.time()
-        elector = self.elector
+    def handle(self, peer: str, message: Message) -> None:
+        """Handle a message now that it is its turn."""
+        now = asyncio.get_running_loop().time()
+        elector, snapshots = self._elector, self._parts.snapshots
         if isinstance(message, PushResponse):
             self._on_push_response(peer, message, now)
         elif isinstance(message, _READS):
-            self._reads.receive(peer, message)
+            self._parts.reads.receive(peer, message)
         elif isinstance(message, InstallResponse):
             if message.term > elector.term:
-                self.perform(elector.higher_term(message.term, now))
+                self._elections.perform(elector.higher_term(message.term, now))
             elif message.term == elector.term:
-                self.snapshots.receive(peer, message)
+                snapshots.receive(peer, message)
         elif isinstance(message, (*_PUSHES, InstallSnapshot)):
             if message.term < elector.term:
                 self._replicator.refuse(peer, elector.term)
                 return
-            self.perform(elector.leader_contact(message.leader, message.term, now))
-            if self._holds:
-                self._held.appendleft((None, peer, message))  # the new term goes to disk first
+            self._elections.perform(elector.leader_contact(message.leader, message.term, now))
+            if self._held.holding:
+                self._held.again(peer, message)  # the new term goes to disk first
             elif isinstance(message, InstallSnapshot):
-                self.snapshots.receive(peer, message)
-            elif not self.snapshots.defers(peer, message):
-                self._replicator.receive(peer, message, self.commit_index)
+                snapshots.receive(peer, message)
+            elif not snapshots.defers(peer, message):
+                self._replicator.receive(peer, message)
         else:
-            self.perform(elector.receive(peer, message, now))
+            self._elections.perform(elector.receive(peer, message, now))
 
     def _on_push_response(self, peer: str, message: PushResponse, now: float) -> None:
-        if message.term > self.elector.term:
-            self.perform(self.elector.higher_term(message.term, now))
+        if message.term > self._elector.term:
+            self._elections.perform(self._elector.higher_term(message.term, now))
             return
         leader = self._replicator.leader
         if leader is None or message.term != leader.term:
             return
-        counts = self.membership.acknowledges(peer)
+        counts = self._parts.membership.acknowledges(peer)
         if counts:
-            self.elector.peer_active(peer, now)
+            self._elector.peer_active(peer, now)
         leader.peer_counts(peer, counts)
         self._replicator.perform(leader.response(peer, message))
-        self._leadership.progressed()
-
-    def hold(self) -> Callable[[], None]:
-        """Hold back peer messages and ticks until the returned function is called."""
-        self._holds += 1
-
-        def release() -> None:
-            self._holds -= 1
-            while self._held and not self._holds:
-                connection, peer, message = self._held.popleft()
-                if connection is None or not connection.closed or not isinstance(message, REPLIES):
-                    self._handle(peer, message)  # who answers on the next connection may be another store
-            self._schedule_tick()
-
-        return release
-
-    def again(self, peer: str, message: Message) -> None:
-        """Handle a message once more before everything held back."""
-        self._held.appendleft((None, peer, message))
+        self._parts.leadership.progressed()

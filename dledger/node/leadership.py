@@ -7,27 +7,18 @@ Everything sealed in one turn of the loop becomes one append, one push per follo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
 
-from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration, encode_configuration, single_step
-from dledger.election.effects import Effect
-from dledger.election.elector import Elector
 from dledger.errors import InvariantBroken
 from dledger.formats.entry import Kind
-from dledger.host import Host
 from dledger.log.appender import Appender
 from dledger.log.index_units import ColdUnit
-from dledger.log.store import LogStore
-from dledger.members.config_log import Members
-from dledger.members.effects import Membership
+from dledger.members.effects import MemberEffects
 from dledger.messages import Health
-from dledger.node.requests import ClientRequests
-from dledger.peers.peers import Peers
-from dledger.peers.replicator import Replicator
+from dledger.node.applier import Applier
+from dledger.node.context import NodeContext
+from dledger.node.events import NodeEvents
 from dledger.replication.leader import LeaderReplication
-from dledger.runtime import Env
 from dledger.versions import OLDEST_KINDS
 
 FAREWELL_S = 0.2
@@ -35,65 +26,28 @@ FAREWELL_S = 0.2
 when a connection closes has an unknown outcome; one that is answered NOT_LEADER does not."""
 
 
-class LeadershipEvents(Protocol):
-    """What the node does for its leadership."""
-
-    @property
-    def commit_index(self) -> int:
-        """Of the node."""
-
-    @property
-    def applied_index(self) -> int:
-        """Of the node."""
-
-    @property
-    def elector(self) -> Elector:
-        """Of the node."""
-
-    def may_write(self, kind: int) -> bool:
-        """Whether all voters know this kind of entry."""
-
-    def state_version(self) -> int:
-        """Version of the state machine's operations that all voters read."""
-
-    def may_cover(self) -> bool:
-        """Whether all voters know CRCs that cover an entry's channel."""
-
-    def perform(self, effects: list[Effect]) -> None:
-        """Perform election effects."""
-
-
 class Leadership:
     """One per node; `appender` is set while the node serves."""
 
     def __init__(
-        self,
-        env: Env,
-        config: NodeConfig,
-        log: LogStore,
-        host: Host,
-        members: Members,
-        membership: Membership,
-        peers: Peers,
-        replicator: Replicator,
-        requests: ClientRequests,
-        events: LeadershipEvents,
-        fail: Callable[[BaseException], None],
+        self, context: NodeContext, membership: MemberEffects, applier: Applier, events: NodeEvents
     ) -> None:
         self.appender: Appender | None = None
+        """Seals entries; not None only while this node serves."""
         self.serving = False
-        self._env = env
-        self._say = env.log.child(f"leader.{config.self_id}")
-        self._config = config
-        self._log = log
-        self._host = host
-        self._members = members
+        """This node leads, and its term is open and applied."""
+        self._say = context.env.log.child(f"leader.{context.config.self_id}")
+        self._config = context.config
+        self._log = context.log
+        self._host = context.host
+        self._members = context.members
+        self._peers = context.peers
+        self._elector = context.elector
+        self._elections = context.elections
+        self._replicator = context.replicator
         self._membership = membership
-        self._peers = peers
-        self._replicator = replicator
-        self._requests = requests
+        self._applier = applier
         self._events = events
-        self._fail = fail
         self._leading: Appender | None = None
         self._pump_scheduled = False
         self._handing_over = False
@@ -113,7 +67,6 @@ class Leadership:
 
     def start(self, term: int) -> None:
         """This node was elected: open the term, find out where the peers are."""
-        self._replicator.follower = None
         config = self._config
         appender = Appender(
             self._log,
@@ -123,9 +76,9 @@ class Leadership:
             schedule_pump=self._schedule_pump,
             max_entry_bytes=config.max_entry_bytes,
             known_kinds=OLDEST_KINDS,
-            may_write=self._events.may_write,
-            may_cover=self._events.may_cover,
-            state_version=self._events.state_version,
+            may_write=self._membership.may_write,
+            may_cover=self._membership.may_cover,
+            state_version=self._membership.state_version,
         )
         self._leading = appender
         leader = LeaderReplication(
@@ -134,14 +87,14 @@ class Leadership:
             self._members.voters,
             self._membership.others,
             self._log,
-            self._events.commit_index,
+            self._replicator.commit_index,
             self._log.last_index + 1,
             push_bytes=config.push_bytes,
             inflight_bytes=config.inflight_bytes,
             inflight_frames=config.inflight_frames,
             offer=self._replicator.offer,
         )
-        self._replicator.leader = leader
+        self._replicator.lead(leader)
         body = self._members.opening_body(term, config.self_id)
         appender.add_system(body, Kind.TERM_OPENING)
         self._pump()
@@ -161,14 +114,13 @@ class Leadership:
         if appender is not None:
             appender.take()  # sealed this turn and never appended: gone, nobody has seen it
             self._host.on_stopped_serving(appender.term)
-            self._requests.stopped_serving()
 
     def applied(self) -> None:
         """The applied index moved: is the term open?"""
         leader = self._replicator.leader
         if leader is None or self.serving or self._leading is None or self._handing_over:
             return
-        if self._events.applied_index >= leader.opening_index:
+        if self._applier.applied_index >= leader.opening_index:
             self.serving = True
             self.appender = self._leading
             self._say.info("serving", term=leader.term, opening=leader.opening_index)
@@ -186,7 +138,7 @@ class Leadership:
 
     def _count_pending(self, committed: int) -> None:
         """The pending limits count from behind this entry."""
-        if self._leading is None or committed < self._events.commit_index:
+        if self._leading is None or committed < self._replicator.commit_index:
             return
         try:
             self._leading.committed(committed, self._log.end_of(committed))
@@ -216,15 +168,16 @@ class Leadership:
             for batch in appender.take():
                 self._log.append(batch)
             self._replicator.perform(leader.extended())
+            self._events.stepped()
         except Exception as error:
-            self._fail(error)  # a loop callback has no caller: the node ends through `run` (rule 7)
+            self._events.fail(error)  # a loop callback has no caller: the node ends through `run` (rule 7)
 
     # Members
 
     def append_config(self, configuration: Configuration, leaves: str | None = None) -> int:
         """Seal a configuration entry, in force at once (S19); its index. `leaves`: who is removed by it."""
         leading = self._leading
-        pending = self._members.pending(self._events.commit_index)
+        pending = self._members.pending(self._replicator.commit_index)
         if leading is None or not self.serving or pending:
             raise InvariantBroken("a configuration may follow only a committed one, in a term that is open")
         if not single_step(self._members.current, configuration):
@@ -243,12 +196,12 @@ class Leadership:
         candidates = self._candidates(leader, None) if leader is not None else []
         if leader is not None and candidates:
             chosen = max(candidates, key=lambda peer: (leader.watermark(peer), peer))
-            self._events.perform(self._events.elector.hand_over(chosen))
+            self._elections.perform(self._elector.hand_over(chosen))
 
     def _candidates(self, leader: LeaderReplication, target: str | None) -> list[str]:
         """Connected voters; those that are silent, or say that they are not well, only if there is no other,
         or by name. A stopped process stays connected, and was well when it said something last."""
-        elector = self._events.elector
+        elector = self._elector
         candidates = [
             peer
             for peer in elector.voters
@@ -256,12 +209,14 @@ class Leadership:
         ]
         now = asyncio.get_running_loop().time()
         awake = [peer for peer in candidates if elector.awake(peer, now)]
-        well = [peer for peer in awake if elector.peer_health.get(peer, 0) == Health.GOOD]
+        well = [peer for peer in awake if (elector.health_of(peer) or 0) == Health.GOOD]
         return well or awake or candidates
 
     # Hand-over
 
-    async def transfer(self, target: str | None, timeout_s: float, *, commanded: bool = False) -> bool:
+    async def transfer(
+        self, target: str | None = None, timeout_s: float = 2.0, *, commanded: bool = False
+    ) -> bool:
         """Hand leadership to `target` (default: the most advanced connected voter). True when it moved.
         `commanded`: an operator asked for it.
 
@@ -287,7 +242,7 @@ class Leadership:
                 while self._leads_beside(leader, chosen) and self._behind(leader, chosen):
                     await self._next_progress(leader)
                 if self._leads_beside(leader, chosen):
-                    self._events.perform(self._events.elector.hand_over(chosen, commanded=commanded))
+                    self._elections.perform(self._elector.hand_over(chosen, commanded=commanded))
                 while self._leads_beside(leader, chosen):
                     await self._next_progress(leader)
             if self._replicator.leader is leader:
@@ -307,7 +262,7 @@ class Leadership:
 
     def _behind(self, leader: LeaderReplication, chosen: str) -> bool:
         last = self._log.last_index
-        return leader.watermark(chosen) < last or self._events.commit_index < last
+        return leader.watermark(chosen) < last or self._replicator.commit_index < last
 
     async def _next_progress(self, leader: LeaderReplication) -> None:
         if self._replicator.leader is leader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from dledger.log.flushing import FlushStats
 from dledger.runtime import Log
 from dledger.runtime.gc_pauses import Pauses
 
@@ -26,13 +27,13 @@ class NodeMetrics:
         self.loop_lag_max_waited_s = 0.0
         """Of the longest delay: how long the loop was ready to run and other programs had the cores."""
 
-    def flushed(self, entries: int, size: int, seconds: float) -> None:
+    def flushed(self, stats: FlushStats) -> None:
         """One group write was done, from hand-over to the worker until its result arrived."""
         self.flushes += 1
-        self.flushed_entries += entries
-        self.flushed_bytes += size
-        self.flush_seconds += seconds
-        self.flush_seconds_max = max(self.flush_seconds_max, seconds)
+        self.flushed_entries += stats.entries
+        self.flushed_bytes += stats.size
+        self.flush_seconds += stats.seconds
+        self.flush_seconds_max = max(self.flush_seconds_max, stats.seconds)
 
     async def watch_loop(self, every_s: float, log: Log) -> None:
         """Measure how late the loop wakes up, until cancelled; a long delay is logged."""

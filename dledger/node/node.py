@@ -1,74 +1,61 @@
-"""One member of a group: the shell that runs the pure parts on asyncio.
+"""The node: what it is made of, its life, and the order of what follows when something has happened.
 
-The node owns the log, the links, the timers and the order of things. Its rules:
-
-* Election effects are performed in order; while a `SaveHardState` is on its way to the disk, everything that
-  came after it and every later peer message waits (rule 3).
-* What ends the node reaches `run` as NodeFailed (rule 7).
+* `Elections`, `Replicator` and the parts tell the node what happened (`NodeEvents`, `ReplicatorEvents`); here
+  stands who hears of it, in which order.
+* What ends the node reaches `run` as NodeFailed (architecture rule 7).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
-from math import inf
 
 from dledger.config import NodeConfig
-from dledger.election import effects as election
-from dledger.election.elector import ElectionSettings, Elector
-from dledger.election.identity import form_or_join
-from dledger.errors import EXIT_BUG, EXIT_START, EXIT_STORE, PASSING, InvariantBroken, NodeFailed
+from dledger.election.effects import RoleChanged
+from dledger.errors import EXIT_STORE, NodeFailed, why_ended
 from dledger.files.identity import Opened, StoreFiles
 from dledger.formats.snapshot import Manifest
-from dledger.formats.store_files import Checkpoint, HardState, Identity
+from dledger.formats.store_files import Checkpoint, HardState
 from dledger.host import Host, Role
-from dledger.log.flushing import FlushStats
+from dledger.log.appender import Appender
 from dledger.log.poison import leave_marker
 from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
-from dledger.members.config_log import Members, decode_config, unreadable_config
-from dledger.members.effects import Membership
-from dledger.members.reconfiguration import Changes
+from dledger.members.config_log import ConfigLog, decode_config, unreadable_config
+from dledger.members.effects import MemberEffects
+from dledger.members.joining import Joining
+from dledger.members.reconfiguration import Reconfiguration
 from dledger.members.search import ConfigSearch
-from dledger.messages import (
-    Message,
-)
 from dledger.node.applier import Applier
+from dledger.node.context import NodeContext
 from dledger.node.device_watch import WatchedWorkers
-from dledger.node.health import Fitness
-from dledger.node.inbox import Conversation
+from dledger.node.elections import Elections
+from dledger.node.health import HealthWatch
+from dledger.node.inbox import Inbox
+from dledger.node.invariants import check_order
 from dledger.node.leadership import Leadership
 from dledger.node.metrics import NodeMetrics
-from dledger.node.powerloss import Verdict, judge
+from dledger.node.parts import NodeParts
 from dledger.node.reads import ReadPoints
 from dledger.node.repair import Repairer
 from dledger.node.requests import ClientRequests
-from dledger.peers.links import PeerConnection
+from dledger.node.status import NodeStatus
+from dledger.node.trust import Trust
+from dledger.peers.held import HeldMessages
 from dledger.peers.listener import PeerPort
 from dledger.peers.peers import Peers
 from dledger.peers.replicator import Replicator
-from dledger.runtime import Env, Lane
+from dledger.runtime import Env
 from dledger.runtime.tls import PeerTls
 from dledger.snapshots.service import Snapshots
 from dledger.versions import Versions
 
 QUESTION_BITS = 62
 """Questions for read points are numbered from a random number of so many bits: see `ReadPoints`."""
-SLOW_SAVE_S = 0.05
-"""Saving term and vote took so long that the log says so: an election waits for it twice."""
-INSTALLING = "a snapshot is being installed"
-REMOVED = "this node was removed from the group: stop it, or add it again"
-TOO_MANY_LOST_POWER = (
-    "voters lost power under ASYNC_FLUSH, and those that kept everything are no majority: "
-    "acknowledged entries may be gone, the longest log wins"
-)
-
-FOUNDING_S = 10.0
-"""How long a new node waits for the others before its log says who is missing."""
 
 
-class Node(Conversation):
+class Node:
     """A member of a DLedger group, or a single node. See the package docstring for the path of a message."""
 
     def __init__(
@@ -80,9 +67,15 @@ class Node(Conversation):
         port: PeerPort | None = None,
         tls: PeerTls | None = None,
     ) -> None:
+        workers = WatchedWorkers(env.workers)
+        env = replace(env, workers=workers)
         self.config = config
-        self._watch = WatchedWorkers(env.workers)
-        env = replace(env, workers=self._watch)
+        self._env = env
+        self._host = host
+        self._say = env.log.child(f"node.{config.self_id}")
+        self._store = StoreFiles(env, config)
+        first_question = env.random.getrandbits(QUESTION_BITS)
+        # What all parts may use.
         self.log = LogStore(
             env,
             config.node_dir,
@@ -91,81 +84,115 @@ class Node(Conversation):
             pool_segments=config.pool_segments,
             sync_flush=config.sync_flush,
         )
-        self.commit_index = -1
+        self.members = ConfigLog(config)
+        self.held = HeldMessages(lambda peer, message: self.inbox.handle(peer, message), self._released)
+        self.peers = Peers(env, config, self.fail, port=port, tls=tls)
+        self.elections = Elections(env, config, self.log, self.peers, self.held, self)
+        self.elector = self.elections.elector
+        self.replicator = Replicator(env, config, self.log, self.peers, self.held, self)
+        context = NodeContext(
+            env=env,
+            config=config,
+            log=self.log,
+            host=host,
+            members=self.members,
+            versions=Versions(config),
+            peers=self.peers,
+            held=self.held,
+            elector=self.elector,
+            elections=self.elections,
+            replicator=self.replicator,
+        )
+        # The parts, each with those that it asks.
+        self.applier = Applier(context, self)
+        self.membership = MemberEffects(context, self)
+        self.joining = Joining(context, self._store, self.membership)
+        self.trust = Trust(context, self.membership, self.joining.wake)
+        self.snapshots = Snapshots(context, self.applier, self.trust, self)
+        self.leadership = Leadership(context, self.membership, self.applier, self)
+        self.reconfiguration = Reconfiguration(context, self.membership, self.leadership)
+        self.reads = ReadPoints(context, self.leadership, self.applier, first_question)
+        self.repairer = Repairer(context, self)
+        self.scrubber = Scrubber(self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s)
+        self.health = HealthWatch(context, self.leadership, self.trust, workers)
         self.metrics = NodeMetrics(env.pauses)
-        self.reasons: list[str] = []
-        """Why this node is not healthy, for /health (see also `Fitness.reasons`)."""
-        self.statements: list[str] = []
-        """What an operator must know although it is over."""
-        self._env = env
-        self._host = host
-        self._say = env.log.child(f"node.{config.self_id}")
-        self._store = StoreFiles(env, config)
-        self._members = Members(config)
-        self._peers = Peers(env, config, self, self._fail, port=port, tls=tls)
-        self._replicator = Replicator(env, config, self.log, self._peers, self)
-        self.snapshots = Snapshots(
-            env, config, self.log, host, self._peers, self._replicator, self._members.state_at, self
+        self._search = ConfigSearch(context, self.snapshots.base_config, self)
+        # Those who speak with all of them.
+        parts = NodeParts(
+            applier=self.applier,
+            snapshots=self.snapshots,
+            membership=self.membership,
+            joining=self.joining,
+            trust=self.trust,
+            leadership=self.leadership,
+            reconfiguration=self.reconfiguration,
+            reads=self.reads,
+            repairer=self.repairer,
+            scrubber=self.scrubber,
+            health=self.health,
+            metrics=self.metrics,
         )
-        self._reads = ReadPoints(config, self._peers, self, env.random.getrandbits(QUESTION_BITS))
-        self._requests = ClientRequests(self, self._reads)
-        self._versions = Versions(config)
-        # Until the store is open this node is an empty learner, so that it can be asked at any time.
-        self.identity = Identity(config.group, config.self_id, "", config.segment_size)
-        self.membership = Membership(env, config, self._members, self._peers, self._replicator, self)
-        self.elector = self._new_elector(HardState(), False, 0.0)
-        self._leadership = Leadership(
-            env,
-            config,
-            self.log,
-            host,
-            self._members,
-            self.membership,
-            self._peers,
-            self._replicator,
-            self._requests,
-            self,
-            self._fail,
-        )
-        self.changes = Changes(
-            env,
-            config,
-            self.log,
-            self._members,
-            self.membership,
-            self._peers,
-            self._replicator,
-            self._leadership,
-            self._versions,
-            self,
-        )
-        self.applier = self._new_applier(-1)
-        self._repairer = Repairer(env, self.log, self._peers, self, answer_bytes=config.push_bytes)
-        self._scrubber = Scrubber(
-            self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s
-        )
-        self._fitness = Fitness(
-            env,
-            config,
-            self.log,
-            self._watch,
-            self._leadership,
-            self._replicator,
-            self,
-            self._reconsider,
-            self._in_doubt,
-        )
-        self._search = ConfigSearch(self.log, self._members, self.snapshots.base_config, self)
-        self._lost_power = self._voted = False
-        self._leaderless_since = inf
-        self._undecided = 0.0
-        self._yield_until = 0.0
-        self._closed = False
-        self._held: deque[tuple[PeerConnection | None, str, Message]] = deque()
-        self._holds = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        self._identity_wake = asyncio.Event()
+        self._status = NodeStatus(context, parts)
+        self._requests = ClientRequests(context, parts, self._status)
+        self.inbox = Inbox(context, parts, self._requests, self)
+
+    # What its host and its operators ask
+
+    @property
+    def role(self) -> Role:
+        """Raft role."""
+        return self.elector.role
+
+    @property
+    def term(self) -> int:
+        """Current term."""
+        return self.elector.term
+
+    @property
+    def leader_id(self) -> str | None:
+        """Who leads, as far as this node knows."""
+        return self.elector.leader_id
+
+    @property
+    def commit_index(self) -> int:
+        """Last entry that is known to be committed."""
+        return self.replicator.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        """Last entry that the host applied."""
+        return self.applier.applied_index
+
+    @property
+    def appender(self) -> Appender | None:
+        """Seals entries; not None only while this node serves."""
+        return self.leadership.appender
+
+    @property
+    def serving(self) -> bool:
+        """This node leads, and its term is open and applied."""
+        return self.leadership.serving
+
+    def status(self) -> dict[str, object]:
+        """For /health, /metrics and `dledger status`."""
+        return self._status.report()
+
+    def peer_meta(self, node_id: str) -> Mapping[str, str]:
+        """What a peer told of itself in its hello (empty while it is not connected)."""
+        return self.config.meta if node_id == self.config.self_id else self.peers.meta(node_id)
+
+    async def step_aside(self, timeout_s: float) -> bool:
+        """Before the process ends: stand no more, and hand leadership over to whoever takes it, one after the
+        other. True when it moved; the node then still answers and votes until it is cancelled."""
+        self.health.leave()
+        deadline = self._loop.time() + timeout_s
+        for _ in self.members.voters:
+            left = deadline - self._loop.time()
+            if not self.serving or left <= 0:
+                break
+            if await self.leadership.transfer(None, left):
+                return True
+        return False
 
     # Life
 
@@ -181,7 +208,7 @@ class Node(Conversation):
         except NodeFailed:
             raise
         except Exception as failure:  # a group of what its tasks raised, or what kept it from starting
-            raise _reason(failure) from failure
+            raise why_ended(failure) from failure
         finally:
             await self._close()
 
@@ -191,96 +218,67 @@ class Node(Conversation):
             ("flusher", self.log.run_flusher()),
             ("pool", self.log.run_pool()),
             ("applier", self.applier.run()),
-            ("cold-reads", self._replicator.cold.run()),
-            ("cuts", self._replicator.run_cuts()),
+            ("cold-reads", self.replicator.cold.run()),
+            ("cuts", self.replicator.run_cuts()),
             ("checkpoint", self._run_checkpoints()),
-            ("identity", self._run_identity()),
+            ("identity", self.joining.run()),
             ("loop-lag", self.metrics.watch_loop(self.config.lag_probe_s, self._say)),
             ("dials", self.membership.dials.run()),
-            ("changes", self.changes.run()),
-            ("repair", self._repairer.run()),
+            ("changes", self.reconfiguration.run()),
+            ("repair", self.repairer.run()),
             ("config-search", self._search.run()),
-            ("repair-answers", self._repairer.run_answers()),
-            ("scrub", self._scrubber.run()),
-            ("fitness", self._fitness.run()),
+            ("repair-answers", self.repairer.run_answers()),
+            ("scrub", self.scrubber.run()),
+            ("health", self.health.run()),
             *self.snapshots.tasks(),
         ):
             group.create_task(work, name=f"{self.config.self_id}-{name}")
 
     async def _start(self, opened: Opened) -> None:
         now = self._loop.time()
-        self.identity = opened.identity
-        self._hard_state = opened.hard_state
-        self.commit_index = min(opened.checkpoint.committed_index, self.log.last_index)
-        self._members.open(opened.identity, opened.configs, self.snapshots.base_config(), opened.unsure)
-        self.log.on_durable = self._on_durable
-        self.log.on_flush = self._on_flush
-        self.log.before_roll = self._save_configs
-        applied = await self.snapshots.start_host(await self._host.open(self.log))
-        if applied > self.log.last_index:
+        log = self.log
+        self.elections.open(opened.hard_state)
+        self.replicator.known_committed(min(opened.checkpoint.committed_index, log.last_index))
+        self.members.open(opened.identity, opened.configs, self.snapshots.base_config(), opened.unsure)
+        log.on_durable = self._on_durable
+        log.on_flush = self.metrics.flushed
+        log.before_roll = self.joining.save_configs
+        applied = await self.snapshots.start_host(await self._host.open(log))
+        if applied > log.last_index:
             raise NodeFailed(
-                f"derived state is at index {applied}, the log ends at {self.log.last_index}: "
+                f"derived state is at index {applied}, the log ends at {log.last_index}: "
                 "remove it to rebuild it (a broker's directories state/ and consumequeue/, "
                 "the file count of `dledger serve`)",
                 EXIT_STORE,
             )
-        self.applier = self._new_applier(applied)
-        self.commit_index = max(self.commit_index, applied)
-        self.elector = self._new_elector(opened.hard_state.loaded or HardState(), opened.may_vote, now)
-        self.elector.set_members(self.membership.voters, self.membership.others, now)
+        self.applier.open(applied)
+        self.replicator.known_committed(applied)
+        voters, others = self.membership.voters, self.membership.others
+        hard_state = opened.hard_state.loaded or HardState()
+        self.elector.open(hard_state, voters, now, may_vote=opened.may_vote)
+        self.elector.set_members(voters, others, now)
         self.membership.connect()
-        if not opened.may_vote:
-            self.reasons.append(f"{opened.reason}: no vote before a leader has refilled it")
-        self._lost_power = opened.lost_power
-        self._replicator.trusted = opened.may_vote
-        self.log.on_damage = self._on_damage
-        self._fitness.look()
-        self._repairer.damage()
+        self.trust.open(opened.may_vote, opened.reason, opened.lost_power)
+        log.on_damage = self._on_damage
+        self.health.look()
+        self.repairer.damage()
         self._search.wake()
         self.applier.commit_to(self.commit_index)
-        await self._peers.listen()
+        await self.peers.listen(self.inbox)
         self._host.on_role(self.elector.role, self.elector.term, None)
-        self._leaderless_since = now
-        self._schedule_tick()
-        self._identity_wake.set()
-
-    def _new_applier(self, applied: int) -> Applier:
-        reached = self.snapshots.boundary.reached
-        return Applier(self.log, self._host, applied, self.config.apply_bytes, self._on_applied, reached)
-
-    def _new_elector(self, state: HardState, may_vote: bool, now: float) -> Elector:
-        config = self.config
-        settings = ElectionSettings(
-            config.heartbeat_interval_s,
-            config.election_timeout_min_s,
-            config.election_timeout_max_s,
-            config.vote_retry_min_s,
-            config.lease_s,
-        )
-        return Elector(
-            settings,
-            config.self_id,
-            self.membership.voters,
-            state,
-            self.log,
-            self._env.random,
-            now,
-            may_vote=may_vote,
-        )
+        self.elections.start(now)
+        self.joining.wake()
 
     async def _close(self) -> None:
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._reads.close()
-        await self._peers.close()
+        self.elections.close()
+        self.reads.close()
+        await self.peers.close()
         clean = False
         try:
             clean = await self.log.close()
         except (OSError, TimeoutError) as error:
             self._say.error("log not closed in order", error=repr(error))
-        checkpoint = Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
-        await self._store.close(checkpoint, clean=clean)
+        await self._store.close(self._checkpoint(), clean=clean)
 
     async def _watch_failure(self) -> None:
         try:
@@ -290,306 +288,130 @@ class Node(Conversation):
                 await leave_marker(self._env, self.config.node_dir, failure.reason)
             raise
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """A callback failed: the node ends."""
         self._say.error("node ends", error=repr(error))
         if not self._failure.done():
             self._failure.set_exception(error)
+
+    def stepped(self) -> None:
+        """A step is through: what must hold does, or InvariantBroken."""
+        log = self.log
+        check_order(log.first_index, log.last_index, log.durable_mark, self.commit_index, self.applied_index)
+
+    def _released(self) -> None:
+        self.elections.schedule()
+        self.stepped()
 
     async def _run_checkpoints(self) -> None:
         while True:
             await asyncio.sleep(self.config.checkpoint_interval_s)
             await self.log.keep_index()
             self._search.wake()
-            await self._store.save_checkpoint(
-                Checkpoint(self.log.durable_index, min(self.commit_index, self.log.durable_index))
-            )
+            await self._store.save_checkpoint(self._checkpoint())
 
-    # Election: timers, effects, the order of things
+    def _checkpoint(self) -> Checkpoint:
+        durable = self.log.durable_index
+        return Checkpoint(durable, min(self.commit_index, durable))
 
-    def _schedule_tick(self) -> None:
-        if self._closed:
-            return
-        when = self.elector.deadline
-        if self._timer is not None:
-            if self._timer_at <= when:
-                return  # it fires early and comes back
-            self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._tick)
-        self._timer_at = when  # not `when()` of the handle: uvloop's has none if it is due at once
+    # Elections
 
-    def _tick(self) -> None:
-        self._timer = None
-        if self._holds:
-            return  # whoever holds schedules it again
-        try:
-            self.perform(self.elector.tick(self._loop.time()))
-        except Exception as error:
-            self._fail(error)
-            return
-        self._schedule_tick()
-
-    def perform(self, effects: list[election.Effect]) -> None:
-        for place, effect in enumerate(effects):
-            if isinstance(effect, election.SaveHardState):
-                self._save(effect.state, effects[place + 1 :])
-                return
-            if isinstance(effect, election.Send):
-                self._peers.send(effect.peer, effect.message)
-            elif isinstance(effect, election.RoleChanged):
-                self._role_changed(effect)
-            else:
-                self._reads.round_confirmed(effect.round)
-
-    def _save(self, state: HardState, then: list[election.Effect]) -> None:
-        release = self.hold()
-        began = self._loop.time()
-        saving = self._env.workers.run(Lane.FLUSH, self._hard_state.save, state)
-
-        def saved(future: asyncio.Future[None]) -> None:
-            error = None if future.cancelled() else future.exception()
-            if future.cancelled():
-                return
-            if error is not None:
-                self._fail(NodeFailed(f"cannot save term and vote: {error}", EXIT_STORE, poisons=True))
-                return
-            try:
-                took = self._loop.time() - began
-                if took > SLOW_SAVE_S:
-                    self._say.info("slow save of term and vote", term=state.term, ms=round(took * 1e3))
-                self.elector.saved(took)
-                self.perform(then)
-                release()
-                self._schedule_tick()
-            except Exception as failure:
-                self._fail(failure)
-
-        saving.add_done_callback(saved)
-
-    def _role_changed(self, change: election.RoleChanged) -> None:
-        self._say.info("role", role=change.role.value, term=change.term, leader=change.leader_id)
-        if self._leadership.term is not None and self._leadership.term != (
-            change.term if change.role is Role.LEADER else None
-        ):
-            self._leadership.stop()
-        if self._replicator.follower is not None and self._replicator.follower.term != change.term:
-            self._replicator.follower = None
-        now = self._loop.time()
-        self._leaderless_since = min(self._leaderless_since, now) if change.leader_id is None else inf
+    def role_changed(self, change: RoleChanged) -> None:
+        """Role, term or known leader are new: first of all a deposed leader stops serving."""
+        leads = change.role is Role.LEADER
+        if self.leadership.term is not None and self.leadership.term != (change.term if leads else None):
+            self.leadership.stop()
+            self._requests.stopped_serving()
+        self.replicator.follow(change.term)
         self._host.on_role(change.role, change.term, change.leader_id)
-        self.changes.leader_changed(change.leader_id, change.term, now)
+        self.reconfiguration.leader_changed(change.leader_id, change.term, self._loop.time())
         self.membership.connect()
-        if change.role is Role.LEADER:
-            self._leadership.start(change.term)
-        self._reads.role_changed()
+        if leads:
+            self.leadership.start(change.term)
+        self.reads.role_changed()
 
-    # Replication outcomes
+    def round_confirmed(self, number: int) -> None:
+        """A quorum answered this leader's round of heartbeats."""
+        self.reads.round_confirmed(number)
 
-    def commit_to(self, index: int) -> None:
-        """Entries up to `index` are committed (bounded by what this node holds)."""
-        index = min(index, self.log.last_index)
-        if index <= self.commit_index:
-            self._check_refilled()  # all that is committed may have been known before the leader agreed
-            return
-        before, self.commit_index = self.commit_index, index
-        self._leadership.committed(index)
-        self._host.on_commit(index)
-        self._requests.committed(index)
-        self.applier.commit_to(index)
-        self.membership.committed(before, index)
-        self.changes.committed(before, index)
-        self._check_refilled()
+    # Replication
 
-    def _check_refilled(self) -> None:
-        follower = self._replicator.follower
-        if self.elector.may_vote or follower is None or follower.leader_commit < 0:
-            return
-        # A commit index is the leader's own only when it committed in its term; and only what agreed with
-        # this leader is a refill, not what the store still had.
-        mark = follower.leader_commit
-        agreed = min(follower.matched, self.log.durable_index)
-        if agreed >= mark and self.log.term_of(mark) == follower.term:
-            self._say.info("store is refilled: this node votes again", index=self.log.durable_index)
-            self._trust()
+    def committed(self, before: int, index: int) -> None:
+        """The commit index is `index`; it was `before`, which may be the same."""
+        if index > before:
+            self.leadership.committed(index)
+            self._host.on_commit(index)
+            self._requests.committed(index)
+            self.applier.commit_to(index)
+            self.membership.committed(before, index)
+            self.reconfiguration.committed(before, index)
+        self.trust.check_refilled()  # all that is committed may have been known before the leader agreed
 
-    def _trust(self) -> None:
-        self.elector.may_vote = self._replicator.trusted = True
-        if self._replicator.follower is not None:
-            self._replicator.follower.trusted = True
-        self._lost_power = False
-        self.reasons = [reason for reason in self.reasons if reason == REMOVED]
-        self._identity_wake.set()
+    def applied(self) -> None:
+        """The applied index moved."""
+        self.leadership.applied()
+        self.reads.applied()
+        self.stepped()
 
-    def _in_doubt(self) -> bool:
-        """Whether this node may not know who the members are (S19)."""
-        return self._members.doubtful(self.log.last_index)
+    def segment_applied(self, index: int, pos: int) -> None:
+        """Entry `index` is applied, and the next one begins a segment at `pos`."""
+        self.snapshots.boundary.reached(index, pos)
 
-    def _reconsider(self, now: float) -> bool:
-        """After a loss of power under ASYNC_FLUSH (S9): must this node leave standing to others?"""
-        if self._lost_power:
-            verdict = self._judge()
-            replacing = self.snapshots.receiver.replacing  # a crash would take what it said with the log
-            if verdict is Verdict.WAIT or self.elector.leader_id is not None or replacing:
-                self._undecided = now
-            elif now - self._undecided >= 2 * self.config.election_timeout_max_s:
-                self._say.error(TOO_MANY_LOST_POWER, then=verdict.value, end=self.log.last_index)
-                self.statements.append(TOO_MANY_LOST_POWER)
-                self._trust()
-                if verdict is Verdict.VOTE:
-                    self._yield_until = now + 10 * self.config.election_timeout_max_s
-        if self.elector.leader_id is not None:
-            self._yield_until = 0.0
-        return now < self._yield_until
+    def _on_durable(self) -> None:
+        self.replicator.durable_moved()
+        self.applier.durable_moved()
+        self.trust.check_refilled()
+        self.stepped()
 
-    def _judge(self) -> Verdict:
-        if self._in_doubt():
-            return Verdict.WAIT
-        membership = self.membership
-        voters = membership.voters
-        hellos = {
-            node: hello
-            for node, hello in self._peers.hellos.items()
-            if node not in voters or membership.counts(hello)
-        }
-        own = (self.log.last_term, self.log.last_index)
-        return judge(self.my_hello(), own, voters, hellos)
+    def log_cut(self, last_index: int) -> None:
+        """Entries above `last_index` are gone."""
+        self.membership.cut(last_index)
+        self.health.look()  # what may be a configuration may count again
+
+    # Rot and installs
 
     def _on_damage(self) -> None:
-        self._fitness.look()
-        self._repairer.damage()
+        self.health.look()
+        self.repairer.damage()
 
     def repaired(self) -> None:
         """Entries are whole again: whoever waited for them goes on."""
-        self._fitness.look()
-        self._replicator.durable_moved()
+        self.health.look()
+        self.replicator.durable_moved()
         self.applier.durable_moved()
-        self._check_refilled()
-        self._replicator.resume_paused()
+        self.trust.check_refilled()
+        self.replicator.resume_paused()
         self._search.wake()
 
-    def _on_applied(self) -> None:
-        self._leadership.applied()
-        self._reads.applied()
+    def installed(self, leader: str, manifest: Manifest) -> None:
+        """Log and host are those of a snapshot."""
+        self.replicator.installed(leader, manifest.index)  # first: never less committed than applied
+        self.applier.restored(manifest.index)
+        self.members.replaced(manifest.index, manifest.config)
+        self.membership.changed()
+        self.health.look()
+        self.trust.installed()
 
-    def _on_durable(self) -> None:
-        self._replicator.durable_moved()
-        self.applier.durable_moved()
-        self._check_refilled()
-
-    def _on_flush(self, stats: FlushStats) -> None:
-        self.metrics.flushed(stats.entries, stats.size, stats.seconds)
+    # Members
 
     def config_appended(self, index: int, body: bytes) -> None:
         """A configuration entry came from the leader."""
         configuration = decode_config(body)
         if configuration is None:
             raise NodeFailed(unreadable_config(index), EXIT_STORE)
-        told = configuration.same_members(self._members.current)
+        told = configuration.same_members(self.members.current)
         self.membership.adopted(index, configuration)
         if told:
-            self.changes.told_who_should_lead()
-
-    def log_cut(self, last_index: int) -> None:
-        """Entries above `last_index` are gone."""
-        self.membership.cut(last_index)
-        self._fitness.look()  # what may be a configuration may count again
+            self.reconfiguration.told_who_should_lead()
 
     def configs_found(self) -> None:
         """Some of what may be configurations could be looked at."""
-        self._say.info(
-            "configurations are found", at=self._members.indexes, unsure=list(self._members.unsure)
-        )
+        self._say.info("configurations are found", at=self.members.indexes, unsure=list(self.members.unsure))
         self.membership.changed()
-        self._fitness.look()
-
-    def install_begins(self) -> None:
-        """A snapshot is about to replace the log: no vote while that lasts (S20)."""
-        self._voted = self.elector.may_vote
-        self.elector.may_vote = False
-        self.reasons.append(INSTALLING)
-
-    def installed(self, leader: str, manifest: Manifest) -> None:
-        """Log and host are those of a snapshot."""
-        self.commit_index = max(self.commit_index, manifest.index)  # first: never less than what is applied
-        self.applier.restored(manifest.index)
-        self._replicator.installed(leader, manifest.index)
-        self._members.replaced(manifest.index, manifest.config)
-        self.membership.changed()
-        self._fitness.look()
-        self.reasons = [reason for reason in self.reasons if reason != INSTALLING]
-        if self._voted:  # what the log held was committed and lies before the snapshot, or never will be
-            self._trust()
+        self.health.look()
 
     def members_changed(self) -> None:
         """The configuration, or what is known to be committed of it, is another."""
-        removed = self._members.removed(self.commit_index)
-        if removed != (REMOVED in self.reasons):
-            self.reasons = [reason for reason in self.reasons if reason != REMOVED] + [REMOVED] * removed
-        self._identity_wake.set()
-        self._schedule_tick()
-
-    def step_down(self) -> None:
-        """Give leadership up without a successor."""
-        self.perform(self.elector.step_down(self._loop.time()))
-        self._schedule_tick()
-
-    # Identity
-
-    async def _run_identity(self) -> None:
-        """Form or join a group, record members; file writes away from the message path."""
-        loop = asyncio.get_running_loop()
-        patience: float | None = loop.time() + FOUNDING_S
-        waits = False
-        while True:
-            try:
-                async with asyncio.timeout_at(patience):
-                    await self._identity_wake.wait()
-            except TimeoutError:
-                patience = None
-                for reason in self.waits_for():
-                    self._say.warning(reason)
-                continue
-            self._identity_wake.clear()
-            try:
-                formed = form_or_join(
-                    self.identity, self.config.peers, self._peers.hellos, self._peers.founders()
-                )
-                if formed is not None:
-                    await self._become(formed)
-                await self._save_configs()
-                if self.elector.may_vote:
-                    await self._store.clear_poison()
-                waits = False
-            except OSError as error:
-                if error.errno not in PASSING:
-                    raise
-                if not waits:
-                    self._say.warning("identity or members not saved, trying again", error=error)
-                waits = True
-                await asyncio.sleep(self.config.disk_check_s)
-                self._identity_wake.set()
-
-    async def _save_configs(self) -> None:
-        noted = [(index, self.log.term_of(index) or 0, config) for index, config in self._members.noted]
-        await self._store.save_configs(noted, self._members.unsure)
-
-    async def _become(self, identity: Identity) -> None:
-        await self._store.save_identity(identity)
-        self.identity = identity
-        self._say.info("group formed or joined", cluster=identity.cluster, members=identity.members)
-        self.membership.founded(identity)
-        self._peers.refresh()
-
-
-def _reason(error: BaseException) -> NodeFailed:
-    """What the operator is told of a node's failure; of those of several tasks the first one counts."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, NodeFailed):
-        return error
-    if isinstance(error, OSError) and error.errno in PASSING:
-        return NodeFailed(f"{error}: start it again when that is over", EXIT_START)
-    if isinstance(error, OSError):
-        return NodeFailed(f"the disk failed: {error}", EXIT_STORE)
-    if isinstance(error, InvariantBroken):
-        return NodeFailed(f"invariant broken: {error}", EXIT_BUG)
-    return NodeFailed(f"unexpected {error!r}", EXIT_BUG)
+        self.trust.members_changed()
+        self.joining.wake()
+        self.elections.schedule()

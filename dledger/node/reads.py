@@ -19,14 +19,13 @@ import asyncio
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from dledger.config import NodeConfig
-from dledger.election.effects import Effect
 from dledger.election.elector import Elector
 from dledger.host import Role
 from dledger.messages import Code, ReadIndexRequest, ReadIndexResponse
-from dledger.peers.peers import Peers
+from dledger.node.applier import Applier
+from dledger.node.context import NodeContext
+from dledger.node.leadership import Leadership
 
 READ_INDEX_VERSION = 2
 """Peer protocol that numbers rounds of heartbeats and knows read points."""
@@ -39,29 +38,6 @@ Done = Callable[[int | None], None]
 
 class ReadRefused(Exception):
     """No read point in time, or too many reads wait. Nothing was read; try again, perhaps elsewhere."""
-
-
-class ReadEvents(Protocol):
-    """What the node is asked."""
-
-    @property
-    def commit_index(self) -> int:
-        """Of the node."""
-
-    @property
-    def applied_index(self) -> int:
-        """Of the node."""
-
-    @property
-    def serving(self) -> bool:
-        """This node leads, and its term is open and applied."""
-
-    @property
-    def elector(self) -> Elector:
-        """Of the node."""
-
-    def perform(self, effects: list[Effect]) -> None:
-        """Perform election effects."""
 
 
 @dataclass(slots=True)
@@ -98,12 +74,18 @@ class _Applying:
 class ReadPoints:
     """One per node. All methods run on the loop."""
 
-    def __init__(self, config: NodeConfig, peers: Peers, events: ReadEvents, first_number: int = 0) -> None:
+    def __init__(
+        self, context: NodeContext, leadership: Leadership, applier: Applier, first_number: int = 0
+    ) -> None:
         """`first_number`: questions are numbered from there. A leader may still answer one that this node
         asked before it was restarted; so no two lives of a node may use the same numbers."""
-        self._config = config
-        self._peers = peers
-        self._events = events
+        self._config = context.config
+        self._peers = context.peers
+        self._elector = context.elector
+        self._elections = context.elections
+        self._replicator = context.replicator
+        self._leadership = leadership
+        self._applier = applier
         self._new: list[_Read] = []
         self._flight: _Flight | None = None
         self._applying: list[_Applying] = []
@@ -144,12 +126,14 @@ class ReadPoints:
 
     def why(self) -> str:
         """What a read waits for, for the text of a refusal."""
-        elector = self._events.elector
+        elector = self._elector
         if elector.role is Role.LEADER:
             old = [peer for peer in elector.voters if self._speaks_old(peer)]
             if old:
                 return f"voters {', '.join(old)} speak an older protocol"
-            return "a quorum did not confirm this leader" if self._events.serving else "the term is not open"
+            return (
+                "a quorum did not confirm this leader" if self._leadership.serving else "the term is not open"
+            )
         if elector.leader_id is None:
             return "no leader is known"
         if self._speaks_old(elector.leader_id):
@@ -166,7 +150,7 @@ class ReadPoints:
         if isinstance(message, ReadIndexRequest):
             self._new = [read for read in self._new if read.peer != peer]  # it asks anew: the last one counts
             read = _Read(peer=peer, number=message.number)
-            if self._events.elector.role is Role.LEADER:
+            if self._elector.role is Role.LEADER:
                 self._add(read)
             else:
                 self._answer(read, None)
@@ -183,7 +167,7 @@ class ReadPoints:
     def round_confirmed(self, number: int) -> None:
         """A quorum answered this leader's round `number`, or a later one."""
         flight = self._flight
-        if flight is None or not flight.round or flight.term != self._events.elector.term:
+        if flight is None or not flight.round or flight.term != self._elector.term:
             return
         if number >= flight.round:
             self._landed(flight, flight.index)
@@ -192,7 +176,7 @@ class ReadPoints:
         """Role, term or known leader are new: what is under way may never be answered."""
         if self._flight is not None:
             self._back(self._flight)
-        if self._events.elector.role is not Role.LEADER:
+        if self._elector.role is not Role.LEADER:
             for read in self._new:
                 if read.peer:
                     self._answer(read, None)
@@ -201,7 +185,7 @@ class ReadPoints:
 
     def applied(self) -> None:
         """The applied index moved, or the node began to serve."""
-        applied = self._events.applied_index
+        applied = self._applier.applied_index
         while self._applying and self._applying[0].index <= applied:
             item = heapq.heappop(self._applying)
             self._finish(item.read, item.index)
@@ -233,8 +217,8 @@ class ReadPoints:
         self._new = [read for read in self._new if not read.over]
         if not self._new:
             return
-        elector = self._events.elector
-        if self._events.serving:
+        elector = self._elector
+        if self._leadership.serving:
             self._start_round(elector)
         elif elector.role is not Role.LEADER and elector.leader_id is not None:
             self._ask_leader(elector, elector.leader_id)
@@ -243,7 +227,7 @@ class ReadPoints:
     def _start_round(self, elector: Elector) -> None:
         now = asyncio.get_running_loop().time()  # after the requests were read (S17)
         reads, self._new = self._new, []
-        index = self._events.commit_index
+        index = self._replicator.commit_index
         if elector.lease_valid(now):
             self.by_lease += len(reads)
             for read in reads:
@@ -251,7 +235,7 @@ class ReadPoints:
             return
         self._flight = _Flight(reads, elector.term, index=index, round=elector.round + 1)
         self.rounds += 1
-        self._events.perform(elector.start_round(now))
+        self._elections.perform(elector.start_round(now))
 
     def _ask_leader(self, elector: Elector, leader: str) -> None:
         if self._peers.version(leader) < READ_INDEX_VERSION:
@@ -297,7 +281,7 @@ class ReadPoints:
         """The read point is known."""
         if read.peer:
             self._answer(read, index)
-        elif index <= self._events.applied_index:
+        elif index <= self._applier.applied_index:
             self._finish(read, index)
         else:
             if len(self._applying) >= MAX_WAITING:
@@ -307,7 +291,7 @@ class ReadPoints:
             heapq.heappush(self._applying, _Applying(index, self._order, read))
 
     def _answer(self, read: _Read, index: int | None) -> None:
-        term = self._events.elector.term
+        term = self._elector.term
         code = Code.NOT_LEADER if index is None else Code.SUCCESS
         response = ReadIndexResponse(term, code, read.number, -1 if index is None else index)
         self._peers.send(read.peer, response)

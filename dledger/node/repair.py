@@ -3,8 +3,8 @@
 The node asks its peers, leader or not, one after another: `RepairRequest`. The asked one looks at its own
 copy, checks it, and answers HAVE with the bytes, FAULTY or NEVER_HAD. No leader is needed, and no quorum:
 an entry is the same on every node that has it under its index and term, and a copy is believed only if it
-fits what is left here (mending.py). So a group in which every node has some rot can still elect a leader
-afterwards.
+fits what is left here (log/repair_writer.py). So a group in which every node has some rot can still elect a
+leader afterwards.
 
 A peer has one question at a time, and answers it once: on a slow link the same entries, asked for again and
 again, would only stand in each other's way. So an answer counts whenever it comes, and a question is open
@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from dledger.formats.entry import unpack_header
 from dledger.log.reading import Rotten, size_of
 from dledger.log.repair_writer import Unfitting
-from dledger.log.store import LogStore
 from dledger.messages import Holding, RepairRequest, RepairResponse
-from dledger.peers.peers import Peers
-from dledger.runtime import Env
+from dledger.node.context import NodeContext
+from dledger.node.events import NodeEvents
 
 ANSWER_LIMIT_S = 1.0
 """How long to wait for one peer's answer before the next one is asked. It counts when it comes later, too."""
@@ -59,24 +57,15 @@ class Question:
     """Whether `Repairer.run` waits for it."""
 
 
-class RepairEvents(Protocol):
-    """What the node does with the outcome."""
-
-    def repaired(self) -> None:
-        """Entries are whole again."""
-
-
 class Repairer:
     """One per node: asks for what is faulty here, answers what others ask for."""
 
-    def __init__(
-        self, env: Env, log: LogStore, peers: Peers, events: RepairEvents, *, answer_bytes: int
-    ) -> None:
-        self._say = env.log.child("repair")
-        self._log = log
-        self._peers = peers
+    def __init__(self, context: NodeContext, events: NodeEvents) -> None:
+        self._say = context.env.log.child("repair")
+        self._log = context.log
+        self._peers = context.peers
         self._events = events
-        self._answer_bytes = answer_bytes
+        self._answer_bytes = context.config.push_bytes
         self._wake = asyncio.Event()
         self._number = 0
         self._open: dict[str, Question] = {}

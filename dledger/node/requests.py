@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dledger.config import NodeConfig
 from dledger.errors import OUT_OF_MEANS
@@ -20,12 +20,12 @@ from dledger.log.index_units import ColdUnit
 from dledger.log.reading import check_stored
 from dledger.members.requests import MemberRequests
 from dledger.messages import Code
-from dledger.node.reads import ReadPoints, ReadRefused
+from dledger.node.context import NodeContext
+from dledger.node.parts import NodeParts
+from dledger.node.reads import ReadRefused
+from dledger.node.status import NodeStatus
 from dledger.peers.links import PeerConnection
 from dledger.peers.wire import CLIENT_RESPONSE, MAX_BODY, Frame, WireError, encode_frame
-
-if TYPE_CHECKING:
-    from dledger.node.node import Node
 
 MAX_TEXT = 1024
 """Characters of the explanation in an answer."""
@@ -46,11 +46,18 @@ def _max_body(config: NodeConfig) -> int:
 class ClientRequests:
     """Handles requests of clients; waiting appends are completed by `committed`."""
 
-    def __init__(self, node: Node, reads: ReadPoints) -> None:
-        self._node = node
-        self._reads = reads
+    def __init__(self, context: NodeContext, parts: NodeParts, status: NodeStatus) -> None:
+        self._config = context.config
+        self._log = context.log
+        self._elector = context.elector
+        self._replicator = context.replicator
+        self._leadership = parts.leadership
+        self._membership = parts.membership
+        self._reads = parts.reads
+        self._snapshots = parts.snapshots
+        self._status = status
         self._waiting: deque[tuple[int, PeerConnection, int]] = deque()
-        self._members = MemberRequests(node, self._answer, self._await_commit)
+        self._members = MemberRequests(context, parts, self._answer, self._await_commit)
 
     def handle(self, connection: PeerConnection, frame: Frame) -> None:
         """One request."""
@@ -72,10 +79,10 @@ class ClientRequests:
                 lambda index: self._answer(connection, number, Code.SUCCESS, index=index),
             )
         elif operation == "metadata":
-            self._answer(connection, number, Code.SUCCESS, status=self._node.status())
+            self._answer(connection, number, Code.SUCCESS, status=self._status.report())
         elif operation == "delete_before" and isinstance(header.get("index"), int):
-            self._node.snapshots.retainer.delete_before(header["index"])
-            self._answer(connection, number, Code.SUCCESS, first=self._node.log.first_index)
+            self._snapshots.retainer.delete_before(header["index"])
+            self._answer(connection, number, Code.SUCCESS, first=self._log.first_index)
         elif not self._members.handle(connection, number, header):
             self._answer(
                 connection,
@@ -88,7 +95,7 @@ class ClientRequests:
         """Entries up to `index` are committed."""
         while self._waiting and self._waiting[0][0] <= index:
             entry, connection, number = self._waiting.popleft()
-            self._answer(connection, number, Code.SUCCESS, index=entry, term=self._node.term)
+            self._answer(connection, number, Code.SUCCESS, index=entry, term=self._elector.term)
 
     def stopped_serving(self) -> None:
         """Leadership ended: the outcome of waiting appends is unknown."""
@@ -97,15 +104,14 @@ class ClientRequests:
             self._answer(connection, number, Code.TERM_CHANGED, text="outcome unknown: leadership ended")
 
     def _append(self, connection: PeerConnection, number: int, body: bytes) -> None:
-        node = self._node
-        appender = node.appender
-        if not node.config.client_appends:  # also said by followers: the leader would refuse it, too
+        appender = self._leadership.appender
+        if not self._config.client_appends:  # also said by followers: the leader would refuse it, too
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=_NO_APPENDS)
         elif appender is None:
-            leader = node.leader_id
-            address = node.peer_address(leader) if leader else None
+            leader = self._elector.leader_id
+            address = self._membership.address(leader) if leader else None
             self._answer(connection, number, Code.NOT_LEADER, leader=leader, address=address)
-        elif len(body) > (limit := _max_body(node.config)):
+        elif len(body) > (limit := _max_body(self._config)):
             text = f"body of {len(body)} bytes: at most {limit}"
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
         elif (refusal := appender.refusal) is not None:
@@ -128,21 +134,20 @@ class ClientRequests:
                 then(index)
 
         try:
-            self._reads.ask(self._node.config.read_timeout_s, done)
+            self._reads.ask(self._config.read_timeout_s, done)
         except ReadRefused as error:
             self._answer(connection, number, Code.LEADER_PENDING_FULL, text=str(error))
 
     def _get(self, connection: PeerConnection, number: int, index: object, linearizable: bool) -> None:
         """An entry that is committed never changes, so only "not there" needs a read point."""
-        node = self._node
-        if linearizable and isinstance(index, int) and index > node.commit_index:
+        log, committed = self._log, self._replicator.commit_index
+        if linearizable and isinstance(index, int) and index > committed:
             self._read_point(connection, number, lambda _: self._get(connection, number, index, False))
             return
-        if not isinstance(index, int) or not node.log.first_index <= index <= node.commit_index:
-            text = f"committed entries are {node.log.first_index}..{node.commit_index}"
+        if not isinstance(index, int) or not log.first_index <= index <= committed:
+            text = f"committed entries are {log.first_index}..{committed}"
             self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
             return
-        log = node.log
         try:
             pos, size = log.locate(index)
         except ColdUnit as cold:
@@ -187,7 +192,7 @@ class ClientRequests:
             text = f"entry {index} cannot be read now: {error}: try later"
             self._answer(connection, number, Code.INCONSISTENT_STATE, text=text)
         else:
-            self._node.log.note_damage(index, index)
+            self._log.note_damage(index, index)
             self._answer_rotten(connection, number, index)
 
     def _answer_entry(self, connection: PeerConnection, number: int, index: int, entry: bytes) -> None:
@@ -195,7 +200,7 @@ class ClientRequests:
         try:
             check_stored(entry, index, index, header.pos, None)
         except CorruptEntry:
-            self._node.log.note_damage(index, index)
+            self._log.note_damage(index, index)
             self._answer_rotten(connection, number, index)
             return
         body = entry[HEADER_SIZE:]

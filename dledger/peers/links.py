@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from dledger.election.identity import Hello
-from dledger.peers.outbox import PIECE_BYTES, Inbox, Outbox, Parts
+from dledger.peers.outbox import PIECE_BYTES, Outbox, Parts, Reassembly
 from dledger.peers.wire import (
     ERROR,
     PROTOCOL_WITH_PIECES,
@@ -87,7 +87,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.closed = False
         self.host = "?"
         """Address of the other side's machine."""
-        self.inbox = Inbox()
+        self.pieces = Reassembly()
         self._outbox = Outbox()
         self._on_frame = on_frame
         self._on_lost = on_lost

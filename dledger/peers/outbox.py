@@ -57,7 +57,7 @@ class Outbox:
         self.bytes = sum(map(len, begun)) - self._sent
 
 
-class Inbox:
+class Reassembly:
     """Puts the pieces of a frame together again."""
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ ONE_SIDED = " (is TLS, tls.peer.*, set on one side only?)"
 
 
 class PeerEvents(Protocol):
-    """What the node does with what happens on the connections."""
+    """What `Peers` asks and tells of its connections: implemented by `dledger.node.inbox.Inbox`."""
 
     def my_hello(self) -> Hello:
         """The hello to send now."""
@@ -88,7 +88,6 @@ class Peers:
         self,
         env: Env,
         config: NodeConfig,
-        events: PeerEvents,
         fail: Callable[[BaseException], None],
         *,
         port: PeerPort | None = None,
@@ -97,7 +96,7 @@ class Peers:
         self._env = env
         self._log = env.log.child("peers")
         self._config = config
-        self._events = events
+        self._events: PeerEvents
         self._fail = fail
         self._tls = tls
         self._port = port
@@ -117,8 +116,10 @@ class Peers:
 
     # Life
 
-    async def listen(self) -> None:
-        """Open the peer port, or join the shared one; NodeFailed names the port when it is in use."""
+    async def listen(self, events: PeerEvents) -> None:
+        """Open the peer port, or join the shared one; NodeFailed names the port when it is in use. Before
+        this nobody is dialled; from now on `events` hears of everything."""
+        self._events = events
         config = self._config
         if self._port is None:
             host, port = split_address(config.peers[config.self_id])
@@ -432,7 +433,7 @@ class Peers:
         elif peer is not None:
             try:
                 if frame.number == PIECE and connection.version >= PROTOCOL_WITH_PIECES:
-                    whole = connection.inbox.add(frame, connection.max_frame)
+                    whole = connection.pieces.add(frame, connection.max_frame)
                     if whole is None:
                         return
                     frame = whole

@@ -18,8 +18,9 @@ from dledger.formats.entry import CorruptEntry, unpack_header
 from dledger.log.incoming import Run, check_run
 from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
-from dledger.messages import Append, Code, Commit, Compare, Message, PushResponse, Truncate
+from dledger.messages import Append, Code, Commit, Compare, PushResponse, Truncate
 from dledger.peers.cold_pushes import ColdPushes, Throttle
+from dledger.peers.held import HeldMessages
 from dledger.peers.peers import Peers
 from dledger.replication import follower as follower_core
 from dledger.replication import leader as leader_core
@@ -35,22 +36,16 @@ CHAIN_STRIKES = 3
 
 
 class ReplicatorEvents(Protocol):
-    """What the node does with the outcome."""
+    """What the `Replicator` tells of the log: implemented by `dledger.node.node.Node`."""
 
-    def commit_to(self, index: int) -> None:
-        """Entries up to `index` are committed."""
+    def committed(self, before: int, index: int) -> None:
+        """The commit index is `index`; it was `before`, which may be the same."""
 
     def config_appended(self, index: int, body: bytes) -> None:
         """A configuration entry joined the log (record bytes of its body)."""
 
     def log_cut(self, last_index: int) -> None:
         """The log ends at `last_index` again."""
-
-    def hold(self) -> Callable[[], None]:
-        """Hold back peer messages until the returned function is called."""
-
-    def again(self, peer: str, message: Message) -> None:
-        """Handle a message once more, before everything held back."""
 
 
 class Installs(Protocol):
@@ -73,12 +68,21 @@ class Replicator:
     """One per node. `leader` is set during a leadership, `follower` towards a known leader."""
 
     def __init__(
-        self, env: Env, config: NodeConfig, log: LogStore, peers: Peers, events: ReplicatorEvents
+        self,
+        env: Env,
+        config: NodeConfig,
+        log: LogStore,
+        peers: Peers,
+        held: HeldMessages,
+        events: ReplicatorEvents,
     ) -> None:
         self._env = env
         self._log = log
         self._peers = peers
+        self._held = held
         self._events = events
+        self.commit_index = -1
+        """Up to here everything is known to be committed, of what this log holds."""
         self.leader: LeaderReplication | None = None
         self.follower: FollowerReplication | None = None
         self.throttle = Throttle(config, log)
@@ -86,13 +90,35 @@ class Replicator:
         self._cuts: deque[tuple[str, Push, int, int, Callable[[], None]]] = deque()
         self._cut_wake = asyncio.Event()
         self.corrupt_frames = 0
-        self.trusted = True
-        """False while this store must be refilled before it counts (S9)."""
+        self._trusted = True
         self._chain_struck = -1
         self._chain_strikes = 0
         self.installs: Installs | None = None
 
+    # Both
+
+    def trust(self, trusted: bool) -> None:
+        """Whether this store counts from now on; one that must be refilled does not (S9)."""
+        self._trusted = trusted
+        if self.follower is not None and trusted:
+            self.follower.trusted = True
+
+    def known_committed(self, index: int) -> None:
+        """What the store or its snapshot told, when nobody waits for it."""
+        self.commit_index = max(self.commit_index, index)
+
+    def _commit_to(self, index: int) -> None:
+        """Entries up to `index` are committed; bounded by what this node holds."""
+        before = self.commit_index
+        self.commit_index = max(before, min(index, self._log.last_index))
+        self._events.committed(before, self.commit_index)
+
     # Leader
+
+    def lead(self, leader: LeaderReplication) -> None:
+        """A leadership begins."""
+        self.follower = None
+        self.leader = leader
 
     def stop_leading(self) -> None:
         """The leadership ended: what it has not begun to send is of no use."""
@@ -114,7 +140,7 @@ class Replicator:
             if isinstance(effect, leader_core.SendAppend):
                 self._send_append(leader, effect)
             elif isinstance(effect, leader_core.Committed):
-                self._events.commit_to(effect.index)
+                self._commit_to(effect.index)
             elif isinstance(effect, leader_core.SendCommit):
                 if self.cold.waits(effect.peer):
                     self.cold.add(leader, effect)
@@ -219,14 +245,19 @@ class Replicator:
 
     # Follower
 
-    def receive(self, peer: str, push: Push, commit_index: int) -> None:
+    def follow(self, term: int) -> None:
+        """The term is another: what was agreed with the leader of the one before is over."""
+        if self.follower is not None and self.follower.term != term:
+            self.follower = None
+
+    def receive(self, peer: str, push: Push) -> None:
         """A push of the current leader, in the current term."""
         follower = self.follower
         if follower is None or follower.term != push.term or follower.leader != push.leader:
             follower = FollowerReplication(push.term, push.leader, self._log)
-            follower.trusted = self.trusted
+            follower.trusted = self._trusted
             self.follower = follower
-        self._perform_follower(peer, push, follower.receive(push, commit_index), commit_index)
+        self._perform_follower(peer, push, follower.receive(push, self.commit_index))
 
     def durable_moved(self) -> None:
         """The durable index moved: acknowledge to the leader, or count it as the leader's own."""
@@ -239,6 +270,7 @@ class Replicator:
 
     def installed(self, leader: str, index: int) -> None:
         """A snapshot of this leader, true at `index`, replaced the log."""
+        self.known_committed(index)
         if self.follower is not None and self.follower.leader == leader:
             self.follower.installed(index)
 
@@ -246,19 +278,17 @@ class Replicator:
         """Answer a push of an older term."""
         self._peers.send(peer, PushResponse(term, Code.EXPIRED_TERM, -1, -1, self._log.last_index))
 
-    def _perform_follower(
-        self, peer: str, push: Push, effects: list[follower_core.Effect], commit_index: int
-    ) -> None:
+    def _perform_follower(self, peer: str, push: Push, effects: list[follower_core.Effect]) -> None:
         for effect in effects:
             if isinstance(effect, follower_core.StoreEntries):
                 if isinstance(push, Append):
-                    self._store(peer, push, commit_index)
+                    self._store(peer, push)
             elif isinstance(effect, follower_core.Respond):
                 self._peers.send(peer, self._explained(push, effect.response))
             elif isinstance(effect, follower_core.CommitTo):
-                self._events.commit_to(effect.index)
+                self._commit_to(effect.index)
             else:
-                self._cuts.append((peer, push, effect.index, self._log.resets, self._events.hold()))
+                self._cuts.append((peer, push, effect.index, self._log.resets, self._held.hold()))
                 self._cut_wake.set()
 
     def _explained(self, push: Push, response: PushResponse) -> PushResponse:
@@ -268,7 +298,7 @@ class Replicator:
             return replace(response, code=Code.DISK_FULL)
         return response
 
-    def _store(self, peer: str, push: Append, commit_index: int) -> None:
+    def _store(self, peer: str, push: Append) -> None:
         """Check a frame, then append what is new of it."""
         follower = self.follower
         log = self._log
@@ -299,9 +329,9 @@ class Replicator:
             return
         if continues:
             self._append_run(run, push.first)
-            self._perform_follower(peer, push, follower.stored(push.last), commit_index)
+            self._perform_follower(peer, push, follower.stored(push.last))
             return
-        self._overlap(peer, push, run, follower, commit_index)
+        self._overlap(peer, push, run, follower)
 
     def _suspect_chain(self, push: Append, error: CorruptEntry) -> None:
         """Equal (index, term) with unequal content is corruption, once a damaged frame is ruled out (S16)."""
@@ -312,10 +342,8 @@ class Replicator:
                 f"entry {push.prev_index} has the leader's term {push.prev_term} but other content: {error}"
             ) from error
 
-    def _overlap(
-        self, peer: str, push: Append, run: Run, follower: FollowerReplication, commit_index: int
-    ) -> None:
-        effects = follower.overlap(run.first, run.terms, commit_index)
+    def _overlap(self, peer: str, push: Append, run: Run, follower: FollowerReplication) -> None:
+        effects = follower.overlap(run.first, run.terms, self.commit_index)
         for effect in effects:
             if isinstance(effect, follower_core.StoreEntries):
                 before = effect.first - 1
@@ -324,13 +352,13 @@ class Replicator:
                     raise InvariantBroken(f"entry {before} has the leader's term but another content")
                 self._append_run(run, effect.first)
             else:
-                self._perform_follower(peer, push, [effect], commit_index)
+                self._perform_follower(peer, push, [effect])
                 return
         if not effects:
             own = self._log.vouched_chain(run.last)
             if own is not None and own != run.chains[-1]:
                 raise InvariantBroken(f"entry {run.last} has the leader's term but another content")
-        self._perform_follower(peer, push, follower.stored(push.last), commit_index)
+        self._perform_follower(peer, push, follower.stored(push.last))
         self.durable_moved()
 
     def _append_run(self, run: Run, first: int) -> None:
@@ -350,5 +378,5 @@ class Replicator:
                 self._env.log.warning("cutting a conflicting suffix", first=index, last=self._log.last_index)
                 if await self._log.truncate(index, resets):  # else an install replaced the log
                     self._events.log_cut(self._log.last_index)
-                self._events.again(peer, push)
+                self._held.again(peer, push)
                 release()

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from dledger.errors import EXIT_STORE, PASSING, NodeFailed
 from dledger.formats.entry import unpack_header
 from dledger.formats.snapshot import make_manifest
-from dledger.host import Host
 from dledger.log.reading import Rotten, store_time_of
-from dledger.log.store import LogStore
-from dledger.runtime import Env, Lane
+from dledger.node.context import NodeContext
+from dledger.runtime import Lane
 from dledger.runtime.cooperative import gathered
 from dledger.snapshots.catalog import SnapshotCatalog
 
@@ -38,21 +37,13 @@ class BoundarySnapshots:
     """`reached` is called by the applier; `run` writes."""
 
     def __init__(
-        self,
-        env: Env,
-        log: LogStore,
-        host: Host,
-        catalog: SnapshotCatalog,
-        changing: asyncio.Lock,
-        config_at: Callable[[int], bytes | None],
-        on_published: Callable[[], None],
+        self, context: NodeContext, catalog: SnapshotCatalog, on_published: Callable[[], None]
     ) -> None:
-        self._env = env
-        self._log = log
-        self._host = host
+        self._env = context.env
+        self._log = context.log
+        self._host = context.host
+        self._members = context.members
         self._catalog = catalog
-        self._changing = changing
-        self._config_at = config_at
         self._on_published = on_published
         self._waiting: deque[_Taken] = deque()
         self._wake = asyncio.Event()
@@ -63,7 +54,7 @@ class BoundarySnapshots:
         """Entry `index` is applied, and the next one begins a segment at `pos`."""
         if self._catalog.has(pos) or index < self._log.first_index:
             return
-        config = self._config_at(index)
+        config = self._members.state_at(index)  # S19; None while that is in doubt
         if config is None or len(self._waiting) >= MAX_WAITING:
             self.skipped += 1
             return
@@ -100,7 +91,9 @@ class BoundarySnapshots:
                 parts,
             )
             await self._catalog.publish(manifest, parts)
-            async with self._changing:  # the log may be about to begin at one that would be thinned out
+            async with (
+                self._catalog.changing
+            ):  # the log may be about to begin at one that would be thinned out
                 await self._catalog.prune(log.begin_pos)
         except (ValueError, Rotten) as error:
             self._env.log.warning("no snapshot: the log changed", index=taken.index, why=error)

@@ -52,6 +52,8 @@ class SnapshotCatalog:
         self._keep = keep
         self._manifests: dict[int, Manifest] = {}
         self._lock = asyncio.Lock()
+        self.changing = asyncio.Lock()
+        """Held while the beginning of the log moves: one at a time."""
         self.begins: int | None = None
         """Where the store says that its log begins; None when it never said."""
         self.replacing = False

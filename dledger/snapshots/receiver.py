@@ -15,20 +15,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from dledger.errors import DISK_IS_FULL, EXIT_STORE, PASSING, NodeFailed
 from dledger.formats.snapshot import Manifest, unpack_stream
 from dledger.formats.store_files import CorruptFile, decode_json, encode_json
-from dledger.host import Host
-from dledger.log.store import LogStore
 from dledger.messages import Code, InstallResponse, InstallSnapshot, Message
 from dledger.node.applier import Applier
-from dledger.peers.peers import Peers
+from dledger.node.context import NodeContext
+from dledger.node.events import NodeEvents
+from dledger.node.trust import Trust
 from dledger.replication.install import Offer
-from dledger.runtime import Env, Lane
+from dledger.runtime import Lane
 from dledger.runtime.atomic_file import read_file, write_synced
 from dledger.runtime.files import Files
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
@@ -44,34 +42,6 @@ _STREAM = "stream"
 _OFFER = "offer"
 
 
-class InstallEvents(Protocol):
-    """What the node does for an install."""
-
-    @property
-    def commit_index(self) -> int:
-        """Of the node."""
-
-    @property
-    def term(self) -> int:
-        """Of the node."""
-
-    @property
-    def applier(self) -> Applier:
-        """Of the node."""
-
-    def install_begins(self) -> None:
-        """The log is about to be replaced: this node does not vote until `installed`."""
-
-    def installed(self, leader: str, manifest: Manifest) -> None:
-        """Log and host are those of the snapshot."""
-
-    def again(self, peer: str, message: Message) -> None:
-        """Handle a message once more, before everything held back."""
-
-    def hold(self) -> Callable[[], None]:
-        """Hold back peer messages until the returned function is called."""
-
-
 @dataclass
 class _Incoming:
     offer: Offer
@@ -84,20 +54,22 @@ class InstallReceiver:
 
     def __init__(
         self,
-        env: Env,
-        log: LogStore,
-        host: Host,
-        peers: Peers,
+        context: NodeContext,
+        applier: Applier,
+        trust: Trust,
         catalog: SnapshotCatalog,
-        changing: asyncio.Lock,
-        events: InstallEvents,
+        events: NodeEvents,
     ) -> None:
-        self._env = env
-        self._log = log
-        self._host = host
-        self._peers = peers
+        self._env = context.env
+        self._log = context.log
+        self._host = context.host
+        self._peers = context.peers
+        self._held = context.held
+        self._elector = context.elector
+        self._replicator = context.replicator
+        self._applier = applier
+        self._trust = trust
         self._catalog = catalog
-        self._changing = changing
         self._events = events
         self._incoming: _Incoming | None = None
         self._waiting: deque[tuple[str, InstallSnapshot]] = deque(maxlen=MAX_WAITING)
@@ -157,7 +129,7 @@ class InstallReceiver:
                     self._answer(peer, message, min(size, message.total - 1))
 
     async def _piece(self, peer: str, message: InstallSnapshot) -> None:
-        if message.term != self._events.term:
+        if message.term != self._elector.term:
             return  # of a leader before this one
         if self._have(message):
             await self._forget_incoming()
@@ -189,7 +161,7 @@ class InstallReceiver:
         """This log holds the snapshot's entry already, or begins behind it: nothing is to be replaced."""
         return (
             self._log.term_of(message.index) == message.entry_term
-            or message.index <= self._events.commit_index
+            or message.index <= self._replicator.commit_index
         )
 
     def _answer(self, peer: str, message: InstallSnapshot, offset: int, code: Code = Code.SUCCESS) -> None:
@@ -226,7 +198,7 @@ class InstallReceiver:
         manifest, parts = found
         await self._catalog.publish(manifest, parts)
         await self._forget_incoming()
-        async with self._changing, self._events.applier.busy:
+        async with self._catalog.changing, self._applier.busy:
             if self._have(message):
                 return True
             await self._replace(message.leader, manifest, parts)
@@ -254,7 +226,7 @@ class InstallReceiver:
             "installing a snapshot", index=manifest.index, before=self._log.last_index, pos=manifest.pos
         )
         self.replacing = True
-        self._events.install_begins()
+        self._trust.install_begins()
         await self._say_begins(manifest.pos, replace=True)
         await self._log.reset(base_of(manifest))
         await self._host.restore(parts, manifest.index, manifest.pos)
@@ -263,9 +235,9 @@ class InstallReceiver:
         self.done += 1
         self.replacing = False
         self._events.installed(leader, manifest)
-        release = self._events.hold()
+        release = self._held.hold()
         for peer, deferred in reversed(self._deferred):
-            self._events.again(peer, deferred)
+            self._held.again(peer, deferred)
         self._deferred.clear()
         release()
 

@@ -8,53 +8,31 @@ oldest on, then index files and snapshots that nothing needs any more.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from dledger.errors import DISK_IS_FULL, EXIT_STORE, OUT_OF_MEANS, PASSING, NodeFailed
 from dledger.formats.snapshot import Manifest
-from dledger.host import Host
-from dledger.log.retention import Removal, RetentionSettings, Situation, decide
-from dledger.log.store import LogStore
-from dledger.peers.replicator import Replicator
-from dledger.runtime import Env, Lane
+from dledger.log.retention import Removal, Situation, decide
+from dledger.node.applier import Applier
+from dledger.node.context import NodeContext
+from dledger.runtime import Lane
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
 
 ASKED_TIMEOUT_S = 60.0
 """How long an operator's wish to delete is tried (a reader or a peer may be in the way)."""
 
 
-class RetentionEvents(Protocol):
-    """What retention asks the node."""
-
-    @property
-    def applied_index(self) -> int:
-        """Last entry that the host holds: after a restart it may lag far behind the snapshots."""
-
-
 class Retainer:
     """One per node."""
 
-    def __init__(
-        self,
-        env: Env,
-        node_dir: str,
-        settings: RetentionSettings,
-        log: LogStore,
-        host: Host,
-        replicator: Replicator,
-        catalog: SnapshotCatalog,
-        changing: asyncio.Lock,
-        events: RetentionEvents,
-    ) -> None:
-        self._env = env
-        self._dir = node_dir
-        self._settings = settings
-        self._log = log
-        self._host = host
-        self._replicator = replicator
+    def __init__(self, context: NodeContext, applier: Applier, catalog: SnapshotCatalog) -> None:
+        self._env = context.env
+        self._dir = context.config.node_dir
+        self._settings = context.config.retention
+        self._log = context.log
+        self._host = context.host
+        self._replicator = context.replicator
+        self._applier = applier
         self._catalog = catalog
-        self._changing = changing
-        self._events = events
         self._wake = asyncio.Event()
         self._asked: int | None = None
         self._asked_until = 0.0
@@ -93,7 +71,7 @@ class Retainer:
         except OSError as error:
             self._env.log.warning("cannot see how full the disk is", error=error)
         await self._log.close_viewed()
-        async with self._changing:
+        async with self._catalog.changing:
             if self._unfinished:
                 self._unfinished = not await self._log.drop_before(self._log.base)
             removal = decide(self._settings, self._situation(), self._catalog.manifests, self._asked)
@@ -114,7 +92,7 @@ class Retainer:
             self.used_ratio,
             log.begin_pos,
             max(log.durable_pos - 1, 0) // log.segment_size * log.segment_size,
-            self._events.applied_index,
+            self._applier.applied_index,  # after a restart it may lag far behind the snapshots
             log.last_index + 1 if leader is None else leader.needed_from(),
         )
 

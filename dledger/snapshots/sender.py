@@ -10,13 +10,11 @@ import asyncio
 from collections import deque
 
 from dledger.formats.snapshot import pack_stream
-from dledger.log.store import LogStore
 from dledger.messages import InstallResponse, InstallSnapshot
-from dledger.peers.peers import Peers
-from dledger.peers.replicator import Replicator
+from dledger.node.context import NodeContext
 from dledger.replication.install import Offer
 from dledger.replication.leader import LeaderReplication, PushState, SendInstall
-from dledger.runtime import Env, Lane
+from dledger.runtime import Lane
 from dledger.snapshots.catalog import SnapshotCatalog, offer_of
 
 PROTOCOL_WITH_INSTALL = 2
@@ -25,21 +23,13 @@ PROTOCOL_WITH_INSTALL = 2
 class InstallSender:
     """`dledger.peers.replicator.Installs` of a node."""
 
-    def __init__(
-        self,
-        env: Env,
-        log: LogStore,
-        peers: Peers,
-        replicator: Replicator,
-        catalog: SnapshotCatalog,
-        piece_bytes: int,
-    ) -> None:
-        self._env = env
-        self._log = log
-        self._peers = peers
-        self._replicator = replicator
+    def __init__(self, context: NodeContext, catalog: SnapshotCatalog) -> None:
+        self._env = context.env
+        self._log = context.log
+        self._peers = context.peers
+        self._replicator = context.replicator
         self._catalog = catalog
-        self._piece_bytes = piece_bytes
+        self._piece_bytes = context.config.push_bytes
         self._waiting: deque[tuple[LeaderReplication, SendInstall]] = deque()
         self._wake = asyncio.Event()
         self._loaded: tuple[Offer, bytes] | None = None

@@ -2,62 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Coroutine
+from typing import Any
 
-from dledger.config import NodeConfig
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.formats.snapshot import Manifest
 from dledger.formats.store_files import CorruptFile
-from dledger.host import Host
-from dledger.log.store import LogStore
 from dledger.messages import InstallResponse, InstallSnapshot, Message
-from dledger.peers.peers import Peers
-from dledger.peers.replicator import Replicator
-from dledger.runtime import Env
+from dledger.node.applier import Applier
+from dledger.node.context import NodeContext
+from dledger.node.events import NodeEvents
+from dledger.node.trust import Trust
 from dledger.snapshots.boundary import BoundarySnapshots
 from dledger.snapshots.catalog import SnapshotCatalog
-from dledger.snapshots.receiver import InstallEvents, InstallReceiver
-from dledger.snapshots.retainer import Retainer, RetentionEvents
+from dledger.snapshots.receiver import InstallReceiver
+from dledger.snapshots.retainer import Retainer
 from dledger.snapshots.sender import InstallSender
 
 _ADVICE = "delete this node's store directory and restart it to refill it from its peers"
 
 
-class SnapshotEvents(InstallEvents, RetentionEvents, Protocol):
-    """What the node does for its snapshots."""
-
-
 class Snapshots:
     """One per node. `open` before the log, `start_host` after it, `tasks` while it runs."""
 
-    def __init__(
-        self,
-        env: Env,
-        config: NodeConfig,
-        log: LogStore,
-        host: Host,
-        peers: Peers,
-        replicator: Replicator,
-        config_at: Callable[[int], bytes | None],
-        events: SnapshotEvents,
-    ) -> None:
-        """`config_at`: the configuration in force at an index (S19); None while that is in doubt."""
-        node_dir = config.node_dir
-        self._env = env
-        self._log = log
-        self._host = host
-        self._replicator = replicator
-        changing = asyncio.Lock()  # the beginning of the log moves: one at a time
-        self.catalog = SnapshotCatalog(env, node_dir, config.retention.snapshots_kept)
-        self.boundary = BoundarySnapshots(env, log, host, self.catalog, changing, config_at, self._published)
-        self.sender = InstallSender(env, log, peers, replicator, self.catalog, config.push_bytes)
-        self.receiver = InstallReceiver(env, log, host, peers, self.catalog, changing, events)
-        self.retainer = Retainer(
-            env, node_dir, config.retention, log, host, replicator, self.catalog, changing, events
-        )
-        replicator.installs = self.sender
+    def __init__(self, context: NodeContext, applier: Applier, trust: Trust, events: NodeEvents) -> None:
+        config = context.config
+        self._env = context.env
+        self._log = context.log
+        self._host = context.host
+        self._replicator = context.replicator
+        self.catalog = SnapshotCatalog(context.env, config.node_dir, config.retention.snapshots_kept)
+        self.boundary = BoundarySnapshots(context, self.catalog, self._published)
+        self.sender = InstallSender(context, self.catalog)
+        self.receiver = InstallReceiver(context, applier, trust, self.catalog, events)
+        self.retainer = Retainer(context, applier, self.catalog)
+        context.replicator.installs = self.sender
 
     # Start
 

@@ -32,7 +32,7 @@ class QueueEnds:
     """topic -> queue id -> bounds.
 
     Whoever changes bounds says so (`touch`): a copy of the state packs anew what was touched since the last
-    one. """
+    one."""
 
     name = "queues"
     since = 1

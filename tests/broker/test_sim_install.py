@@ -115,7 +115,7 @@ def test_a_broker_brought_up_by_a_snapshot_serves_as_master(seed: int, tmp_path:
             process = world.nodes[leader].process
             assert process is not None
             process.loop.call_soon(
-                lambda: process.loop.create_task(group.node(leader).transfer_leadership(victim))
+                lambda: process.loop.create_task(group.node(leader).leadership.transfer(victim))
             )
             world.run_until(lambda: group.leader == victim, 5)
         group.do(partial(group.produce, size=4000, count=10))

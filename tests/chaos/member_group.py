@@ -135,9 +135,9 @@ class MemberGroup:
     def voters(self) -> tuple[str, ...]:
         """As the leader's committed configuration says; () while there is none or it is not committed."""
         leader = self.leader()
-        if leader is None or self.nodes[leader]._members.pending(self.nodes[leader].commit_index):
+        if leader is None or self.nodes[leader].members.pending(self.nodes[leader].commit_index):
             return ()
-        return self.nodes[leader]._members.voters
+        return self.nodes[leader].members.voters
 
     def await_voters(self, *names: str, limit_s: float = 20) -> None:
         self.world.run_until(lambda: self.voters() == names, limit_s)
@@ -147,13 +147,13 @@ class MemberGroup:
 
         def replaced() -> bool:
             node = self.nodes[name]
-            first = node.identity.members.get(name)
-            mine = node.identity.incarnation
+            first = node.members.identity.members.get(name)
+            mine = node.members.identity.incarnation
             return (
                 first not in (None, mine)
                 and node.role is Role.FOLLOWER
                 and name in self.voters()
-                and node.membership.counts(node.my_hello())
+                and node.membership.counts(node.trust.hello())
             )
 
         self.world.run_until(replaced, 20)

@@ -255,7 +255,9 @@ def test_two_nodes_that_are_wiped_at_once_are_nobodys_majority(third: str, seed:
         group.up(gone)
         group.assert_waits()
         if third == "is down":
-            assert not any(group.nodes[name].identity.cluster for name in gone), "they founded a new group"
+            assert not any(group.nodes[name].members.identity.cluster for name in gone), (
+                "they founded a new group"
+            )
             group.up([left])
             group.assert_waits()
         for name in gone:

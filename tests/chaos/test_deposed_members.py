@@ -26,11 +26,11 @@ def _deposed(world: World) -> tuple[MemberGroup, str, Node]:
         assert node.appender is not None
         for _ in range(200):
             node.appender.add_system(b"nobody gets this", Kind.RAW)
-        node.changes.prefer(())
+        node.reconfiguration.prefer(())
 
     _do(world, old, seal)
     world.run_for(2.0)
-    assert node._members.pending(node.commit_index)
+    assert node.members.pending(node.commit_index)
     group.grow("n3")
     group.command(lambda client: client.transfer("n3"))
     world.run_for(0.5)

@@ -375,7 +375,7 @@ def test_the_longest_log_wins_when_all_lost_power() -> None:
         group.settle()
         kept = raw_bodies(group, "n0")
         assert kept[: len(durable)] == durable and kept[len(durable)] == b"on two nodes"
-        assert any(group.nodes[name].statements for name in NAMES)
+        assert any(group.nodes[name].trust.statements for name in NAMES)
         assert all(group.nodes[name].elector.may_vote for name in NAMES)
 
 
@@ -450,7 +450,10 @@ def test_two_of_three_that_lost_power_follow_the_one_that_kept_everything() -> N
             assert group.await_leader() == leader
             group.settle()
             assert b"not fsynced anywhere else" in raw_bodies(group, lost[0])
-            assert any(group.nodes[name].statements for name in lost) and not group.nodes[leader].statements
+            assert (
+                any(group.nodes[name].trust.statements for name in lost)
+                and not group.nodes[leader].trust.statements
+            )
 
 
 def test_who_lost_power_waits_for_a_leader_that_is_there() -> None:
@@ -465,7 +468,7 @@ def test_who_lost_power_waits_for_a_leader_that_is_there() -> None:
         world.run_for(10)
         assert group.leader() == leader
         assert all(group.nodes[name].elector.may_vote for name in NAMES)
-        assert not any(group.nodes[name].statements for name in NAMES)
+        assert not any(group.nodes[name].trust.statements for name in NAMES)
 
 
 def started_in_the_other_mode(group: DiskGroup, *, to_sync: bool) -> None:
@@ -492,7 +495,7 @@ def test_a_power_loss_under_async_flush_is_not_forgotten_by_a_start_with_sync_fl
             for name in NAMES:
                 group.start(name)
         group.settle()
-        assert any(group.nodes[name].statements for name in NAMES), "acknowledged entries may be gone"
+        assert any(group.nodes[name].trust.statements for name in NAMES), "acknowledged entries may be gone"
         for name in NAMES:
             world.power_cut(name, mode="none")
         for name in NAMES:
@@ -517,7 +520,7 @@ def test_a_power_loss_under_sync_flush_loses_nothing_also_if_the_next_start_says
             world.power_cut(name, mode="none")
         started_in_the_other_mode(group, to_sync=False)
         assert all(group.nodes[name].elector.may_vote for name in NAMES)
-        assert not any(group.nodes[name].statements for name in NAMES)
+        assert not any(group.nodes[name].trust.statements for name in NAMES)
         group.settle()
         world.power_cut("n0", mode="none")
         group.start("n0")

@@ -267,7 +267,7 @@ def test_a_rotten_vote_is_not_given_twice(copies: int) -> None:
         world.run_for(1)
         victim = group.followers()[0]
         term = group.nodes[victim].term
-        incarnation = group.nodes[victim].my_hello().incarnation
+        incarnation = group.nodes[victim].trust.hello().incarnation
         world.kill(victim)
         for offset in (0, 512, 4096, 4608)[: 2 * copies]:
             group.disk(victim).flip(f"/store/dledger-{victim}/hardstate", offset + 20, 1)
@@ -279,9 +279,9 @@ def test_a_rotten_vote_is_not_given_twice(copies: int) -> None:
         node = group.nodes[victim]
         if copies == 1:
             assert node.term >= term
-            assert node.my_hello().incarnation == incarnation
+            assert node.trust.hello().incarnation == incarnation
         else:
-            assert node.my_hello().incarnation != incarnation
+            assert node.trust.hello().incarnation != incarnation
             assert node.elector.role.value == "LEARNER"
             assert node.term >= node.log.last_term
         world.heal()
@@ -307,7 +307,7 @@ def test_a_rotten_configuration_entry_keeps_nobody_from_starting(what: str, fill
 
         world.spawn("op", prefer)
         world.run_for(0.5)
-        index = group.nodes[victim]._members.index
+        index = group.nodes[victim].members.index
         assert index > 0
         group.fill(filling)
         world.run_for(2)
@@ -315,7 +315,7 @@ def test_a_rotten_configuration_entry_keeps_nobody_from_starting(what: str, fill
         group.damage(victim, index, what)
         group.start(victim)
         world.run_for(0.05)
-        assert victim not in group.failures and group.nodes[victim]._members.index == index
+        assert victim not in group.failures and group.nodes[victim].members.index == index
         group.settle()
 
 

@@ -42,7 +42,7 @@ def plant(group: DiskGroup, name: str, index: int) -> bytes:
 def note_answers(group: DiskGroup, name: str) -> list[PushResponse]:
     """What this node says to pushes from now on."""
     answers: list[PushResponse] = []
-    peers = group.nodes[name]._peers
+    peers = group.nodes[name].peers
     send = peers.send
 
     def noting(peer: str, message: Message) -> None:
@@ -73,7 +73,7 @@ def push(group: DiskGroup, leader: str, follower: str, entries: list[bytes]) -> 
     )
     process = group.world.nodes[leader].process
     assert process is not None
-    process.loop.call_soon(node._peers.send, follower, message)
+    process.loop.call_soon(node.peers.send, follower, message)
 
 
 def end_of(log: LogStore) -> tuple[int, int, int | None]:
@@ -120,7 +120,7 @@ def test_frames_that_were_damaged_on_the_way_end_nobody() -> None:
                 world.run_for(0.1)
             last = group.fill(10)
             world.run_for(2)
-        assert group.alive(victim) and group.nodes[victim]._replicator.corrupt_frames == 4
+        assert group.alive(victim) and group.nodes[victim].replicator.corrupt_frames == 4
 
 
 @pytest.mark.parametrize("beyond", [False, True], ids=["all of it is there", "more follows"])

@@ -265,7 +265,7 @@ def test_a_hand_over_works_where_fsyncs_take_longer_than_a_round_of_votes(fsync_
             assert process is not None
             process.loop.call_soon(
                 lambda loop=process.loop, node=group.nodes[leader]: loop.create_task(
-                    node.transfer_leadership()
+                    node.leadership.transfer()
                 )
             )
             settled(group, leader, term, fsync_ms, terms=1)
@@ -279,7 +279,7 @@ def test_the_only_voter_whose_disk_hangs_while_it_saves_its_vote_leads_when_it_i
         group.append_some(3)
         node, process = group.nodes["n0"], world.nodes["n0"].process
         assert process is not None
-        process.loop.call_soon(node.step_down)
+        process.loop.call_soon(node.elections.step_down)
         world.run_for(0.01)
         world.nodes["n0"].disk.hang()
         world.run_for(6)

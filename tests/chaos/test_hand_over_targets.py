@@ -43,7 +43,7 @@ def hand_over(group: VotingGroup, leader: str, target: str | None) -> list[bool]
     tasks: list[asyncio.Task[None]] = []
 
     async def transfer() -> None:
-        moved.append(await group.nodes[leader].transfer_leadership(target, HAND_OVER_S))
+        moved.append(await group.nodes[leader].leadership.transfer(target, HAND_OVER_S))
 
     group.call(leader, lambda: tasks.append(asyncio.get_running_loop().create_task(transfer())))
     return moved

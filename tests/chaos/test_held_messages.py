@@ -9,13 +9,13 @@ import pytest
 
 from dledger.chaos.machine import World
 from dledger.host import Role
-from dledger.node import inbox as conversation
+from dledger.peers import held
 
 
 def test_a_follower_that_held_back_too_much_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader asks a new follower once where it agrees. If that was dropped, the follower never got another
     entry: connections that stand lose nothing, so nobody asks again."""
-    monkeypatch.setattr(conversation, "MAX_HELD", 5)
+    monkeypatch.setattr(held, "MAX_HELD", 5)
     with World(1) as world:
         group = node_group.Group(world)
         first = group.await_leader()
@@ -25,9 +25,9 @@ def test_a_follower_that_held_back_too_much_is_compared_again(monkeypatch: pytes
         process, leading = world.nodes[victim].process, world.nodes[first].process
         assert process is not None and leading is not None
         releases: list[Callable[[], None]] = []
-        process.loop.call_soon(lambda: releases.append(node.hold()))
+        process.loop.call_soon(lambda: releases.append(node.held.hold()))
         world.run_for(1.0)
-        leading.loop.call_soon(group.nodes[first].step_down)
+        leading.loop.call_soon(group.nodes[first].elections.step_down)
         world.run_until(lambda: group.nodes[first].role is not Role.LEADER, 1)
         second = group.await_leader()
         world.run_for(1.0)

@@ -67,5 +67,5 @@ def test_who_is_added_again_before_it_knew_of_its_removal_is_promoted(slow: int)
 
         group.command(again)
         node = group.nodes[leader]
-        world.run_until(lambda: gone in node._members.voters and not node.membership.leaving, 20)
+        world.run_until(lambda: gone in node.members.voters and not node.membership.leaving, 20)
         world.run_until(lambda: node.commit_index == node.log.last_index, 5)

@@ -60,7 +60,7 @@ def test_a_laggard_is_refilled_at_its_quota_and_the_writers_do_not_notice() -> N
         worst = 0
         while group.nodes[far].log.last_index < last:
             world.run_for(0.05)
-            worst = max(worst, node._peers.backlog(far))
+            worst = max(worst, node.peers.backlog(far))
         took = world.time - began
         assert took > 3.0, f"2.2 MB beyond the limit at 0.4 MB/s took {took} s"
         assert took < 15.0

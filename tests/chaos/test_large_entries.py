@@ -71,12 +71,14 @@ def test_a_deposed_leader_forgets_what_it_had_still_to_send() -> None:
             group.append(leader, [b"%d" % number + BODY])
         node = group.nodes[leader]
         target = next(name for name in NAMES if name != leader)
-        assert node._peers.backlog(target) > 3 * len(BODY)
+        assert node.peers.backlog(target) > 3 * len(BODY)
         process = world.nodes[leader].process
         assert process is not None
-        process.loop.call_soon(lambda: node.perform(node.elector.higher_term(node.term + 1, world.time)))
+        process.loop.call_soon(
+            lambda: node.elections.perform(node.elector.higher_term(node.term + 1, world.time))
+        )
         world.run_for(0.1)
-        assert node._peers.backlog(target) <= len(BODY)
+        assert node.peers.backlog(target) <= len(BODY)
 
 
 def test_read_points_are_found_while_the_window_is_full() -> None:
@@ -95,14 +97,14 @@ def test_read_points_are_found_while_the_window_is_full() -> None:
 
         async def read() -> None:
             began = world.time
-            await node.read_index(1.0)
+            await node.reads.read_index(1.0)
             took.append(world.time - began)
 
         tasks: list[object] = []
         for _ in range(6):
             process.loop.call_soon(lambda: tasks.append(process.loop.create_task(read())))
             world.run_for(0.15)
-        assert min(node._peers.backlog(name) for name in NAMES if name != leader) > 1_000_000, "still full"
+        assert min(node.peers.backlog(name) for name in NAMES if name != leader) > 1_000_000, "still full"
         assert len(took) == 6 and max(took) < 0.1
 
 

@@ -92,12 +92,12 @@ def test_a_restored_backup_beside_the_node_that_still_runs_is_refused(late: bool
         world.run_for(1)
         leader = group.await_leader()
         heard: list[str] = []
-        on_hello = group.nodes[leader].on_hello
-        group.nodes[leader].on_hello = lambda hello: (heard.append(hello.node), on_hello(hello))[1]  # type: ignore[method-assign]
+        on_hello = group.nodes[leader].inbox.on_hello
+        group.nodes[leader].inbox.on_hello = lambda hello: (heard.append(hello.node), on_hello(hello))[1]  # type: ignore[method-assign]
         world.run_for(5)
         assert (restored[0].membership.config_index() > 0) is late
         assert "n2" not in heard, "it took the place of the one that runs"
-        assert group.nodes[leader]._peers.refused()["same id"] > 1
+        assert group.nodes[leader].peers.refused()["same id"] > 1
 
 
 def files_of(world: World, machine: str, directory: str) -> dict[str, bytes]:

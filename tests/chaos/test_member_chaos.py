@@ -91,16 +91,16 @@ class Run:
         if leader is None or not all(self._outcomes):
             return  # a removal on its way takes another one
         node = self.group.nodes[leader]
-        replication = node._replicator.leader
-        if replication is None or node._members.pending(node.commit_index) or len(node._members.voters) < 3:
+        replication = node.replicator.leader
+        if replication is None or node.members.pending(node.commit_index) or len(node.members.voters) < 3:
             return
-        for voter in node._members.voters:
+        for voter in node.members.voters:
             if voter == leader:
                 continue
             whole = node.membership.acknowledges(voter) and self.world.nodes[voter].process is not None
             if not whole or replication.progress[voter].durable < node.commit_index:
                 return
-        self.group.wipe(self._random.choice(node._members.voters))
+        self.group.wipe(self._random.choice(node.members.voters))
         self.done["wipe"] += 1
 
     def finish(self) -> None:
@@ -116,7 +116,7 @@ class Run:
         self.world.run_until(self.group.voters, 20)
         leader = self.group.await_leader()
         node = self.group.nodes[leader]
-        members = [name for name in node._members.current.members if name in self.group.nodes]
+        members = [name for name in node.members.current.members if name in self.group.nodes]
         self.group.settle(sorted(members), *self.writers)
         self.done["change"] = sum(1 for outcome in self._outcomes for result in outcome if result[1] is None)  # type: ignore[index]
 

@@ -57,7 +57,7 @@ def test_a_member_is_removed_learns_of_it_and_stays_quiet(seed: int) -> None:
         group.await_voters(*rest)
         removed = group.nodes[gone]
         world.run_until(lambda: removed.role is Role.LEARNER, 2)
-        assert removed.log.last_index >= index and "removed" in removed.reasons[-1]
+        assert removed.log.last_index >= index and "removed" in removed.trust.reasons[-1]
         term = group.nodes[leader].term
         world.run_for(5.0)
         assert removed.role is Role.LEARNER and removed.term == term
@@ -110,7 +110,7 @@ def test_a_leader_that_nobody_relieves_goes_when_its_removal_is_committed() -> N
         group = MemberGroup(world)
         leader = group.await_leader()
         world.run_for(0.3)
-        changes = group.nodes[leader].changes
+        changes = group.nodes[leader].reconfiguration
         process = world.nodes[leader].process
         assert process is not None
         process.loop.call_soon(partial(changes.remove, leader, None))
@@ -213,7 +213,7 @@ def test_the_old_disk_comes_back_while_its_successor_is_being_let_in(seed: int) 
         group.start(lost)
         world.run_for(4.0)
         group.look()
-        assert group.nodes[cut_off].membership.counts(group.nodes[lost].my_hello()), "it is still its own"
+        assert group.nodes[cut_off].membership.counts(group.nodes[lost].trust.hello()), "it is still its own"
         group.settle(group.founders, *writers)
 
 
@@ -254,7 +254,7 @@ def test_a_node_that_no_configuration_names_is_refused() -> None:
         leader = group.await_leader()
         group.start("n3")
         world.run_for(3.0)
-        assert group.nodes["n3"].identity.cluster == "", "it could not join"
+        assert group.nodes["n3"].members.identity.cluster == "", "it could not join"
         assert group.nodes[leader].membership.others == tuple(n for n in group.founders if n != leader)
         assert any("n3 is no member of group g0" in line for line in world.recent_log)
 
@@ -389,7 +389,7 @@ def test_the_scenario_of_2015_is_refused() -> None:
         for name in rest:
             world.partition(first, name)
             world.partition("n4", name)
-        promote = group.nodes[first].changes.promote
+        promote = group.nodes[first].reconfiguration.promote
         process = world.nodes[first].process
         assert process is not None
         loop = process.loop
@@ -529,7 +529,7 @@ def test_a_preferred_leader_that_cannot_keep_leadership_is_left_alone() -> None:
             world.run_for(1.0)
             process = world.nodes["n1"].process
             if group.leader() == "n1" and process is not None:
-                hand_over = group.nodes["n1"].transfer_leadership
+                hand_over = group.nodes["n1"].leadership.transfer
                 process.loop.call_soon(lambda p=process, h=hand_over: p.loop.create_task(h("n2")))
         world.run_for(8.0)
         terms.append(group.nodes["n1"].term)
@@ -546,7 +546,7 @@ def test_a_transfer_is_no_failure_of_the_preferred_leader_that_led_briefly() -> 
         target = next(name for name in group.founders if name not in (first, "n1"))
         assert group.command(lambda client: client.transfer(target)) == target
         for name in group.founders:
-            assert "n1" not in group.nodes[name].changes._preferred._failures, name
+            assert "n1" not in group.nodes[name].reconfiguration._preferred._failures, name
         began = world.now
         world.run_until(lambda: group.leader() == "n1", 10)
         assert (world.now - began) / 1e9 < 0.9, "as soon as the other has led for a while"
@@ -558,7 +558,7 @@ def test_who_is_named_by_an_operator_is_left_alone_no_more_by_anybody() -> None:
         group = MemberGroup(world)
         leader = group.await_leader()
         chosen = next(name for name in group.founders if name != leader)
-        policies = [group.nodes[name].changes._preferred for name in group.founders]
+        policies = [group.nodes[name].reconfiguration._preferred for name in group.founders]
         for name, policy in zip(group.founders, policies, strict=True):
             process = world.nodes[name].process
             assert process is not None
@@ -585,7 +585,7 @@ def test_leadership_is_not_given_to_a_preferred_node_that_lags() -> None:
             while group.leader() == leader and len(lags) < 1000:
                 held = group.nodes[chosen].log
                 lags.append(node.log.end_pos - held.end_of(held.durable_index))
-                assert node.changes.health(chosen) is Health.GOOD
+                assert node.reconfiguration.health(chosen) is Health.GOOD
                 world.run_for(0.02)
             world.run_until(lambda group=group, chosen=chosen: group.leader() == chosen, 1)
             assert max(lags) > 5 * limit and len(lags) * 0.02 > 3
@@ -612,7 +612,7 @@ def test_leadership_is_not_given_to_a_preferred_node_that_is_sick(what: str) -> 
         before = len(writer.times)
         group.command(lambda client: client.prefer([chosen]))
         world.run_for(8.0)
-        assert group.nodes[leader].changes.health(chosen) is not Health.GOOD
+        assert group.nodes[leader].reconfiguration.health(chosen) is not Health.GOOD
         assert group.leader() == leader and group.nodes[leader].term == term
         assert writer.unknown == 0 and writer.longest_pause(before) < 0.1, "nor is it tried"
         disk.mend()
@@ -645,7 +645,7 @@ def test_a_learner_votes_for_who_promoted_it_by_an_entry_that_it_lacks(seed: int
         world.partition("n0", "n1")
         process = world.nodes["n0"].process
         assert process is not None
-        loop, promote = process.loop, group.nodes["n0"].changes.promote
+        loop, promote = process.loop, group.nodes["n0"].reconfiguration.promote
         loop.call_soon(lambda: loop.create_task(promote("n1"), name="promote"))
         world.run_until(lambda: group.nodes["n0"].log.durable_index == 2, 1)
         assert group.nodes["n1"].role is Role.LEARNER
@@ -666,19 +666,19 @@ def test_a_vote_is_for_a_store_and_not_for_an_id() -> None:
         world.isolate(candidate)
         world.run_for(0.05)
         node = group.nodes[voter]
-        hello = group.nodes[candidate].my_hello()
+        hello = group.nodes[candidate].trust.hello()
         answers: list[VoteResult] = []
 
         def ask(incarnation: str) -> None:
             connection = PeerConnection(lambda *_: None, lambda *_: None, 1024)
             connection.peer, connection.hello = candidate, replace(hello, incarnation=incarnation)
-            node.on_message(connection, candidate, VoteRequest(9, candidate, 99, 9, transfer=True))
+            node.inbox.on_message(connection, candidate, VoteRequest(9, candidate, 99, 9, transfer=True))
 
         def note(peer: str, message: object) -> None:
             if isinstance(message, VoteResponse):
                 answers.append(message.result)
 
-        node._peers.send = note  # type: ignore[method-assign, assignment]
+        node.peers.send = note  # type: ignore[method-assign, assignment]
         process = world.nodes[voter].process
         assert process is not None
         for incarnation in (hello.incarnation, "another store", hello.incarnation):
@@ -737,7 +737,7 @@ def test_who_lost_power_and_configurations_elects_nobody_apart() -> None:
             world.run_for(5)
             for name in ("n0", "n1"):
                 node = group.nodes[name]
-                assert not node.elector.may_vote and not node.statements
+                assert not node.elector.may_vote and not node.trust.statements
             assert group.nodes["n2"].leader_id == "n3"
         world.heal()
         world.run_for(10)

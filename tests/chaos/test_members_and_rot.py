@@ -52,12 +52,12 @@ def test_a_rotten_snapshot_does_not_bring_the_founding_members_back(
         assert process is not None
         process.loop.call_soon(node.snapshots.retainer.delete_before, node.log.last_index)
         world.run_until(lambda: len(node.snapshots.catalog.manifests) == 1 and node.log.begin_pos > 0, 5)
-        assert node._members.index < node.log.first_index
+        assert node.members.index < node.log.first_index
         world.kill("n0")
         if restarted:  # what it knows of its members is the snapshot's from now on
             group.start("n0")
             world.run_for(1.0)
-            assert group.nodes["n0"]._members.voters == FIVE
+            assert group.nodes["n0"].members.voters == FIVE
             world.kill("n0")
         begins = node.snapshots.catalog.manifests[0].pos
         world.nodes["n0"].disk.flip(f"/store/dledger-n0/snapshots/{begins:020d}/manifest", 20, 1)
@@ -70,7 +70,7 @@ def test_a_rotten_snapshot_does_not_bring_the_founding_members_back(
         for _ in range(100):
             world.run_for(0.05)
             assert not any(group.nodes[name].serving for name in ("n0", "n1")), "a minority has a leader"
-        assert group.nodes["n0"]._members.voters == FIVE
+        assert group.nodes["n0"].members.voters == FIVE
 
 
 def test_the_log_does_not_run_away_from_the_note_of_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,12 +96,12 @@ def test_the_log_does_not_run_away_from_the_note_of_its_members(monkeypatch: pyt
         fill(group, 3)
         world.run_for(2.0)
         node = group.nodes[victim]
-        assert node.log.last_index > node._members.index > 0
+        assert node.log.last_index > node.members.index > 0
         world.kill(victim)
         full = False
         world.isolate(victim)
         group.start(victim)
         world.run_for(0.5)
-        assert group.nodes[victim]._members.voters == ("n0", "n1", "n2", "n3")
+        assert group.nodes[victim].members.voters == ("n0", "n1", "n2", "n3")
         world.heal()
         group.settle(("n0", "n1", "n2", "n3"))

@@ -50,11 +50,11 @@ def test_the_first_recorded_configuration_waits_for_a_voter_with_an_old_program(
         world.kill(old)
         group.start(old, protocol_max=1)
         world.run_for(1.0)
-        assert group.nodes[leader].group_version() == 1
+        assert group.nodes[leader].membership.group_version() == 1
         for work in changes(other):
             assert_refused(group, work, old)
         assert_refused(group, lambda client: client.remove_member(other), old)
-        assert [node._members.index for node in group.nodes.values()] == [-1] * 3
+        assert [node.members.index for node in group.nodes.values()] == [-1] * 3
         assert group.leader() == leader and group.command(lambda client: client.append(b"goes on")) > 0
         if how == "upgraded":
             world.kill(old)

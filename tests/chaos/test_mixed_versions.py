@@ -42,7 +42,7 @@ def test_old_and_new_nodes_fail_over_to_each_other_and_agree(old: tuple[str, ...
                 leader = group.await_leader()
                 leaders[leader in old] += 1
                 group.commit(leader, b"entry %d" % number)
-                assert group.nodes[leader].group_version() == 1
+                assert group.nodes[leader].membership.group_version() == 1
                 world.kill(leader)
                 group.run_for(0.3)
                 group.start(leader)
@@ -56,17 +56,17 @@ def test_a_staged_upgrade_raises_the_group_when_the_last_voter_is_new() -> None:
         group = mixed(world, ("n0", "n1", "n2"))
         for name in group.names:
             leader = group.await_leader()
-            assert group.nodes[leader].group_version() == 1
+            assert group.nodes[leader].membership.group_version() == 1
             group.commit(leader, b"before " + name.encode())
             upgrade(group, name)
         leader = group.await_leader()
         group.run_for(0.5)
-        assert [group.nodes[name].group_version() for name in group.names] == [PROTOCOL_MAX] * 3
+        assert [group.nodes[name].membership.group_version() for name in group.names] == [PROTOCOL_MAX] * 3
         assert group.nodes[leader].status()["group_version"] == PROTOCOL_MAX
         gone = next(name for name in group.names if name != leader)
         world.kill(gone)
         group.run_for(0.5)
-        assert group.nodes[leader].group_version() == PROTOCOL_MAX, (
+        assert group.nodes[leader].membership.group_version() == PROTOCOL_MAX, (
             "one that is away counts as it was last heard"
         )
         for name in group.names:
@@ -75,10 +75,12 @@ def test_a_staged_upgrade_raises_the_group_when_the_last_voter_is_new() -> None:
         for name in rest:
             group.start(name)
         leader = group.await_leader()
-        assert group.nodes[leader].group_version() == 1, "one that was never heard counts as the oldest"
+        assert group.nodes[leader].membership.group_version() == 1, (
+            "one that was never heard counts as the oldest"
+        )
         group.start(gone)
         group.run_for(1.0)
-        assert group.nodes[leader].group_version() == PROTOCOL_MAX
+        assert group.nodes[leader].membership.group_version() == PROTOCOL_MAX
         group.finish()
 
 
@@ -93,7 +95,7 @@ def test_read_points_need_a_quorum_that_knows_them() -> None:
             assert all(read.over for read in reads.values())
             if leader == "n0":
                 assert [read.index for read in reads.values()] == [None] * 3
-                why = group.nodes["n1"]._reads.why()
+                why = group.nodes["n1"].reads.why()
                 assert why == "the leader n0 speaks an older protocol"
             else:
                 assert reads.pop("n0").index is None
@@ -108,7 +110,7 @@ def test_entries_of_an_unknown_kind_are_stored_and_handed_to_the_host_alike(
         group = mixed(world, old)
         leader = group.await_leader()
         node = group.nodes[leader]
-        assert not node.may_write(UNKNOWN_KIND) and node.may_write(Kind.RAW)
+        assert not node.membership.may_write(UNKNOWN_KIND) and node.membership.may_write(Kind.RAW)
         monkeypatch.setattr("dledger.versions.KIND_SINCE", KIND_SINCE | {UNKNOWN_KIND: 1})
         group.append(leader, b"from the future", UNKNOWN_KIND)
         group.commit(leader, b"known")
@@ -165,7 +167,7 @@ def test_crcs_cover_the_channel_when_all_voters_know_it_and_from_then_on(old: in
         for name in group.names[:2]:
             group.start(name)
         leader = group.await_leader()
-        assert group.nodes[leader].group_version() == 1, "the third was never heard in this life"
+        assert group.nodes[leader].membership.group_version() == 1, "the third was never heard in this life"
         group.commit(leader, b"nobody can do without any more")
         group.run_for(0.5)
         pos, size = group.nodes[leader].log.locate(group.nodes[leader].log.last_index)

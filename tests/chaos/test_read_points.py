@@ -106,7 +106,7 @@ def run_seed(seed: int, size: int, lease: bool) -> tuple[int, int]:
         for _ in range(STEPS):
             run.step()
         run.finish()
-        points = [node._reads for node in run.group.nodes.values()]
+        points = [node.reads for node in run.group.nodes.values()]
         return sum(point.rounds for point in points), sum(point.by_lease for point in points)
 
 
@@ -188,12 +188,12 @@ def test_reads_of_one_turn_share_a_round_and_followers_read_too() -> None:
         group.start_all()
         leader = group.await_leader()
         index = group.commit(leader, b"x")
-        before = group.nodes[leader]._reads.rounds
+        before = group.nodes[leader].reads.rounds
         reads = [group.read(name) for name in group.names for _ in range(50)]
         world.run_for(0.02)
         assert all(read.over and read.index is not None and read.index >= index for read in reads)
-        assert group.nodes[leader]._reads.rounds - before <= 4
-        assert group.nodes[leader].status()["read_rounds"] == group.nodes[leader]._reads.rounds
+        assert group.nodes[leader].reads.rounds - before <= 4
+        assert group.nodes[leader].status()["read_rounds"] == group.nodes[leader].reads.rounds
 
 
 def test_a_read_waits_for_a_leader_and_says_why_there_is_none() -> None:
@@ -205,7 +205,7 @@ def test_a_read_waits_for_a_leader_and_says_why_there_is_none() -> None:
         patient = group.read("n0", 5.0)
         world.run_for(0.3)
         assert read.over and read.index is None
-        assert group.nodes["n0"]._reads.why() == "no leader is known"
+        assert group.nodes["n0"].reads.why() == "no leader is known"
         group.start("n1")
         group.start("n2")
         world.run_until(lambda: patient.over, 4)
@@ -283,8 +283,8 @@ def test_each_life_of_a_node_numbers_its_questions_anew() -> None:
         group = VotingGroup(world, 3)
         group.start_all()
         group.await_leader()
-        first = group.nodes["n0"]._reads._number
+        first = group.nodes["n0"].reads._number
         world.kill("n0")
         group.start("n0")
         world.run_for(1)
-        assert abs(group.nodes["n0"]._reads._number - first) > 1 << 32
+        assert abs(group.nodes["n0"].reads._number - first) > 1 << 32

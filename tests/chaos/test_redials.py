@@ -7,7 +7,7 @@ from node_group import NAMES, SETTINGS, Group
 
 from dledger.chaos.machine import World
 from dledger.election.identity import Hello
-from dledger.node import inbox as conversation
+from dledger.peers import held
 from dledger.peers.links import PeerConnection
 from dledger.peers.peers import Peers
 
@@ -16,7 +16,7 @@ def test_a_follower_that_can_hold_no_more_is_not_stormed_with_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its disk hangs while its vote is saved; it closed each new connection at once, 1,700 a second."""
-    monkeypatch.setattr(conversation, "MAX_HELD", 20)
+    monkeypatch.setattr(held, "MAX_HELD", 20)
     made = [0]
     introduced = Peers._introduced
 
@@ -31,11 +31,11 @@ def test_a_follower_that_can_hold_no_more_is_not_stormed_with_connections(
         group.await_applied(NAMES, group.append(first, [b"one"]))
         victim = next(name for name in NAMES if name != first)
         world.nodes[victim].disk.hang()
-        world.nodes[first].process.loop.call_soon(group.nodes[first].step_down)  # type: ignore[union-attr]
+        world.nodes[first].process.loop.call_soon(group.nodes[first].elections.step_down)  # type: ignore[union-attr]
         world.run_until(lambda: group.nodes[first].term > 1, 5)
         second = group.await_leader()
         world.run_for(3)
-        assert group.nodes[victim]._held, "it waits for its disk"
+        assert group.nodes[victim].held._messages, "it waits for its disk"
         made[0] = 0
         for _ in range(20):
             group.append(second, [b"more"])

@@ -66,11 +66,11 @@ def test_a_second_process_with_a_members_id_is_refused_and_costs_nothing(whose: 
         assert acknowledged(world, group, 0.3) > before / 2 > 5
         assert group.leader() == leader
         told = [
-            node._peers.refused().get("same id", 0) for name, node in group.nodes.items() if name != node_id
+            node.peers.refused().get("same id", 0) for name, node in group.nodes.items() if name != node_id
         ]
         assert all(told), "each says that it refused"
         assert sum(told) < 50, "and is not stormed"
-        assert not found["x"].identity.cluster
+        assert not found["x"].members.identity.cluster
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -85,7 +85,7 @@ def test_a_group_is_founded_once_although_two_call_themselves_alike(seed: int) -
             fresh(world, machine, node_id, nodes)
             world.run_for(chance.random() * 0.05)
         world.run_for(8)
-        assert len({node.identity.cluster for node in nodes.values()} - {""}) == 1
+        assert len({node.members.identity.cluster for node in nodes.values()} - {""}) == 1
         assert sum(node.serving for node in nodes.values()) == 1
 
 

@@ -19,7 +19,7 @@ def test_the_scrub_reads_no_more_bytes_a_second_than_it_may() -> None:
         group = DiskGroup(world, scrub_bytes_per_s=RATE, scrub_pause_s=0.05)
         group.fill(700)  # three pieces
         assert group.nodes["n0"].log.end_pos > 2 * PIECE
-        scrubs = [group.nodes[name]._scrubber for name in NAMES]
+        scrubs = [group.nodes[name].scrubber for name in NAMES]
         world.run_for(5)
         began, before = world.time, [scrub.checked_bytes for scrub in scrubs]
         passes = [scrub.passes for scrub in scrubs]

@@ -192,7 +192,7 @@ def crash_at(seed: int, effect: int, power: bool, of_leader: bool) -> None:
             # What is there without help of the others: the old log whole, or the snapshot's.
             world.isolate(victim)
             scene.start(victim)
-            world.run_until(lambda: scene.group.nodes[victim]._timer, 2)
+            world.run_until(lambda: scene.group.nodes[victim].elections._timer, 2)
             log = scene.group.nodes[victim].log
             assert (log.first_index == 0 and log.last_index >= old) or log.first_index > old + 1
             assert scene.group.hosts[victim].begins == log.first_index
@@ -279,7 +279,7 @@ def test_an_install_goes_on_after_a_reconnection() -> None:
         sent = scene.sent(leader)
         process = world.nodes[leader].process
         assert process is not None
-        process.loop.call_soon(scene.group.nodes[leader]._peers.refresh)  # closes every connection
+        process.loop.call_soon(scene.group.nodes[leader].peers.refresh)  # closes every connection
         world.run_until(lambda: refilled(scene, victim), 5)
         assert scene.sent(leader) - sent < BALLAST * 0.6
         scene.settle()
@@ -363,7 +363,7 @@ def test_a_node_that_was_installed_votes_at_once(seed: int) -> None:
         world.run_until(lambda: node.snapshots.receiver.done, 5)
         world.power_cut(leader)
         world.run_until(lambda: scene.group.leader() is not None, 5)
-        assert node.elector.may_vote and not node.reasons
+        assert node.elector.may_vote and not node.trust.reasons
 
 
 class SlowHost(HeavyHost):
@@ -747,11 +747,11 @@ def test_an_installed_snapshot_that_rots_before_any_entry_follows_is_made_good(
         scene.start(victim)
         world.run_for(1.0)
         node = scene.group.nodes[victim]
-        assert (node.log.begin_pos, node.log.last_index) == (0, -1) and node.reasons
+        assert (node.log.begin_pos, node.log.last_index) == (0, -1) and node.trust.reasons
         if left == "a leader that holds everything":
             process = world.nodes[leader].process
             assert process is not None
-            process.loop.create_task(scene.group.nodes[leader].transfer_leadership(other))
+            process.loop.create_task(scene.group.nodes[leader].leadership.transfer(other))
             world.run_until(lambda: scene.group.leader() == other, 10)
         world.heal()
         last = scene.fill(1)
@@ -761,7 +761,7 @@ def test_an_installed_snapshot_that_rots_before_any_entry_follows_is_made_good(
         scene.start(victim)
         world.run_for(1.0)
         node = scene.group.nodes[victim]
-        assert node.log.last_index >= last and not node.reasons
+        assert node.log.last_index >= last and not node.trust.reasons
 
 
 def test_a_snapshot_that_finds_no_room_leaves_nothing_behind() -> None:

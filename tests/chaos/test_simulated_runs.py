@@ -229,7 +229,7 @@ def test_an_applied_index_that_goes_back_for_an_instant_is_found(monkeypatch: py
     async def step(self: Applier) -> bool:
         done = await whole(self)
         self.applied_index -= 1
-        self._on_applied()
+        self._events.applied()
         self.applied_index += 1
         return done
 

@@ -12,7 +12,7 @@ from dledger.config import PreferredSettings
 from dledger.formats.entry import HEADER_SIZE
 from dledger.log import flushing
 from dledger.messages import Code, Health
-from dledger.node import health as fitness
+from dledger.node import health
 
 BODY = bytes(1000)
 BURST = 8
@@ -101,7 +101,7 @@ def test_a_slow_leader_hands_over_once_and_holds_no_more_than_what_may_be_pendin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where it is the preferred one: it comes back when its disk has kept up for a while."""
-    monkeypatch.setattr(fitness, "SLOW_REST_S", 40.0)
+    monkeypatch.setattr(health, "SLOW_REST_S", 40.0)
     with World(2) as world:
         preferred = PreferredSettings(settle_s=0.5, short_lived_s=1.0, backoff_min_s=1.0)
         group = group_of(world, preferred_leaders=("n0",), preferred=preferred)
@@ -139,7 +139,7 @@ def test_a_slow_leader_that_nobody_can_relieve_refuses_what_its_disk_cannot_take
         # The others say that they are not well either.
         for name in NAMES:
             if name != leader:
-                monitor = group.nodes[name]._fitness
+                monitor = group.nodes[name].health
                 monitor._slow_until = 1e9
         load.run(10.0, lambda: tails.append(tail(group, leader)))
         assert load.leaders == [leader] and load.refusals == {Code.LEADER_PENDING_FULL}

@@ -48,7 +48,7 @@ def frames(message: Message) -> bytes:
 
 def openings(node: Node) -> list[bytes]:
     """How a stranger may begin: everything that somebody who has listened on the wire could know."""
-    seen = encode_hello(node.my_hello())
+    seen = encode_hello(node.trust.hello())
     as_n1 = seen | {"node": "n1", "incarnation": "somebody else's"}
     return [
         b"",
@@ -141,7 +141,7 @@ def hand_over(group: node_group.Group, target: str) -> None:
     process = group.world.nodes[leader].process
     assert process is not None
     loop = process.loop
-    transfer = partial(group.nodes[leader]._leadership.transfer, target, 2.0)
+    transfer = partial(group.nodes[leader].leadership.transfer, target, 2.0)
     loop.call_soon(lambda: loop.create_task(transfer(), name="hand-over"))
     group.world.run_until(lambda: group.leader() == target, 5)
 
@@ -194,7 +194,7 @@ def test_where_version_1_is_allowed_a_forged_hello_of_it_raises_terms_and_loses_
         last = group.append(leader, [b"before"] * 5)
         group.await_applied(node_group.NAMES, last)
         before = list(group.hosts[leader].entries)
-        hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].my_hello()) | {"protocol": [1, 1]})
+        hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].trust.hello()) | {"protocol": [1, 1]})
         play(world, [(name, hello + frames(message)) for name in ("n0", "n2")])
         assert max(node.term for node in group.nodes.values()) >= HIGH, "docs/protocol.md says that it can"
         world.run_for(3)
@@ -209,7 +209,7 @@ def test_a_hello_of_version_1_is_refused_and_raises_no_term(message: Message) ->
         group = node_group.Group(world)
         leader = group.await_leader()
         terms = {name: node.term for name, node in group.nodes.items()}
-        hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].my_hello()) | {"protocol": [1, 1]})
+        hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].trust.hello()) | {"protocol": [1, 1]})
         play(world, [(name, hello + frames(message)) for name in ("n0", "n2")])
         assert {name: node.term for name, node in group.nodes.items()} == terms
         assert group.leader() == leader

@@ -12,12 +12,13 @@ from serve_group import ServeGroup
 from dledger.chaos.machine import World
 from dledger.errors import NodeFailed
 from dledger.messages import Health
-from dledger.node.node import REMOVED, Node
+from dledger.node.node import Node
+from dledger.node.trust import REMOVED
 
 
 def row_of(node: Node, member: str) -> dict[str, Any]:
     """A line of `member list`."""
-    members: Any = node.changes.overview()["members"]
+    members: Any = node.reconfiguration.overview()["members"]
     return next(row for row in members if row["id"] == member)
 
 
@@ -48,7 +49,7 @@ def test_the_list_tells_that_the_disks_of_leader_and_learner_are_full() -> None:
         leader = group.await_leader()
         for name in (*group.founders, "n3"):
             health = row_of(group.nodes[leader], name)["health"]
-            assert health == int(group.nodes[name]._fitness.flags) == Health.DISK_FULL
+            assert health == int(group.nodes[name].health.flags) == Health.DISK_FULL
 
 
 class Ending(MemberGroup):
@@ -78,9 +79,9 @@ def test_who_is_removed_while_it_is_refilled_says_so(slow: int) -> None:
         world.nodes[gone].disk.slow(slow)
         group.start(gone)
         world.run_until(lambda: group.nodes[gone].log.last_index >= 0, 20)
-        world.run_until(lambda: group.nodes[leader]._peers.connected(gone), 20)
+        world.run_until(lambda: group.nodes[leader].peers.connected(gone), 20)
         node = group.nodes[gone]
         group.command(lambda client: client.remove_member(gone))
-        world.run_until(lambda: node._members.removed(node.commit_index), 15)
+        world.run_until(lambda: node.members.removed(node.commit_index), 15)
         world.run_for(1.0)
-        assert REMOVED in node.reasons
+        assert REMOVED in node.trust.reasons

@@ -139,7 +139,7 @@ class VotingGroup:
     def hand_over(self, name: str, target: str) -> None:
         """Tell a node to stand at once, without waiting until it has everything."""
         node = self.nodes[name]
-        self.call(name, lambda: node.perform(node.elector.hand_over(target)))
+        self.call(name, lambda: node.elections.perform(node.elector.hand_over(target)))
 
     def read(self, name: str, timeout_s: float = 1.0) -> Read:
         """Begin a read on a node."""
@@ -148,7 +148,7 @@ class VotingGroup:
 
         def ask() -> None:
             try:
-                node._reads.ask(timeout_s, read.done)
+                node.reads.ask(timeout_s, read.done)
             except ReadRefused:
                 read.done(None)
 

@@ -1,4 +1,4 @@
-"""`Changes`: to whom leadership may go without being asked for by name."""
+"""`Reconfiguration`: to whom leadership may go without being asked for by name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from dledger.config import NodeConfig
-from dledger.members.reconfiguration import Changes
+from dledger.members.reconfiguration import Reconfiguration
 from dledger.messages import Health
 from dledger.replication.leader import PushState
+from tests.dledger.node_context import context
 
 LAST = 5000
 SIZE = 100
@@ -55,16 +56,15 @@ class Leader:
             "config": CONFIG,
             "log": log,
             "members": SimpleNamespace(voters=self.voters),
-            "membership": SimpleNamespace(acknowledges=lambda peer: self.acknowledges),
             "peers": SimpleNamespace(connected=lambda peer: self.connected),
             "replicator": SimpleNamespace(
                 leader=SimpleNamespace(progress=self.progress) if self.leads else None
             ),
-            "leadership": SimpleNamespace(serving=False, term=None),
-            "versions": None,
-            "events": SimpleNamespace(elector=SimpleNamespace(peer_health=self.peer_health)),
+            "elector": SimpleNamespace(health_of=self.peer_health.get),
         }
-        changes = Changes(**parts)
+        membership: Any = SimpleNamespace(acknowledges=lambda peer: self.acknowledges)
+        leadership: Any = SimpleNamespace(serving=False, term=None)
+        changes = Reconfiguration(context(**parts), membership, leadership)
         changes.heard("n1", asyncio.get_running_loop().time() - self.heard_before_s)
         return changes.fit("n1")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any, get_args
 from zlib import crc32
 
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger import messages as all_messages
+from dledger.config import NodeConfig
 from dledger.election.identity import Hello, HelloRefused, decode_hello, encode_hello
 from dledger.formats.entry import (
     HEADER_SIZE,
@@ -54,6 +56,7 @@ from dledger.peers.wire import (
     encode_message,
     frame_size,
 )
+from tests.dledger.node_context import context
 
 LIMIT = 1 << 20
 FUZZ = settings(max_examples=80, deadline=None)
@@ -511,21 +514,6 @@ class FakeLog:
     first_index, last_index, begin_pos, end_pos = 0, 4, 0, 500
 
 
-class FakeNode:
-    """As much of a node as a request can reach before it appends."""
-
-    commit_index, leader_id, term, appender = 3, None, 1, None
-    log = FakeLog()
-
-    class config:
-        peers: dict[str, str] = {}  # noqa: RUF012
-        max_entry_bytes = 4096
-        client_appends = True
-
-    def status(self) -> dict[str, object]:
-        return {}
-
-
 class FakeReads:
     """Never has a read point."""
 
@@ -534,6 +522,24 @@ class FakeReads:
 
     def why(self) -> str:
         return "nobody leads"
+
+
+def client_requests() -> ClientRequests:
+    """With as much of a node as a request can reach before it appends."""
+    parts = context(
+        config=NodeConfig(
+            "g", "n0", {"n0": "127.0.0.1:1"}, "unused", segment_size=8192, max_entry_bytes=4096
+        ),
+        log=FakeLog(),
+        elector=SimpleNamespace(leader_id=None, term=1),
+        replicator=SimpleNamespace(commit_index=3),
+    )
+    leadership = SimpleNamespace(appender=None, serving=False)
+    others: Any = SimpleNamespace(
+        leadership=leadership, membership=None, reads=FakeReads(), snapshots=None, reconfiguration=None
+    )
+    status: Any = SimpleNamespace(report=dict)
+    return ClientRequests(parts, others, status)
 
 
 class Answers:
@@ -569,7 +575,7 @@ def test_an_odd_request_is_answered_or_closes_its_connection(header: object, pay
     answers = Answers()
     frame = decode_frame(memoryview(encode_frame(CLIENT_REQUEST, header, len(payload)) + payload))
     try:
-        ClientRequests(FakeNode(), FakeReads()).handle(answers, frame)  # type: ignore[arg-type]
+        client_requests().handle(answers, frame)  # type: ignore[arg-type]
     except WireError:
         assert not answers.frames
         return

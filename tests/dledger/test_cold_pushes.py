@@ -16,6 +16,7 @@ from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.log.appender import Appender
 from dledger.log.store import LogStore
 from dledger.messages import Append, Code, Message, PushResponse
+from dledger.peers.held import HeldMessages
 from dledger.peers.replicator import Replicator
 from dledger.replication.leader import LeaderReplication, PushState
 from dledger.runtime.env import production_env
@@ -45,8 +46,10 @@ class Kit:
         files.gate.clear()  # until `work`
         self.sent: list[Message] = []
         peers: Any = SimpleNamespace(connected=lambda peer: True, send=lambda peer, it: self.sent.append(it))
-        events: Any = SimpleNamespace(commit_to=lambda index: None)
-        self.replicator = Replicator(production_env(), NodeConfig("g", "n0", PEERS, "."), log, peers, events)
+        events: Any = SimpleNamespace(committed=lambda before, index: None)
+        config = NodeConfig("g", "n0", PEERS, ".")
+        held = HeldMessages(lambda peer, message: None, lambda: None)
+        self.replicator = Replicator(production_env(), config, log, peers, held, events)
         self.leader = LeaderReplication(
             TERM, "n0", PEERS, PEERS, log, agreed, 0, push_bytes=push_bytes, inflight_bytes=4 * push_bytes
         )

@@ -323,7 +323,7 @@ def test_pending_limits_are_counted_when_the_place_is_known(tmp_path: Path) -> N
         leadership = object.__new__(Leadership)
         leadership._log = log
         leadership._leading = SimpleNamespace(committed=lambda *place: counted.append(place))  # type: ignore[assignment]
-        leadership._events = SimpleNamespace(commit_index=7)  # type: ignore[assignment]
+        leadership._replicator = SimpleNamespace(commit_index=7)  # type: ignore[assignment]
         leadership._progress = asyncio.Event()
         leadership.committed(7)
         assert counted == []

@@ -25,8 +25,10 @@ from dledger.election.identity import Hello
 from dledger.formats.store_files import Identity
 from dledger.log.faulty import FaultyEntries
 from dledger.log.store import LogStore
-from dledger.members.config_log import Members
-from dledger.members.search import ConfigSearch, SearchEvents
+from dledger.members.config_log import ConfigLog
+from dledger.members.search import ConfigSearch
+from dledger.node.events import NodeEvents
+from tests.dledger.node_context import context
 
 THREE = founding({"n0": "a", "n1": "b", "n2": "c"})
 ADDRESSES = {f"n{number}": f"host{number}:40911" for number in range(6)}
@@ -149,9 +151,9 @@ def test_who_leaves_is_not_preferred_any_more() -> None:
 # The log's configurations
 
 
-def group(self_id: str = "n0") -> Members:
+def group(self_id: str = "n0") -> ConfigLog:
     static = {name: ADDRESSES[name] for name in ("n0", "n1", "n2", self_id)}
-    found = Members(NodeConfig("g", self_id, static, "/store"))
+    found = ConfigLog(NodeConfig("g", self_id, static, "/store"))
     found.open(Identity("g", self_id, "a", 4096, "cluster", {"n0": "a", "n1": "b", "n2": "c"}), [])
     return found
 
@@ -211,7 +213,7 @@ def test_a_snapshot_carries_the_configuration_and_a_log_goes_on_from_it() -> Non
 
 
 def test_nothing_is_known_before_the_group_is_formed() -> None:
-    found = Members(NodeConfig("g", "n0", {"n0": "h:1"}, "/store"))
+    found = ConfigLog(NodeConfig("g", "n0", {"n0": "h:1"}, "/store"))
     assert found.state_at(5) == b"" and found.voters == ()
 
 
@@ -281,7 +283,7 @@ class _Log:
 def test_what_was_retired_or_cut_while_it_was_looked_for_is_still_in_doubt(overtaken: str) -> None:
     found = group("n1")
     found.unsure.add(20, 30)
-    search = ConfigSearch(cast("LogStore", _Log(overtaken)), found, lambda: None, cast("SearchEvents", None))
+    search = ConfigSearch(context(log=_Log(overtaken), members=found), lambda: None, cast("NodeEvents", None))
     assert asyncio.run(search._look())
     assert list(found.unsure) == [(20, 30)]
 
@@ -311,7 +313,7 @@ def test_the_elector_knows_of_a_configuration_before_doubt_ends_for_anybody(
     monkeypatch.setattr("dledger.members.search.read_config", read)
     log = Log("cuts")
     log.faulty.add(5, 5)
-    search = ConfigSearch(cast("LogStore", log), found, lambda: None, Events())
+    search = ConfigSearch(context(log=log, members=found), lambda: None, cast("NodeEvents", Events()))
     assert asyncio.run(search._look()) and told == [five] and not found.doubtful(100)
     log.faulty.remove(5, 5)
     assert asyncio.run(search._look()) and not found.unsure and len(told) == 2

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from dledger.config import NodeConfig
 from dledger.messages import InstallSnapshot
 from dledger.replication.install import Offer
 from dledger.replication.leader import PushState, SendInstall
 from dledger.runtime.env import production_env
 from dledger.snapshots.sender import InstallSender
+from tests.dledger.node_context import context
 
 OFFER = Offer(20, 1, 65536, 7, 1000, "d")
 
@@ -39,7 +41,9 @@ def sender(protocol_max: int) -> tuple[InstallSender, Log, list[Any]]:
     )
     env = replace(production_env(), log=log)  # type: ignore[arg-type]
     nothing: Any = SimpleNamespace(first_index=21)
-    return InstallSender(env, nothing, peers, nothing, nothing, 300), log, sent
+    config = NodeConfig("g", "n0", {"n0": "127.0.0.1:1"}, "unused", push_bytes=300)
+    parts = context(env=env, config=config, log=nothing, peers=peers, replicator=nothing)
+    return InstallSender(parts, nothing), log, sent
 
 
 @pytest.mark.parametrize(("version", "count"), [(1, 0), (2, 3)])

@@ -24,6 +24,7 @@ from dledger.node.repair import Repairer
 from dledger.runtime import Lane
 from dledger.runtime.env import Env, production_env
 from dledger.runtime.files import File, OsFiles
+from tests.dledger.node_context import context
 from tests.dledger.test_snapshot_store import SEGMENT, UNITS, append, boundary, lose_units
 
 pytestmark = pytest.mark.usefixtures("index_in_memory")
@@ -228,7 +229,7 @@ def test_a_peer_is_answered_though_retention_takes_what_was_read(tmp_path: Path)
         await indexed(log)
         asked, size = base.index, log.locate(base.index)[1]
         whole, _ = await log.read_range(asked, asked)
-        repairer = Repairer(production_env(), log, NoPeers(), None, answer_bytes=1 << 20)  # type: ignore[arg-type]
+        repairer = Repairer(context(env=production_env(), log=log, peers=NoPeers()), None)  # type: ignore[arg-type]
 
         async def read_range(first: int, last: int) -> tuple[bytes, int]:
             found = await LogStore.read_range(log, first, last)

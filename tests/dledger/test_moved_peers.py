@@ -64,8 +64,8 @@ async def looking(ports: list[int]) -> AsyncIterator[tuple[Peers, Events]]:
     )
     events = Events(elsewhere)
     failures: list[BaseException] = []
-    peers = Peers(production_env("n0"), config, events, failures.append)
-    await peers.listen()
+    peers = Peers(production_env("n0"), config, failures.append)
+    await peers.listen(events)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(peers.dial("n1", recorded), name="dial")
         yield peers, events

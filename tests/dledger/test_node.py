@@ -225,7 +225,7 @@ def test_leadership_moves_on_request_without_an_election_timeout(tmp_path: Path,
             await group.append([b"x"])
             leader = await group.elected()
             target = next(name for name in group.peers if name != leader.config.self_id)
-            assert await leader.transfer_leadership(target)
+            assert await leader.leadership.transfer(target)
             await group.until(lambda: group.nodes[target].serving, timeout_s=0.4)
             await group.append([b"y"])
             assert await group.agree(2) == [b"x", b"y"]
@@ -254,7 +254,7 @@ def test_a_port_in_use_and_a_store_in_use_are_said(tmp_path: Path, ports: list[i
     async def scenario() -> None:
         group = Group(tmp_path, ports)
         group.start("n0")
-        await group.until(lambda: group.nodes["n0"]._timer is not None)
+        await group.until(lambda: group.nodes["n0"].elections._timer is not None)
         second = Node(production_env("x"), group.config("n0"), ListHost())
         with pytest.raises(NodeFailed, match="in use by another process") as store:
             await second.run()

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,9 @@ from dledger.host import Chunk, Host
 from dledger.log import scrub
 from dledger.log.reading import read_around_errors
 from dledger.log.repair_writer import Unfitting
-from dledger.log.retention import RetentionSettings
 from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
-from dledger.members.config_log import Members
+from dledger.members.config_log import ConfigLog
 from dledger.members.search import ConfigSearch
 from dledger.messages import Code, Holding, RepairRequest
 from dledger.node.applier import Applier
@@ -37,6 +37,7 @@ from dledger.runtime.files import OsFile, OsFiles
 from dledger.snapshots import catalog as catalogs
 from dledger.snapshots.catalog import SnapshotCatalog
 from dledger.snapshots.retainer import Retainer
+from tests.dledger.node_context import context
 from tests.dledger.test_log_races import indexed
 from tests.dledger.test_log_races import use as use_log
 from tests.dledger.test_snapshot_store import SEGMENT, append, boundary
@@ -256,7 +257,8 @@ class AllApplied(Host):
 def test_the_applier_comes_again(tmp_path: Path) -> None:
     async def work(log: LogStore, files: FewMeans) -> None:
         host = AllApplied()
-        applier = Applier(log, host, -1, 1 << 16, lambda: None, lambda index, pos: None)
+        events: Any = SimpleNamespace(applied=lambda: None, segment_applied=lambda index, pos: None)
+        applier = Applier(context(log=log, host=host), events)
         files.pattern = "/data/"
         task = asyncio.create_task(applier.run())
         applier.commit_to(log.last_index)
@@ -273,7 +275,7 @@ def test_the_applier_comes_again(tmp_path: Path) -> None:
 
 def test_a_peer_that_asks_for_repair_is_told_to_ask_again(tmp_path: Path) -> None:
     async def work(log: LogStore, files: FewMeans) -> None:
-        repairer = Repairer(production_env(), log, None, None, answer_bytes=1 << 16)  # type: ignore[arg-type]
+        repairer = Repairer(context(env=production_env(), log=log), None)  # type: ignore[arg-type]
         files.pattern = "/data/"
         assert (await repairer._answer(RepairRequest(1, 3, 5))).holding is Holding.FAULTY
         files.pattern = ""
@@ -330,7 +332,7 @@ def test_a_client_of_the_log_is_told_to_come_again(tmp_path: Path) -> None:
     async def work(log: LogStore, files: FewMeans) -> None:
         answers: list[tuple[Code, str]] = []
         requests = SimpleNamespace(
-            _node=SimpleNamespace(log=log),
+            _log=log,
             _answer=lambda connection, number, code, text: answers.append((code, text)),
         )
         connection = SimpleNamespace(release=lambda: None)
@@ -346,10 +348,10 @@ def test_a_client_of_the_log_is_told_to_come_again(tmp_path: Path) -> None:
 
 def test_the_search_for_configurations_goes_on_later(tmp_path: Path) -> None:
     async def work(log: LogStore, files: FewMeans) -> None:
-        members = Members(NodeConfig("g", "n0", {"n0": "127.0.0.1:1"}, str(tmp_path)))
+        members = ConfigLog(NodeConfig("g", "n0", {"n0": "127.0.0.1:1"}, str(tmp_path)))
         members.unsure.add(3, 5)
         events = SimpleNamespace(configs_found=lambda: None)
-        search = ConfigSearch(log, members, lambda: None, events)  # type: ignore[arg-type]
+        search = ConfigSearch(context(log=log, members=members), lambda: None, events)  # type: ignore[arg-type]
         files.pattern = "/data/"
         task = asyncio.create_task(search.run())
         search.wake()
@@ -452,17 +454,15 @@ def test_retention_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         host = SimpleNamespace(log_begins=refused if failing == "log_begins" else _nothing)
         if failing == "say_begins":
             monkeypatch.setattr(catalog, "say_begins", refused)
-        retainer = Retainer(
-            production_env(),
-            str(tmp_path),
-            RetentionSettings(),
-            log,
-            host,  # type: ignore[arg-type]
-            SimpleNamespace(leader=None),  # type: ignore[arg-type]
-            catalog,
-            asyncio.Lock(),
-            SimpleNamespace(applied_index=log.last_index),  # type: ignore[arg-type]
+        parts = context(
+            env=production_env(),
+            config=NodeConfig("g", "n0", {"n0": "127.0.0.1:1"}, str(tmp_path)),
+            log=log,
+            host=host,
+            replicator=SimpleNamespace(leader=None),
         )
+        applier: Any = SimpleNamespace(applied_index=log.last_index)
+        retainer = Retainer(parts, applier, catalog)
         retainer.delete_before(base.index + 1)
         for _ in range(2):
             await retainer.round()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dledger.messages import Append, Heartbeat
 from dledger.peers.links import PeerConnection
-from dledger.peers.outbox import PIECE_BYTES, Inbox, Outbox
+from dledger.peers.outbox import PIECE_BYTES, Outbox, Reassembly
 from dledger.peers.wire import (
     PIECE,
     PROTOCOL_WITH_PIECES,
@@ -36,7 +36,7 @@ def push(number: int, size: int) -> Append:
 
 @given(st.lists(st.sampled_from([0, 1, 4096, PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES + 7]), max_size=6))
 def test_what_is_cut_is_put_together_in_order(sizes: list[int]) -> None:
-    outbox, inbox = Outbox(), Inbox()
+    outbox, inbox = Outbox(), Reassembly()
     pushes = [push(number, size) for number, size in enumerate(sizes)]
     total = 0
     for message in pushes:
@@ -67,7 +67,7 @@ def test_for_who_knows_no_pieces_frames_stay_whole() -> None:
 
 
 def test_what_was_begun_is_not_forgotten() -> None:
-    outbox, inbox = Outbox(), Inbox()
+    outbox, inbox = Outbox(), Reassembly()
     for number in range(3):
         outbox.add(encode_message(push(number, 2 * PIECE_BYTES)))
     pieces = [outbox.take(pieces=True)]
@@ -109,13 +109,13 @@ def piece(header: object, payload: bytes = b"x") -> Frame:
 )
 def test_pieces_of_nothing_are_refused(wrong: Frame) -> None:
     with pytest.raises(WireError):
-        Inbox().add(wrong, LIMIT)
+        Reassembly().add(wrong, LIMIT)
 
 
 def test_a_piece_must_follow_the_one_before() -> None:
     data = b"".join(encode_message(push(1, 100)))
     for start, rest in ((39, data[39:]), (41, data[41:]), (0, data)):
-        inbox = Inbox()
+        inbox = Reassembly()
         assert inbox.add(piece([len(data), 0], data[:40]), LIMIT) is None
         with pytest.raises(WireError):
             inbox.add(piece([len(data), start], rest), LIMIT)
@@ -194,7 +194,7 @@ def test_a_heartbeat_waits_for_no_more_than_what_the_transport_holds() -> None:
         for _ in range(200):
             await transport.drain()
         assert connection.backlog == 0
-        inbox = Inbox()
+        inbox = Reassembly()
         arrived = []
         for frame in transport.frames():
             whole = inbox.add(frame, LIMIT) if frame.number == PIECE else frame
@@ -221,7 +221,7 @@ def test_a_connection_that_closes_sends_no_bulk_any_more() -> None:
 def slow_reader(listener: socket.socket, rate: float, late: list[float]) -> None:
     """Take frames at `rate` bytes a second; notes how long each heartbeat, which says when it left, took."""
     connection, _ = listener.accept()
-    data, inbox, taken, began = bytearray(), Inbox(), 0, time.monotonic()
+    data, inbox, taken, began = bytearray(), Reassembly(), 0, time.monotonic()
     with connection:
         while chunk := connection.recv(8192):
             data += chunk

@@ -169,14 +169,14 @@ async def connections(ports: list[int], **settings: object) -> AsyncIterator[Ben
     )
     events = Recorder()
     failures: list[BaseException] = []
-    peers = Peers(production_env("n0"), config, events, failures.append)
+    peers = Peers(production_env("n0"), config, failures.append)
     bench = Bench(ports, peers, events)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         bench.dialled.put_nowait(Wire(reader, writer))
 
     server = await asyncio.start_server(accept, "127.0.0.1", ports[1])
-    await peers.listen()
+    await peers.listen(events)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(peers.dial("n1", config.peers["n1"]), name="dial")
         yield bench

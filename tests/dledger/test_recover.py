@@ -108,7 +108,7 @@ def test_one_store_goes_on_alone_with_everything_it_had_and_refuses_the_old_memb
         # members of the old cluster are refused, and elect nobody that would take from this one
         group.start("n1")
         await asyncio.sleep(0.5)
-        assert not leader._peers.connected("n1") and leader.serving
+        assert not leader.peers.connected("n1") and leader.serving
         await group.stop("n1")
         await stop_all(group)
 
@@ -280,7 +280,7 @@ def test_a_segment_without_room_for_the_entry_is_closed_first(tmp_path: Path, po
         assert found.end_pos > size
         group.start(name)
         await group.append([b"more"])
-        assert group.nodes[name]._members.index == found.last_index
+        assert group.nodes[name].members.index == found.last_index
         await holds(group, name, [*bodies, b"more"])
         await stop_all(group)
 

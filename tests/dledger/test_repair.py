@@ -16,9 +16,10 @@ from dledger.formats.entry import HEADER_SIZE, unpack_header
 from dledger.log.store import LogStore
 from dledger.messages import Holding, Message, RepairRequest, RepairResponse
 from dledger.node import repair
-from dledger.node.inbox import Conversation
+from dledger.node.inbox import Inbox
 from dledger.node.repair import Repairer
 from dledger.runtime.env import production_env
+from tests.dledger.node_context import context
 from tests.dledger.test_log_races import indexed, use
 from tests.dledger.test_snapshot_store import append
 
@@ -67,7 +68,8 @@ class Bench:
         self.log = log
         self.lines = lines
         self.copies = copies
-        self.repairer = Repairer(production_env(), log, lines, Events(), answer_bytes=1 << 20)  # type: ignore[arg-type]
+        parts = context(env=production_env(), log=log, peers=lines)
+        self.repairer = Repairer(parts, Events())  # type: ignore[arg-type]
 
     async def damage(self, *indexes: int) -> None:
         """Flip a byte in the body of each."""
@@ -308,6 +310,8 @@ def test_a_connection_that_comes_before_the_end_of_the_older_one_closes_its_ques
     repairer = SimpleNamespace(
         lost=lambda peer: calls.append(f"lost {peer}"), damage=lambda: calls.append("damage")
     )
-    node: Any = SimpleNamespace(_repairer=repairer, _replicator=SimpleNamespace(leader=None))
-    Conversation.on_peer_up(node, "n1")
+    inbox: Any = SimpleNamespace(
+        _parts=SimpleNamespace(repairer=repairer), _replicator=SimpleNamespace(leader=None)
+    )
+    Inbox.on_peer_up(inbox, "n1")
     assert calls == ["lost n1", "damage"]

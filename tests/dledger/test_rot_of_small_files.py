@@ -25,7 +25,7 @@ from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
 from dledger.formats.snapshot import encode_manifest, make_manifest
 from dledger.formats.store_files import Identity, decode_json, encode_json, segment_name
 from dledger.log.base import LogBase
-from dledger.members.config_log import Members
+from dledger.members.config_log import ConfigLog
 from dledger.node.node import Node
 from dledger.node.powerloss import Verdict
 from dledger.peers.log_client import DLedgerClient
@@ -232,7 +232,7 @@ def test_what_the_founders_became_may_be_lost(store: Store) -> None:
     found = store.opened(damage)
     before = found.log[1] - 1
     assert found.unsure == [(before, before)]
-    members = Members(store.config)
+    members = ConfigLog(store.config)
     members.open(found.identity, [], None, found.unsure)
     assert members.doubtful(found.log[2])
     members.open(found.identity, found.configs, None, found.unsure)
@@ -259,8 +259,8 @@ def test_a_group_whose_stores_all_lost_members_and_have_rot_heals_by_itself(
         await group.append([b"y" * 100] * 50)
         await group.agree(100)
         node = group.nodes["n1"]
-        (config,) = node._members.indexes
-        wanted = node._members.current
+        (config,) = node.members.indexes
+        wanted = node.members.current
         places = {
             name: group.nodes[name].log.locate(at)
             for name, at in zip(founders, (config, 20, 90), strict=True)
@@ -275,19 +275,19 @@ def test_a_group_whose_stores_all_lost_members_and_have_rot_heals_by_itself(
         await group.append([b"z"])
         for name in founders:
             node = group.nodes[name]
-            await group.until(lambda node=node: not node._members.unsure and not node.log.faulty)
-            assert node._members.current == wanted and node._members.indexes == [config]
+            await group.until(lambda node=node: not node.members.unsure and not node.log.faulty)
+            assert node.members.current == wanted and node.members.indexes == [config]
             assert node.status()["reasons"] == []
             members = Path(group.config(name).node_dir) / "members"
             await group.until(members.exists)
         follower = next(node for node in group.nodes.values() if not node.serving)
-        follower._members.unsure.add(config + 1, config + 3)
-        follower._fitness.look()
+        follower.members.unsure.add(config + 1, config + 3)
+        follower.health.look()
         assert not follower.elector.may_stand and "does not stand" in str(follower.status()["reasons"])
         whose_log_is_longest_waits_for_the_members(follower, monkeypatch)
         follower.repaired()
-        await group.until(lambda: not follower._members.unsure)
-        assert follower.elector.may_stand and follower._members.indexes == [config]
+        await group.until(lambda: not follower.members.unsure)
+        assert follower.elector.may_stand and follower.members.indexes == [config]
         await stop()
 
     asyncio.run(scenario())
@@ -295,19 +295,19 @@ def test_a_group_whose_stores_all_lost_members_and_have_rot_heals_by_itself(
 
 def whose_log_is_longest_waits_for_the_members(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """After all voters lost power (S9) somebody must say who "all" are. Within one turn of the loop."""
-    monkeypatch.setattr("dledger.node.node.judge", lambda *_: Verdict.VOTE)
-    node._lost_power, node.elector.may_vote = True, False
+    monkeypatch.setattr("dledger.node.trust.judge", lambda *_: Verdict.VOTE)
+    node.trust._lost_power, node.elector.may_vote = True, False
     leader, node.elector.leader_id = node.elector.leader_id, None
-    unsure = list(node._members.unsure)
-    node._reconsider(100.0)
-    assert node._lost_power and not node.elector.may_vote and node._members.unsure
+    unsure = list(node.members.unsure)
+    node.trust.stands_back(100.0)
+    assert node.trust._lost_power and not node.elector.may_vote and node.members.unsure
     for first, last in unsure:
-        node._members.unsure.remove(first, last)
-    node._reconsider(200.0)
+        node.members.unsure.remove(first, last)
+    node.trust.stands_back(200.0)
     node.elector.leader_id = leader
-    assert not node._lost_power and node.elector.may_vote
+    assert not node.trust._lost_power and node.elector.may_vote
     for first, last in unsure:
-        node._members.unsure.add(first, last)
+        node.members.unsure.add(first, last)
     monkeypatch.undo()
 
 

@@ -64,7 +64,7 @@ class Machines:
             self._watch(node)
 
     def _watch(self, node: Node) -> None:
-        deliver = node.on_message
+        deliver = node.inbox.on_message
 
         def counting(connection: PeerConnection, peer: str, message: Message) -> None:
             assert connection.hello is not None
@@ -72,7 +72,7 @@ class Machines:
             self.arrived[key] = self.arrived.get(key, 0) + 1
             deliver(connection, peer, message)
 
-        node.on_message = counting  # type: ignore[method-assign]
+        node.inbox.on_message = counting  # type: ignore[method-assign]
 
     def alive(self) -> list[str]:
         return [name for name in MACHINES if self.world.nodes[name].process is not None]
@@ -148,7 +148,7 @@ class Machines:
             return
         process = self.world.nodes[name].process
         assert process is not None
-        process.loop.create_task(self.nodes[name, group].transfer_leadership(target), name="move")
+        process.loop.create_task(self.nodes[name, group].leadership.transfer(target), name="move")
         self.world.run_until(lambda: self.leader(group) == target, 5)
 
     def bodies(self, name: str, group: str) -> list[bytes]:

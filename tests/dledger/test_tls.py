@@ -186,7 +186,7 @@ def test_a_failed_handshake_is_news_after_a_good_connection(
         writer.close()
 
     async def join(group: TlsGroup) -> None:
-        inbound = group.nodes["n0"]._peers._inbound
+        inbound = group.nodes["n0"].peers._inbound
         former = inbound.get("n1")
         group.begin("n1")
         await group.until(lambda: inbound.get("n1") not in (None, former))

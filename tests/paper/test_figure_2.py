@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import paper_kit as kit
@@ -36,6 +37,7 @@ from dledger.node.applier import Applier
 from dledger.replication import follower as fcore
 from dledger.replication import leader as lcore
 from dledger.replication.leader import PushState
+from tests.dledger.node_context import context
 
 # State
 
@@ -226,7 +228,8 @@ def test_all_servers_apply_what_is_committed_in_order_and_nothing_else(
 
     async def run() -> None:
         log: Any = FlatLog(durable)
-        applier = Applier(log, host, -1, 1, lambda: None, lambda index, pos: None)  # type: ignore[arg-type]
+        events: Any = SimpleNamespace(applied=lambda: None, segment_applied=lambda index, pos: None)
+        applier = Applier(context(log=log, host=host), events)
         task = asyncio.create_task(applier.run())
         applier.commit_to(committed)
         await asyncio.sleep(0.01)

@@ -1,0 +1,160 @@
+"""The shell of elections: the elector's timer, and its effects performed in order.
+
+While a `SaveHardState` is on its way to the disk, everything that came after it and every later peer message
+waits (architecture rule 3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+
+from dledger.config import NodeConfig
+from dledger.election import effects as election
+from dledger.election.elector import ElectionSettings, Elector, LogTip
+from dledger.errors import EXIT_STORE, NodeFailed
+from dledger.formats.store_files import HardState
+from dledger.log.hard_state import HardStateFile
+from dledger.node.events import NodeEvents
+from dledger.peers.held import HeldMessages
+from dledger.peers.peers import Peers
+from dledger.runtime import Env, Lane
+
+SLOW_SAVE_S = 0.05
+"""Saving term and vote took so long that the log says so: an election waits for it twice."""
+
+
+class Elections:
+    """One per node. Whoever has an event for the elector gives what it answered to `perform`."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: NodeConfig,
+        log: LogTip,
+        peers: Peers,
+        held: HeldMessages,
+        events: NodeEvents,
+    ) -> None:
+        self._env = env
+        self._say = env.log.child(f"node.{config.self_id}")
+        settings = ElectionSettings(
+            config.heartbeat_interval_s,
+            config.election_timeout_min_s,
+            config.election_timeout_max_s,
+            config.vote_retry_min_s,
+            config.lease_s,
+        )
+        # That of an empty learner, so that the node can be asked at any time: `Elector.open` follows.
+        self.elector = Elector(
+            settings, config.self_id, (), HardState(), log, env.random, 0.0, may_vote=False
+        )
+        self._peers = peers
+        self._held = held
+        self._events = events
+        self._loop: asyncio.AbstractEventLoop
+        self._hard_state: HardStateFile
+        self._leaderless_since = inf
+        """When this node knew no leader any more; infinite while it knows one."""
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    def open(self, hard_state: HardStateFile) -> None:
+        """Term and vote are saved there."""
+        self._loop = asyncio.get_running_loop()
+        self._hard_state = hard_state
+
+    def start(self, now: float) -> None:
+        """From now on this node may stand."""
+        self._leaderless_since = now
+        self.schedule()
+
+    def close(self) -> None:
+        """The node ends: no tick any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def leaderless_s(self) -> float:
+        """For how long this node has known no leader, in seconds; 0.0 while it knows one."""
+        return 0.0 if self._leaderless_since == inf else self._loop.time() - self._leaderless_since
+
+    def step_down(self) -> None:
+        """Give leadership up without a successor."""
+        self.perform(self.elector.step_down(self._loop.time()))
+        self.schedule()
+
+    # The timer
+
+    def schedule(self) -> None:
+        """The elector's deadline may be another."""
+        if self._closed:
+            return
+        when = self.elector.deadline
+        if self._timer is not None:
+            if self._timer_at <= when:
+                return  # it fires early and comes back
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._tick)
+        self._timer_at = when  # not `when()` of the handle: uvloop's has none if it is due at once
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._held.holding:
+            return  # whoever holds schedules it again
+        try:
+            self.perform(self.elector.tick(self._loop.time()))
+            self._events.stepped()
+        except Exception as error:
+            self._events.fail(error)
+            return
+        self.schedule()
+
+    # Effects
+
+    def perform(self, effects: list[election.Effect]) -> None:
+        """Perform effects of the elector, in order."""
+        for place, effect in enumerate(effects):
+            if isinstance(effect, election.SaveHardState):
+                self._save(effect.state, effects[place + 1 :])
+                return
+            if isinstance(effect, election.Send):
+                self._peers.send(effect.peer, effect.message)
+            elif isinstance(effect, election.RoleChanged):
+                self._role_changed(effect)
+            else:
+                self._events.round_confirmed(effect.round)
+
+    def _role_changed(self, change: election.RoleChanged) -> None:
+        self._say.info("role", role=change.role.value, term=change.term, leader=change.leader_id)
+        now = self._loop.time()
+        self._leaderless_since = min(self._leaderless_since, now) if change.leader_id is None else inf
+        self._events.role_changed(change)
+
+    def _save(self, state: HardState, then: list[election.Effect]) -> None:
+        release = self._held.hold()
+        began = self._loop.time()
+        saving = self._env.workers.run(Lane.FLUSH, self._hard_state.save, state)
+
+        def saved(future: asyncio.Future[None]) -> None:
+            error = None if future.cancelled() else future.exception()
+            if future.cancelled():
+                return
+            if error is not None:
+                text = f"cannot save term and vote: {error}"
+                self._events.fail(NodeFailed(text, EXIT_STORE, poisons=True))
+                return
+            try:
+                took = self._loop.time() - began
+                if took > SLOW_SAVE_S:
+                    self._say.info("slow save of term and vote", term=state.term, ms=round(took * 1e3))
+                self.elector.saved(took)
+                self.perform(then)
+                release()
+                self.schedule()
+            except Exception as failure:
+                self._events.fail(failure)
+
+        saving.add_done_callback(saved)

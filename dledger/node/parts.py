@@ -1,0 +1,36 @@
+"""The parts of a node, for those who speak with many of them: what comes in, and what is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.log.scrub import Scrubber
+from dledger.members.effects import MemberEffects
+from dledger.members.joining import Joining
+from dledger.members.reconfiguration import Reconfiguration
+from dledger.node.applier import Applier
+from dledger.node.health import HealthWatch
+from dledger.node.leadership import Leadership
+from dledger.node.metrics import NodeMetrics
+from dledger.node.reads import ReadPoints
+from dledger.node.repair import Repairer
+from dledger.node.trust import Trust
+from dledger.snapshots.service import Snapshots
+
+
+@dataclass(frozen=True)
+class NodeParts:
+    """One of each; see the package."""
+
+    applier: Applier
+    snapshots: Snapshots
+    membership: MemberEffects
+    joining: Joining
+    trust: Trust
+    leadership: Leadership
+    reconfiguration: Reconfiguration
+    reads: ReadPoints
+    repairer: Repairer
+    scrubber: Scrubber
+    health: HealthWatch
+    metrics: NodeMetrics

@@ -1,0 +1,155 @@
+"""Whether a store is to be trusted, so that its node votes, stands and counts (safety.md S3, S9, S18, S20).
+
+One that lost something, or may have, is trusted again when a leader has refilled it; under ASYNC_FLUSH after
+a loss of power also by a verdict of `powerloss`. While a snapshot replaces the log it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.election.identity import Hello
+from dledger.members.effects import MemberEffects
+from dledger.node.context import NodeContext
+from dledger.node.powerloss import KEPT_KEY, META_KEY, Verdict, encode_end, judge
+
+INSTALLING = "a snapshot is being installed"
+REMOVED = "this node was removed from the group: stop it, or add it again"
+TOO_MANY_LOST_POWER = (
+    "voters lost power under ASYNC_FLUSH, and those that kept everything are no majority: "
+    "acknowledged entries may be gone, the longest log wins"
+)
+
+
+class Trust:
+    """One per node."""
+
+    def __init__(
+        self, context: NodeContext, membership: MemberEffects, on_trusted: Callable[[], None]
+    ) -> None:
+        """`on_trusted`: there may be a marker to remove from the disk."""
+        config = context.config
+        self.reasons: list[str] = []
+        """Why this node does not vote, or does not belong to the group, for /health."""
+        self.statements: list[str] = []
+        """What an operator must know although it is over."""
+        self._say = context.env.log.child(f"node.{config.self_id}")
+        self._config = config
+        self._log = context.log
+        self._members = context.members
+        self._peers = context.peers
+        self._elector = context.elector
+        self._replicator = context.replicator
+        self._membership = membership
+        self._on_trusted = on_trusted
+        self._lost_power = self._voted = self._installing = False
+        self._undecided = 0.0
+        self._yield_until = 0.0
+
+    def open(self, trusted: bool, reason: str, lost_power: bool) -> None:
+        """What the store told when it was opened: `reason` why it is not trusted, `lost_power` whether that
+        is a loss of power under ASYNC_FLUSH."""
+        if not trusted:
+            self.reasons.append(f"{reason}: no vote before a leader has refilled it")
+        self._lost_power = lost_power
+        self._replicator.trust(trusted)
+
+    def hello(self) -> Hello:
+        """The hello to send now: who this is, and what its store is worth."""
+        config, identity = self._config, self._members.identity
+        return Hello(
+            config.group,
+            config.self_id,
+            identity.incarnation,
+            identity.cluster,
+            config.protocol_min,
+            config.protocol_max,
+            config.segment_size,
+            config.sync_flush,
+            identity.members,
+            self._meta(),
+            config.lease_promise_ms,
+            self._membership.config_index(),
+            self._members.current.digest(),
+            config.state_version,
+        )
+
+    def _meta(self) -> dict[str, str]:
+        meta = dict(self._config.meta)
+        if self._lost_power or self._elector.may_vote:
+            key = META_KEY if self._lost_power else KEPT_KEY
+            meta[key] = encode_end(self._log.last_term, self._log.last_index)
+        return meta
+
+    def members_changed(self) -> None:
+        """The configuration, or what is known to be committed of it, is another."""
+        removed = self._members.removed(self._replicator.commit_index)
+        if removed != (REMOVED in self.reasons):
+            self.reasons = [reason for reason in self.reasons if reason != REMOVED] + [REMOVED] * removed
+
+    # Refilled
+
+    def check_refilled(self) -> None:
+        """More is committed, durable or whole: is that all which the leader had committed?"""
+        follower = self._replicator.follower
+        if self._elector.may_vote or follower is None or follower.leader_commit < 0:
+            return
+        # A commit index is the leader's own only when it committed in its term; and only what agreed with
+        # this leader is a refill, not what the store still had.
+        mark = follower.leader_commit
+        agreed = min(follower.matched, self._log.durable_index)
+        if agreed >= mark and self._log.term_of(mark) == follower.term:
+            self._say.info("store is refilled: this node votes again", index=self._log.durable_index)
+            self._give()
+
+    def _give(self) -> None:
+        self._elector.trust(True)
+        self._replicator.trust(True)
+        self._lost_power = False
+        self.reasons = [reason for reason in self.reasons if reason == REMOVED]
+        self._on_trusted()
+
+    def install_begins(self) -> None:
+        """A snapshot is about to replace the log: no vote while that lasts (S20)."""
+        self._installing = True
+        self._voted = self._elector.may_vote
+        self._elector.trust(False)
+        self.reasons.append(INSTALLING)
+
+    def installed(self) -> None:
+        """It has."""
+        self._installing = False
+        self.reasons = [reason for reason in self.reasons if reason != INSTALLING]
+        if self._voted:  # what the log held was committed and lies before the snapshot, or never will be
+            self._give()
+
+    # After a loss of power
+
+    def stands_back(self, now: float) -> bool:
+        """After a loss of power under ASYNC_FLUSH (S9): must this node leave standing to others?"""
+        if self._lost_power:
+            verdict = self._judge()
+            # While it installs, a crash would take what it said with the log.
+            if verdict is Verdict.WAIT or self._elector.leader_id is not None or self._installing:
+                self._undecided = now
+            elif now - self._undecided >= 2 * self._config.election_timeout_max_s:
+                self._say.error(TOO_MANY_LOST_POWER, then=verdict.value, end=self._log.last_index)
+                self.statements.append(TOO_MANY_LOST_POWER)
+                self._give()
+                if verdict is Verdict.VOTE:
+                    self._yield_until = now + 10 * self._config.election_timeout_max_s
+        if self._elector.leader_id is not None:
+            self._yield_until = 0.0
+        return now < self._yield_until
+
+    def _judge(self) -> Verdict:
+        if self._members.doubtful(self._log.last_index):
+            return Verdict.WAIT
+        voters = self._membership.voters
+        hellos = {
+            node: hello
+            for node, hello in self._peers.hellos.items()
+            if node not in voters or self._membership.counts(hello)
+        }
+        own = (self._log.last_term, self._log.last_index)
+        return judge(self.hello(), own, voters, hellos)

@@ -1,0 +1,57 @@
+"""The order of what peers say: messages that are held back while the disk is asked.
+
+While term and vote are on their way to the disk, and while a cut runs, messages are held back and handled
+afterwards in the order in which they came (architecture rule 3).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from dledger.messages import REPLIES, Message
+from dledger.peers.links import PeerConnection
+
+MAX_HELD = 10_000
+"""Peer messages held back while term and vote are saved; with one more its connection is closed. Who sends
+relies on a connection that loses nothing while it stands: no question is asked twice over the same one."""
+
+
+class HeldMessages:
+    """One per node. `handle(peer, message)` handles one, `released` is called when a hold has ended."""
+
+    def __init__(self, handle: Callable[[str, Message], None], released: Callable[[], None]) -> None:
+        self._handle = handle
+        self._released = released
+        self._messages: deque[tuple[PeerConnection | None, str, Message]] = deque()
+        self._holds = 0
+
+    @property
+    def holding(self) -> bool:
+        """Whether messages are held back now, and the elector's timer rests."""
+        return self._holds > 0
+
+    def add(self, connection: PeerConnection, peer: str, message: Message) -> None:
+        """Hold a message back behind the others."""
+        if len(self._messages) < MAX_HELD:
+            self._messages.append((connection, peer, message))
+        else:
+            connection.close(f"more than {MAX_HELD} messages are held back")  # the next one begins anew
+
+    def again(self, peer: str, message: Message) -> None:
+        """Handle a message once more, before everything held back."""
+        self._messages.appendleft((None, peer, message))
+
+    def hold(self) -> Callable[[], None]:
+        """Hold back peer messages and ticks until the returned function is called."""
+        self._holds += 1
+
+        def release() -> None:
+            self._holds -= 1
+            while self._messages and not self._holds:
+                connection, peer, message = self._messages.popleft()
+                if connection is None or not connection.closed or not isinstance(message, REPLIES):
+                    self._handle(peer, message)  # who answers on the next connection may be another store
+            self._released()
+
+        return release
