@@ -9,7 +9,7 @@ from dledger.broker.auditing import AuditJobs
 from dledger.broker.background import Background
 from dledger.broker.clients import Clients
 from dledger.broker.commit_log import Sealer
-from dledger.broker.config import BrokerConfig
+from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.offsets import PendingOffsets
 from dledger.broker.pending_responses import Completions
@@ -19,10 +19,11 @@ from dledger.broker.processors.client_manager import ClientProcessor
 from dledger.broker.processors.offsets import OffsetProcessor
 from dledger.broker.processors.pull import PullProcessor
 from dledger.broker.processors.send import SendProcessor
+from dledger.broker.processors.settings import SettingsProcessor
 from dledger.broker.processors.topic_admin import AdminProcessor
 from dledger.broker.registration import Registrar
 from dledger.broker.shipping import Shipper, ShipSettings
-from dledger.broker.store.message_store import MessageStore, StoreLimits
+from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic_creation import Catalog
 from dledger.broker.topic_table import TopicTable
@@ -31,9 +32,10 @@ from dledger.config import NodeConfig
 from dledger.host import Chunk, Host, LogReader, Role
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import VERSION
-from dledger.remoting.limits import ClientLimits, ServerLimits
+from dledger.remoting.limits import ClientLimits
 from dledger.remoting.server import Handler, RemotingServer
 from dledger.runtime.env import Env
+from dledger.runtime.live_settings import LiveSettings, Source
 
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
@@ -42,19 +44,19 @@ class Broker:
     """The parts of a broker. Is the `dledger.host.Host` of its node: the calls below `# -- host`."""
 
     def __init__(
-        self, env: Env, config: BrokerConfig, make_node: NodeFactory, limits: StoreLimits | None = None
+        self, env: Env, config: BrokerConfig, make_node: NodeFactory, source: Source | None = None
     ) -> None:
         self.env = env
-        self.config = config
+        self.settings = settings = LiveSettings(env, SETTINGS, config, source)
         self.opened = asyncio.Event()
         """The log is open: role and leader are known as far as they can be."""
         self.completions = Completions()
         """Answers that wait for the commit."""
         self.applied = Completions()
         """Answers that wait until the entry is applied here."""
-        self.store = MessageStore(env, config.store_root, limits)
+        self.store = MessageStore(env, config.store_root, config.store)
         self.node = make_node(env, config.node_config(), self)
-        self.gate = LeaderGate(self.node, config)
+        self.gate = LeaderGate(self.node, settings)
         self.background = Background()
         self.audit_jobs = AuditJobs(env, config.audit_bytes_per_s)
         ship = ShipSettings(
@@ -70,19 +72,19 @@ class Broker:
         )
         self._system_topics = system_topics(config)
         self._sealer: Sealer | None = None
-        catalog = Catalog(config)
+        catalog = Catalog(settings)
         reader = Reader(env, self.store, self.node.log)
         self.pending = PendingOffsets(self.store, self.completions)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
-        self.registrar = Registrar(env, config, self.node, self.topic_table, self.client)
-        self.sends = SendProcessor(env, config, self.gate, catalog, self.completions)
+        self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
+        self.sends = SendProcessor(env, settings, self.gate, catalog, self.completions)
         self.pulls = PullProcessor(
-            config, self.gate, catalog, self.store, self.clients, self.pending, self.background, reader
+            settings, self.gate, catalog, self.store, self.clients, self.pending, self.background, reader
         )
         self._client_processor = ClientProcessor(self.gate, catalog, self.store, self.clients)
         offsets = OffsetProcessor(self.gate, catalog, self.store, self.pending, self.background, reader)
+        self.settings_processor = SettingsProcessor(settings, env.log.child("settings"))
         admin = AdminProcessor(
-            config,
             self.gate,
             catalog,
             self.store,
@@ -98,12 +100,13 @@ class Broker:
             **self._client_processor.handlers(),
             **offsets.handlers(),
             **admin.handlers(),
+            **self.settings_processor.handlers(),
             **AuditProcessor(config, self.audit_jobs, self.members).handlers(),
         }
         self.server = RemotingServer(
             env,
             handlers=self.handlers,
-            limits=ServerLimits(),
+            limits=config.server,
             name="remoting",
             on_close=self.clients.connection_closed,
         )
@@ -111,6 +114,12 @@ class Broker:
         self.store.on_ops = self._ops_applied
         self.sealed_before = 0
         """Messages sealed in earlier leaderships."""
+        settings.listen(self._settings_changed)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """As it counts now."""
+        return self.settings.now
 
     # -- host -----------------------------------------------------------------------------------------
 
@@ -248,6 +257,16 @@ class Broker:
             "raftTerm": str(status.get("term", 0)),
             "raftRole": str(status.get("role", "")),
         }
+
+    def _settings_changed(self, config: BrokerConfig) -> None:
+        """Tell the parts that do not read the settings each time."""
+        self.audit_jobs.pace.limit(config.audit_bytes_per_s)
+        self.node.retune(config.node)
+        for topic in system_topics(config).values():
+            if self._system_topics.get(topic.name) != topic:
+                self._system_topics[topic.name] = topic
+                self.topic_table.put_system(topic)
+                self.registrar.changed()
 
     def _ops_applied(self, ops: list[str]) -> None:
         if "topic" in ops:

@@ -21,6 +21,7 @@ from dledger.remoting.codes import RequestCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import BrokerIdentityHeader, RegisterBrokerHeader
 from dledger.runtime.env import Env
+from dledger.runtime.live_settings import LiveSettings
 
 COALESCE_S = 0.005
 """Changes within this time are told together."""
@@ -38,13 +39,13 @@ class Registrar:
     def __init__(
         self,
         env: Env,
-        config: BrokerConfig,
+        settings: LiveSettings[BrokerConfig],
         node: Node,
         table: TopicTable,
         client: RemotingClient,
     ) -> None:
         self._env = env
-        self._config = config
+        self._settings = settings
         self._node = node
         self._table = table
         self._client = client
@@ -52,12 +53,12 @@ class Registrar:
         self._leader_term = 0
         self._changed_ms = 0
         self._wake_table = asyncio.Event()
-        self._wakes: dict[str, asyncio.Event] = {addr: asyncio.Event() for addr in config.namesrv_addr}
-        self._told: dict[str, int] = dict.fromkeys(config.namesrv_addr, -1)
+        self._wakes: dict[str, asyncio.Event] = {addr: asyncio.Event() for addr in settings.now.namesrv_addr}
+        self._told: dict[str, int] = dict.fromkeys(settings.now.namesrv_addr, -1)
         """Version that each NameServer was last told, or failed to be."""
         self._body: tuple[tuple[wire.DataVersion, int], bytes, int] | None = None
         """The newest body told to any of them: version and `TopicTable.encoded` then, the body, its CRC."""
-        self.registered: dict[str, bool] = dict.fromkeys(config.namesrv_addr, False)
+        self.registered: dict[str, bool] = dict.fromkeys(settings.now.namesrv_addr, False)
         """Whether the last registration there succeeded."""
         self.failures: dict[str, RemotingError] = {}
         """Why the last one did not, for those NameServers."""
@@ -91,12 +92,12 @@ class Registrar:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_encoded(), name="encode-topics")
-            for addr in self._config.namesrv_addr:
+            for addr in self._settings.now.namesrv_addr:
                 group.create_task(self._keep_registered(addr), name=f"register-{addr}")
 
     async def unregister(self, timeout_s: float = 1.0) -> None:
         """104 to all, best effort: a clean shutdown."""
-        config = self._config
+        config = self._settings.now
         async with asyncio.TaskGroup() as group:
             for addr in config.namesrv_addr:
                 # The id it knows, which after a hand-over just before may still be the leader's.
@@ -116,8 +117,7 @@ class Registrar:
             self._wakes[addr].set()
 
     async def _keep_registered(self, addr: str) -> None:
-        config = self._config
-        pause = config.register_first_s
+        pause = self._settings.now.register_first_s
         wake = self._wakes[addr]
         while True:
             wake.clear()
@@ -126,7 +126,7 @@ class Registrar:
                 async with asyncio.timeout(pause if ok else RETRY_S):
                     await wake.wait()
             except TimeoutError:
-                pause = config.register_interval_s
+                pause = self._settings.now.register_interval_s
                 continue
             await asyncio.sleep(COALESCE_S)
 
@@ -142,7 +142,7 @@ class Registrar:
         await self._table.prepare()
         # Nothing is awaited from here to the request: id, term and table are of one moment (safety.md S23).
         version = self._version
-        config = self._config
+        config = self._settings.now
         body, crc = self._encoded()
         header = RegisterBrokerHeader(
             brokerName=config.broker_name,
@@ -193,7 +193,7 @@ class Registrar:
             self._env.log.info("not unregistered", namesrv=addr, reason=error.remark)
 
     def _broker_id(self) -> int:
-        return 0 if self._node.serving else self._config.follower_id
+        return 0 if self._node.serving else self._settings.now.follower_id
 
     def _finish(self, done: Callable[[], None]) -> None:
         for waiting in self._waiting:

@@ -16,6 +16,7 @@ from dledger.broker.topics import (
 from dledger.formats.state import GroupConfig, Perm, ReplicatedState, TopicConfig
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
+from dledger.runtime.live_settings import LiveSettings
 
 DLQ_QUEUES = 1
 MAX_TOPIC_BYTES = 64 * 1024
@@ -27,8 +28,8 @@ INTERNAL_TABLE_BYTES = 512 * 1024
 class Catalog:
     """Rules of creation. Every creation is an entry of the log; what follows it may count on it at once."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self._config = config
+    def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
+        self._settings = settings
 
     def topic_for_send(self, sealer: Sealer, topic: str, default_topic: str, queues: int) -> TopicSlot:
         """The slot of a topic that a client sends to, created if it may be; RemotingError 29, 16, 17 or 1."""
@@ -71,7 +72,7 @@ class Catalog:
         bounded, and without a dead letter topic a message that nobody can consume would hold up its queue for
         ever: the number of topics does not keep them out, and INTERNAL_TABLE_BYTES are theirs alone.
         """
-        limits = self._config
+        limits = self._settings.now
         size = len(encode_topic(config))
         if size > MAX_TOPIC_BYTES:
             raise RemotingError(
@@ -107,11 +108,11 @@ class Catalog:
         problem = group_problem(name)
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
-        if not self._config.auto_create_group or not sealer.room:
+        if not self._settings.now.auto_create_group or not sealer.room:
             return None
-        if len(state.groups) >= self._config.max_groups:
+        if len(state.groups) >= self._settings.now.max_groups:
             raise RemotingError(
-                ResponseCode.SYSTEM_ERROR, f"the limit of {self._config.max_groups} groups is reached"
+                ResponseCode.SYSTEM_ERROR, f"the limit of {self._settings.now.max_groups} groups is reached"
             )
         group = GroupConfig(name)
         # First: at a limit there is neither, and the consumer hears why with each pull.
@@ -128,7 +129,7 @@ class Catalog:
 
     def _inherited(self, sealer: Sealer, topic: str, default_topic: str, queues: int) -> TopicConfig | None:
         """createTopicInSendMessageMethod: as many queues as asked for, at most those of the default."""
-        if not self._config.auto_create_topic:
+        if not self._settings.now.auto_create_topic:
             return None
         parent = sealer.topic(default_topic)
         if parent is None or not parent.perm & Perm.INHERIT:

@@ -34,6 +34,7 @@ from dledger.remoting.headers import (
     ViewMessageHeader,
 )
 from dledger.remoting.server import Connection, Handler
+from dledger.runtime.live_settings import LiveSettings
 
 DEFAULT_COUNT = 32
 """Messages for a request that asks for none (a bug of a client, which would else spin)."""
@@ -55,7 +56,7 @@ class PullProcessor:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        settings: LiveSettings[BrokerConfig],
         gate: LeaderGate,
         catalog: Catalog,
         store: MessageStore,
@@ -64,7 +65,7 @@ class PullProcessor:
         background: Background,
         reader: Reader,
     ) -> None:
-        self._config = config
+        self._settings = settings
         self._gate = gate
         self._catalog = catalog
         self._store = store
@@ -72,7 +73,7 @@ class PullProcessor:
         self._pending = pending
         self._background = background
         self._reader = reader
-        self.held = HeldPulls(config.max_held_pulls, self._serve, self._expired)
+        self.held = HeldPulls(lambda: settings.now.max_held_pulls, self._serve, self._expired)
         self.messages = 0
         """Messages given out since start."""
         self.bytes = 0
@@ -94,11 +95,11 @@ class PullProcessor:
         if header.sysFlag & PULL_COMMIT_OFFSET:
             self._pending.report(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
         suspend_ms = 0
+        config = self._settings.now
         if header.sysFlag & PULL_SUSPEND:
-            long_polling = self._config.long_polling
-            suspend_ms = header.suspendTimeoutMillis if long_polling else self._config.short_polling_ms
+            suspend_ms = header.suspendTimeoutMillis if config.long_polling else config.short_polling_ms
         count = header.maxMsgNums if header.maxMsgNums > 0 else DEFAULT_COUNT
-        size = self._config.pull_max_bytes
+        size = config.pull_max_bytes
         if header.maxMsgBytes is not None and header.maxMsgBytes > 0:
             size = min(size, header.maxMsgBytes)
         self._serve(
@@ -108,7 +109,7 @@ class PullProcessor:
                 header.topic,
                 header.queueId,
                 header.queueOffset,
-                min(count, self._config.pull_max_count),
+                min(count, config.pull_max_count),
                 size,
                 codes,
                 max(0, suspend_ms) / 1000,
@@ -206,8 +207,8 @@ class PullProcessor:
             self._answer_or_hold(pull, result)
 
     async def _serve_cold(self, pull: Pull) -> None:
-        count = min(pull.count, self._config.pull_max_count_cold)
-        size = min(pull.size, self._config.pull_max_bytes_cold)
+        count = min(pull.count, self._settings.now.pull_max_count_cold)
+        size = min(pull.size, self._settings.now.pull_max_bytes_cold)
         result = await self._reader.get_cold(pull.topic, pull.queue_id, pull.offset, count, size, pull.codes)
         if self._gate.sealer is None:
             self._gate.refuse(pull.connection, pull.request)

@@ -38,6 +38,7 @@ from dledger.remoting.frames import HEAD, encode_response
 from dledger.remoting.headers import SendMessageHeader, SendMessageV2Header
 from dledger.remoting.server import Connection, Handler
 from dledger.runtime.env import Env
+from dledger.runtime.live_settings import LiveSettings
 
 _BATCH_HEAD = struct.Struct(">iiiii")
 """Of one message of a batch body: total size, magic (0), CRC (0), flag, body size."""
@@ -54,29 +55,34 @@ class SendProcessor:
     def __init__(
         self,
         env: Env,
-        config: BrokerConfig,
+        settings: LiveSettings[BrokerConfig],
         gate: LeaderGate,
         catalog: Catalog,
         completions: Completions,
     ) -> None:
         self._env = env
-        self._config = config
+        self._settings = settings
         self._gate = gate
         self._catalog = catalog
         self._completions = completions
+        self._told_to_clients(settings.now)
+        settings.listen(self._told_to_clients)
+        self._host_hex = settings.now.store_host.hex().upper()
+        self._tail = b',"version":%d}' % VERSION
+        self._salt = env.random.getrandbits(32)
+        self._counter = 0
+        self._ip = settings.now.store_host[:4]
+
+    def _told_to_clients(self, config: BrokerConfig) -> None:
+        """Encode once what each message and each answer has."""
         region, trace = config.region_id, "true" if config.trace_on else "false"
         self._added = encode_properties(
             {"MSG_REGION": region, "TRACE_ON": trace, "CLUSTER": config.cluster_name}
         ).encode()
-        self._host_hex = config.store_host.hex().upper()
         self._head = b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"' % (
             msgspec.json.encode(region),
             trace.encode(),
         )
-        self._tail = b',"version":%d}' % VERSION
-        self._salt = env.random.getrandbits(32)
-        self._counter = 0
-        self._ip = config.store_host[:4]
 
     def handlers(self) -> dict[int, Handler]:
         """Code -> handler."""
@@ -118,8 +124,8 @@ class SendProcessor:
         if not sealer.room:
             raise sealer.refused
         body = request.body
-        if len(body) > self._config.max_message_size:
-            raise _too_large("message body", len(body), self._config.max_message_size)
+        if len(body) > self._settings.now.max_message_size:
+            raise _too_large("message body", len(body), self._settings.now.max_message_size)
         text = header.properties or ""
         if "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text:
             _refuse_unsupported(text, header.topic)
@@ -206,8 +212,8 @@ class SendProcessor:
             "msgId": message_ids,
             "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
-            "MSG_REGION": self._config.region_id,
-            "TRACE_ON": "true" if self._config.trace_on else "false",
+            "MSG_REGION": self._settings.now.region_id,
+            "TRACE_ON": "true" if self._settings.now.trace_on else "false",
         }
         if unique_key:
             ext["transactionId"] = unique_key.decode(errors="replace")
@@ -224,8 +230,8 @@ class SendProcessor:
     ) -> None:
         if not sealer.room:
             raise sealer.refused
-        if len(request.body) > self._config.max_message_size:
-            raise _too_large("batch body", len(request.body), self._config.max_message_size)
+        if len(request.body) > self._settings.now.max_message_size:
+            raise _too_large("batch body", len(request.body), self._settings.now.max_message_size)
         if header.topic.startswith(RETRY_PREFIX):
             raise RemotingError(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + header.topic

@@ -1,4 +1,4 @@
-"""Administration: 17, 200 create topics and groups; 21, 26, 28, 201 show things (AdminBrokerProcessor).
+"""Administration: 17, 200 create topics and groups; 21, 28, 201 show things (AdminBrokerProcessor).
 
 Creation is answered when it is applied here and the NameServers know, so that a client that asks for the
 route next finds it. What is shown is applied state, on every node.
@@ -11,7 +11,6 @@ from functools import partial
 
 from dledger.broker.background import Background
 from dledger.broker.commit_log import Sealer
-from dledger.broker.config import BrokerConfig, effective_properties
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.pending_responses import Completions
 from dledger.broker.registration import Registrar
@@ -21,7 +20,7 @@ from dledger.broker.topic_table import TopicTable
 from dledger.broker.topics import group_problem, is_system_topic, topic_problem
 from dledger.formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
 from dledger.remoting.bodies import KvTable, SubscriptionGroupConfig, decode_body
-from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
+from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.fastjson import dumps
@@ -37,7 +36,6 @@ class AdminProcessor:
 
     def __init__(
         self,
-        config: BrokerConfig,
         gate: LeaderGate,
         catalog: Catalog,
         store: MessageStore,
@@ -47,7 +45,6 @@ class AdminProcessor:
         registrar: Registrar,
         runtime_info: Callable[[], dict[str, str]],
     ) -> None:
-        self._config = config
         self._gate = gate
         self._catalog = catalog
         self._store = store
@@ -63,7 +60,6 @@ class AdminProcessor:
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._gate.leader_only(self.create_topic),
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._gate.leader_only(self.create_group),
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
-            RequestCode.GET_BROKER_CONFIG: self.broker_config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
         }
@@ -134,12 +130,6 @@ class AdminProcessor:
         version = self._registrar.data_version()
         body = dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": groups})
         connection.respond(request, ResponseCode.SUCCESS, ext={"totalGroupNum": str(len(groups))}, body=body)
-
-    def broker_config(self, connection: Connection, request: Request) -> None:
-        """26: the effective properties, as a .properties text."""
-        properties = effective_properties(self._config)
-        text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
-        connection.respond(request, ResponseCode.SUCCESS, ext={"version": str(VERSION)}, body=text.encode())
 
     def runtime(self, connection: Connection, request: Request) -> None:
         """28: figures for dashboards."""

@@ -80,6 +80,8 @@ class Fitness:
         self.used_ratio = 0.0
         self._say = env.log.child(f"fitness.{config.self_id}")
         self._config = config
+        self.full_ratio = config.disk_full_ratio
+        """Share of the file system in use from which on appends are refused; may change."""
         self._log = log
         self._watch = watch
         self._leadership = leadership
@@ -130,7 +132,7 @@ class Fitness:
         finally:
             self._measured_at = asyncio.get_running_loop().time()
         self.used_ratio = usage.used_ratio
-        limit = self._config.disk_full_ratio - (HYSTERESIS if self._above_limit else 0.0)
+        limit = self.full_ratio - (HYSTERESIS if self._above_limit else 0.0)
         self._above_limit = usage.used_ratio >= limit
         self.look()
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from math import inf
 
-from dledger.config import NodeConfig
+from dledger.config import NodeConfig, NodeSettings
 from dledger.election.elector import Elector
 from dledger.election.identity import Hello
 from dledger.formats.store_files import Identity
@@ -73,6 +73,12 @@ class NodeFace(ABC):
     def serving(self) -> bool:
         """This node leads, and its term is open and applied."""
         return self._leadership.serving
+
+    def retune(self, settings: NodeSettings) -> None:
+        """Take over what may change while it runs (`hot`)."""
+        self._fitness.full_ratio = settings.disk_full_ratio
+        self._scrubber.retune(settings.scrub_bytes_per_s, settings.scrub_pause_s)
+        self.snapshots.retainer.retune(settings.retention)
 
     async def step_aside(self, timeout_s: float) -> bool:
         """Before the process ends: stand no more, and hand leadership over to whoever takes it, one after the

@@ -63,6 +63,12 @@ class Retainer:
         """Share of the file system in use at the last round."""
         self.removals = 0
 
+    def retune(self, settings: RetentionSettings) -> None:
+        """Other settings, from now on."""
+        if settings != self._settings:
+            self._settings = settings
+            self._wake.set()
+
     def delete_before(self, index: int) -> None:
         """An operator wants entries below `index` gone: as far as whole segments and snapshots allow."""
         self._asked = index

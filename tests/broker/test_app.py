@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -15,7 +16,7 @@ import pytest
 from dledger.broker.__main__ import shell
 from dledger.broker.app import main
 from dledger.broker.broker import Broker
-from dledger.broker.config import BrokerConfig
+from dledger.broker.config import NODE_DEFAULTS, BrokerConfig
 from dledger.formats.record import decode_records
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -44,8 +45,7 @@ def configs(root: Path, nodes: int, http: bool = False) -> list[BrokerConfig]:
             self_id=f"n{k}",
             listen_port=ports[nodes + k],
             bind_address="127.0.0.1",
-            segment_size=16 * 1024 * 1024,
-            pool_segments=1,
+            node=replace(NODE_DEFAULTS, segment_size=16 * 1024 * 1024, pool_segments=1),
             http_port=ports[2 * nodes + k] if http else 0,
         )
         for k in range(nodes)

@@ -92,7 +92,7 @@ class World:
 @asynccontextmanager
 async def nameserver(config: NamesrvConfig | None = None) -> AsyncIterator[World]:
     env = production_env("test")
-    config = replace(config or NamesrvConfig(), listenPort=0, bindAddress="127.0.0.1")
+    config = replace(config or NamesrvConfig(), listen_port=0, bind_address="127.0.0.1")
     stop = asyncio.Event()
     ready: asyncio.Future[NameServer] = asyncio.get_running_loop().create_future()
     client = RemotingClient(env)

@@ -29,8 +29,8 @@ from dledger.remoting.headers import (
     RegisterBrokerResponseHeader,
     TopicHeader,
 )
-from dledger.remoting.properties_file import ConfigError
 from dledger.remoting.registration import DataVersion, decode_data_version
+from dledger.runtime.settings import ConfigError
 
 OTHER = "10.0.0.2:10911"
 
@@ -151,7 +151,7 @@ def test_a_closed_connection_removes_the_broker_at_once() -> None:
 
 def test_a_silent_broker_expires_and_is_hung_up() -> None:
     async def main() -> None:
-        config = NamesrvConfig(scanNotActiveBrokerInterval=10)
+        config = NamesrvConfig(scan_interval_ms=10)
         async with nameserver(config) as world:
             await world.register(timeout_ms=100)
             for _ in range(6):
@@ -288,7 +288,7 @@ def test_write_permission_and_topic_deletion() -> None:
 
 
 def test_kv_entries_survive_a_restart_and_order_topics_reach_routes_and_brokers(tmp_path: Path) -> None:
-    config = NamesrvConfig(kvConfigPath=str(tmp_path / "kvConfig.json"))
+    config = NamesrvConfig(kv_path=str(tmp_path / "kvConfig.json"))
     order = "ORDER_TOPIC_CONFIG"
 
     async def first() -> None:
@@ -322,7 +322,7 @@ def test_kv_entries_survive_a_restart_and_order_topics_reach_routes_and_brokers(
 
 
 def test_a_kv_file_that_cannot_be_written_fails_the_request_and_changes_nothing(tmp_path: Path) -> None:
-    config = NamesrvConfig(kvConfigPath=str(tmp_path / "no" / "such" / "kvConfig.json"))
+    config = NamesrvConfig(kv_path=str(tmp_path / "no" / "such" / "kvConfig.json"))
 
     async def main() -> None:
         async with nameserver(config) as world:
@@ -341,7 +341,7 @@ def test_a_damaged_kv_file_stops_the_start_and_is_named(tmp_path: Path, content:
     path.write_text(content)
 
     async def main() -> None:
-        async with nameserver(NamesrvConfig(kvConfigPath=str(path))):
+        async with nameserver(NamesrvConfig(kv_path=str(path))):
             pass
 
     with pytest.raises(ExceptionGroup) as caught:
