@@ -24,6 +24,8 @@ from dledger.runtime.tls import TlsFiles
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 MAX_GROUP_NAME = 120
 """Characters of a consumer or producer group name (Validators.CHARACTER_MAX_LENGTH)."""
+MAX_TOPICS = 50_000
+"""And groups: what a snapshot of the state copies in one step."""
 MAX_PULL_BYTES = 8 * 1024 * 1024
 MAX_TOPIC_TABLE_BYTES = 15 * 1024 * 1024
 """Below the 16 MiB of one frame, as a header comes with it."""
@@ -127,14 +129,14 @@ class BrokerConfig:
     """A consumer of an unknown group creates it."""
     default_topic_queues: Annotated[int, Setting("defaultTopicQueueNums", 1, 1024, hot=True)] = 8
     """Queues of TBW102, the bound on what auto-creation may give a topic."""
-    max_topics: Annotated[int, Setting("maxTopics", 1, 100_000, hot=True)] = 50_000
+    max_topics: Annotated[int, Setting("maxTopics", 1, MAX_TOPICS, hot=True)] = MAX_TOPICS
     """Topics of the group, with those of retries and dead letters; one more is refused."""
     max_topic_table_bytes: Annotated[
         int, Setting("maxTopicTableBytes", 1, MAX_TOPIC_TABLE_BYTES, "bytes", hot=True)
     ] = MAX_TOPIC_TABLE_BYTES
     """Size of the encoded topic table: what makes it larger is refused. A topic takes 150 bytes, twice its
     name, and its attributes."""
-    max_groups: Annotated[int, Setting("maxConsumerGroups", 1, 100_000, hot=True)] = 50_000
+    max_groups: Annotated[int, Setting("maxConsumerGroups", 1, MAX_TOPICS, hot=True)] = MAX_TOPICS
     """Consumer groups; one more is refused."""
 
     # Sending and pulling.
@@ -163,14 +165,14 @@ class BrokerConfig:
     max_held_pulls: Annotated[int, Setting("maxHeldPulls", 0, 1_000_000, hot=True)] = 20_000
     """Pulls that wait at once; one more is answered at once."""
     hold_while_opening_s: Annotated[float, Setting("holdWhileOpeningMs", 0, 60_000, "ms", hot=True)] = 0.2
-    """How long a request waits for a new leader to open its term (safety.md S24); then it is answered
+    """How long a request waits for a new leader to open its term; then it is answered
     14."""
     hold_while_opening_bytes: Annotated[
         int, Setting("holdWhileOpeningBytes", 0, 1 << 30, "bytes", hot=True)
     ] = 16 * 1024 * 1024
     """Bodies of such requests together; one more is answered 14 at once."""
     offset_flush_s: Annotated[float, Setting("flushConsumerOffsetInterval", 10, 60_000, "ms", hot=True)] = 0.2
-    """Consumer offsets of a group become one entry at most this often (safety.md S28)."""
+    """Consumer offsets of a group become one entry at most this often."""
     client_expiry_s: Annotated[float, Setting("clientExpiryMs", 1000, 86_400_000, "ms", hot=True)] = 120.0
     """Time without a heartbeat after which a client is forgotten."""
     client_sweep_s: Annotated[float, Setting("clientSweepIntervalMs", 10, 3_600_000, "ms", hot=True)] = 10.0

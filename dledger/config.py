@@ -109,7 +109,7 @@ class NodeSettings:
     election_timeout_max_s: Annotated[
         float, Setting("electionTimeoutMaxMs", 10, 240000, "ms", important=True)
     ] = 0.8
-    """And at most; it bounds how long a silent loss of the leader goes unseen."""
+    """The same at most; it bounds how long a silent loss of the leader goes unseen."""
     vote_retry_min_s: Annotated[float, Setting("minVoteIntervalMs", 1, 60000, "ms")] = 0.02
     """First pause after a round that elected nobody; it doubles up to the election time-out."""
 
@@ -136,7 +136,7 @@ class NodeSettings:
     throttle_bytes_per_s: Annotated[int, Setting("peerPushQuota", 1 << 16, MAX_RATE, "bytes/s")] = (
         20 * 1024 * 1024
     )
-    """And twice the rate at which the log grows, if that is more."""
+    """What such a peer is sent at most; twice the rate at which the log grows, if that is more."""
 
     # Members and peers.
     protocol_min: Annotated[int, Setting("peerProtocolMin", PROTOCOL_MIN, PROTOCOL_MAX)] = PROTOCOL_WITH_PROOF

@@ -21,7 +21,7 @@ from dledger.runtime.log import Log
 from dledger.runtime.properties_file import parse_properties
 from dledger.runtime.settings import ConfigError, Property
 
-MAX_BODY = 16 * 1024
+MAX_BODY = 8 * 1024
 """Bytes of one change: all settings with their values are a third of it. A longer one is refused."""
 MAX_WAITING = 16
 """Changes that wait for the disk: one more is refused (SYSTEM_BUSY)."""

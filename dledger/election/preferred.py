@@ -33,7 +33,7 @@ class PreferredSettings:
     backoff_min_s: Annotated[float, Setting("preferredLeaderBackoffMinMs", 1, 86_400_000, "ms")] = 10.0
     """How long one that failed is left alone; twice as long each time again."""
     backoff_max_s: Annotated[float, Setting("preferredLeaderBackoffMaxMs", 1, 86_400_000, "ms")] = 600.0
-    """How long at most."""
+    """Longest time that one is left alone."""
 
     def __post_init__(self) -> None:
         if self.backoff_max_s < self.backoff_min_s:

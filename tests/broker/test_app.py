@@ -22,6 +22,7 @@ from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.runtime.env import production_env
+from dledger.runtime.live_settings import Source
 from tests.broker.harness import pull_header, send_header
 
 
@@ -55,8 +56,9 @@ def configs(root: Path, nodes: int, http: bool = False) -> list[BrokerConfig]:
 class Running:
     """One running broker."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, source: Source | None = None) -> None:
         self.config = config
+        self.source = source
         self.stop = asyncio.Event()
         self.ready = asyncio.Event()
         self.broker: Broker | None = None
@@ -67,7 +69,7 @@ class Running:
             self.broker = broker
             self.ready.set()
 
-        await main(self.env, self.config, self.stop, on_ready=ready)
+        await main(self.env, self.config, self.stop, on_ready=ready, source=self.source)
         self.env.workers.close()
 
     @property
@@ -76,9 +78,11 @@ class Running:
 
 
 @asynccontextmanager
-async def running(*configs: BrokerConfig) -> AsyncIterator[tuple[list[Running], RemotingClient]]:
+async def running(
+    *configs: BrokerConfig, source: Source | None = None
+) -> AsyncIterator[tuple[list[Running], RemotingClient]]:
     """Brokers and a client; all stopped in good order at the end."""
-    nodes = [Running(config) for config in configs]
+    nodes = [Running(config, source) for config in configs]
     client = RemotingClient(production_env("client"))
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         dialer = group.create_task(client.run())
