@@ -93,7 +93,7 @@ class BrokerConfig:
     bind_address: BindAddress = "0.0.0.0"
     """Where to listen for clients and peers (not what they are told)."""
     namesrv_addr: Annotated[
-        tuple[str, ...], Setting("namesrvAddr", parse=_addresses, format=";".join, important=True)
+        tuple[str, ...], Setting("namesrvAddr", parse=_addresses, format=";".join, hot=True, important=True)
     ] = ()
     """NameServers to register with: `host:port;host:port`."""
     store_root: StoreRoot = "store"

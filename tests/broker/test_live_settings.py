@@ -1,4 +1,4 @@
-"""Settings that change while a broker runs (25), and what 26 shows: all or nothing, at once, kept in the file."""
+"""Settings that change while a broker runs (25): all or nothing, at once, kept in the file, shown by 26."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.headers import NoHeader
+from dledger.remoting.headers import CreateTopicHeader, NoHeader
 from dledger.remoting.settings_requests import MAX_BODY, MAX_WAITING
 from dledger.remoting.shell import configure, parse_arguments
 from dledger.runtime.env import production_env
 from dledger.runtime.live_settings import Source
 from tests.broker.harness import Reply, World, run
+from tests.broker.test_admin import Servers
 from tests.broker.test_app import bodies, free_ports, leader_of, running, send
 
 FILE = "# mine\nmaxMessageSize = 1000\n\n! the log\nfileReservedTime=48\n"
@@ -185,6 +186,44 @@ def test_the_topic_by_whose_route_new_ones_come_appears(tmp_path: Path) -> None:
         assert (await update(world, "defaultTopicQueueNums=3")).code == 0
         assert told()["TBW102"]["writeQueueNums"] == 3
         task.cancel()
+
+    run(test)
+
+
+def test_name_servers_come_and_go(tmp_path: Path) -> None:
+    async def test() -> None:
+        path = tmp_path / "broker.conf"
+        path.write_text("namesrvAddr=a:1;b:1\n")
+        world = World(str(tmp_path), source=Source(str(path)), namesrv_addr=("a:1", "b:1"))
+        servers = Servers()
+        servers.down.append("b:1")
+        registrar = world.broker.registrar
+        registrar._client = servers  # type: ignore[assignment]
+        await world.open()
+        registering = asyncio.ensure_future(registrar.run())
+        changing = asyncio.ensure_future(world.broker.settings_processor.run())
+        await asyncio.sleep(0.02)
+        created = world.ask(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", "TBW102", 4, 4, 6)
+        )  # waits until both know it, or for a second
+        await asyncio.sleep(0.02)
+        servers.told.clear()
+        servers.down.clear()
+        assert (await update(world, "namesrvAddr=c:1; a:1")).code == 0
+        assert (await created).code == 0
+        await asyncio.sleep(0.02)
+        assert sorted((addr, int(code)) for addr, code, _, _ in servers.told) == [("b:1", 104), ("c:1", 103)]
+        assert registrar.registered == {"a:1": True, "c:1": True} and registrar.failures == {}
+        assert path.read_text() == "namesrvAddr=c:1;a:1\n"
+        assert (await update(world, "namesrvAddr=")).code == 0
+        await asyncio.sleep(0.02)
+        assert registrar.registered == {} and [code for _, code, _, _ in servers.told[2:]] == [104, 104]
+        bad = await update(world, "namesrvAddr=a:1;nowhere")
+        assert bad.code == 1 and "namesrvAddr: " in (bad.remark or "")
+        registering.cancel()
+        changing.cancel()
+        await asyncio.gather(registering, changing, return_exceptions=True)
+        assert (await world.call(RequestCode.GET_BROKER_CONFIG)).code == 0
 
     run(test)
 
