@@ -38,6 +38,14 @@ def test_print_shows_the_effective_properties(tmp_path: Path) -> None:
     assert f"kvConfigPath={tmp_path}/kvConfig.json\n" in out
 
 
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    conf = write(tmp_path / "namesrv.conf", "listenPort=12345\n")
+    process = start("-c", conf, "-m", "--listenPort", "12346")
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "listenPort=12346\n" in out and "scanNotActiveBrokerInterval" not in out
+
+
 def test_a_bad_file_names_line_and_key(tmp_path: Path) -> None:
     conf = write(tmp_path / "namesrv.conf", "# x\nlistenPrt=1\n")
     process = start("-c", conf)
