@@ -24,6 +24,10 @@ from dledger.runtime.tls import TlsFiles
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 MAX_GROUP_NAME = 120
 """Characters of a consumer or producer group name (Validators.CHARACTER_MAX_LENGTH)."""
+MAX_REGION = 127
+"""Characters: each message has them."""
+MAX_NAMESRVS = 64
+"""NameServers: each is a task, and gets the whole table of topics."""
 MAX_TOPICS = 50_000
 """And groups: what a snapshot of the state copies in one step."""
 MAX_PULL_BYTES = 8 * 1024 * 1024
@@ -49,10 +53,10 @@ def _host_or_none(text: str) -> str:
     return check_host(text) if text else text
 
 
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("empty")
-    return text
+def _region(text: str) -> str:
+    if len(text) > MAX_REGION:
+        raise ValueError(f"{len(text)} characters: at most {MAX_REGION}")
+    return name(text)  # without control characters: they separate the properties of a message
 
 
 def _place(text: str) -> str:
@@ -73,6 +77,8 @@ def _ipv4(text: str) -> str:
 
 def _addresses(text: str) -> tuple[str, ...]:
     addresses = tuple(parts(text))
+    if len(addresses) > MAX_NAMESRVS:
+        raise ValueError(f"{len(addresses)} addresses: at most {MAX_NAMESRVS}")
     for address in addresses:
         split_address(address)
     return addresses
@@ -107,7 +113,7 @@ class BrokerConfig:
     peers: Peers = field(default_factory=dict)
     """All members at the foundation of the group, with their addresses for peers:
     `n0-host:port;n1-host:port`."""
-    region_id: Annotated[str, Setting("regionId", parse=_text, hot=True)] = "DefaultRegion"
+    region_id: Annotated[str, Setting("regionId", parse=_region, hot=True)] = "DefaultRegion"
     """Noted in each message (MSG_REGION)."""
     trace_on: Annotated[bool, Setting("traceOn", hot=True)] = True
     """Whether clients with message trace send traces of messages here."""

@@ -313,6 +313,8 @@ def name(text: str) -> str:
         raise ValueError("empty")
     if "#" in text or any(character.isspace() for character in text):
         raise ValueError(f"{text!r}: a name has neither blanks nor '#'{COMMENT}")
+    if not text.isprintable():
+        raise ValueError(f"{text!r}: a name has no control characters")
     return text
 
 

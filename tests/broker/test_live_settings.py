@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dledger.broker.config import SETTINGS, BrokerConfig
+from dledger.namesrv import config as namesrv
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import CreateTopicHeader, NoHeader
 from dledger.remoting.settings_requests import MAX_BODY, MAX_WAITING
@@ -78,6 +79,9 @@ def test_a_change_counts_at_once_and_stands_in_the_file(tmp_path: Path) -> None:
         ("maxMessageSize=9\nbrokerConfigPath=/x", 16, "in black list: brokerConfigPath"),
         ("maxMessageSize=9\nflushDiskType=ASYNC_FLUSH", 1, "flushDiskType cannot change"),
         ("maxMessageSize=9\ndiskMaxUsedSpaceRatio=95", 1, "must not be below diskMaxUsedSpaceRatio"),
+        ("maxMessageSize=9\nregionId=a\x01KEYS\x02b", 1, "a name has no control characters"),
+        ("maxMessageSize=9\nregionId=" + "r" * 128, 1, "128 characters: at most 127"),
+        ("maxMessageSize=9\nnamesrvAddr=" + "a:1;" * 65, 1, "65 addresses: at most 64"),
         ("maxMessageSize=9\nword", 1, "the key 'word' has no value"),
         ("maxMessageSize=9\n" + "#" * MAX_BODY, 1, f"at most {MAX_BODY}"),
     ],
@@ -91,6 +95,13 @@ def test_what_cannot_be_is_refused_whole(tmp_path: Path, text: str, code: int, r
             assert await shown(world) == before and path.read_text() == FILE
 
     run(test)
+
+
+def test_no_path_can_be_set_from_afar() -> None:
+    """RocketMQ's could be made to write files anywhere by these requests (CVE-2023-33246, CVE-2023-37582)."""
+    texts = [one.setting.name for one in SETTINGS.settings if one.setting.hot and one.kind is str]
+    assert texts == ["regionId"]
+    assert not [one.setting.name for one in namesrv.SETTINGS.settings if one.setting.hot and one.kind is str]
 
 
 def test_what_is_not_text_is_refused(tmp_path: Path) -> None:
