@@ -31,13 +31,13 @@ from dledger.remoting.shell import (
     set_up_logging,
 )
 from dledger.runtime.env import Env, production_env
-from dledger.runtime.live_settings import Source
+from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.program import settle
 from dledger.runtime.settings import ConfigError
 from dledger.runtime.tls import PeerTls
 
 
-def run(env: Env, config: BrokerConfig, source: Source) -> int:
+def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
     """Run until a signal or a failure; the exit code."""
     failures: list[NodeFailed] = []
     try:

@@ -14,7 +14,7 @@ from dledger.broker.config import BrokerConfig
 from dledger.errors import PASSING, NodeFailed
 from dledger.node.leadership import FAREWELL_S
 from dledger.runtime.env import Env
-from dledger.runtime.live_settings import Source
+from dledger.runtime.live_settings import SettingsSource
 
 if TYPE_CHECKING:
     from dledger.broker.http import HttpServer
@@ -27,7 +27,7 @@ async def main(
     *,
     on_ready: Callable[[Broker], None] | None = None,
     make_node: NodeFactory | None = None,
-    source: Source | None = None,
+    source: SettingsSource | None = None,
 ) -> None:
     """Run a broker until `stop` is set. NodeFailed when it must end; OSError naming a port in use.
 

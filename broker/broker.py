@@ -35,7 +35,7 @@ from dledger.remoting.codes import VERSION
 from dledger.remoting.limits import ClientLimits
 from dledger.remoting.server import Handler, RemotingServer
 from dledger.runtime.env import Env
-from dledger.runtime.live_settings import LiveSettings, Source
+from dledger.runtime.live_settings import LiveSettings, SettingsSource
 
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
@@ -44,7 +44,7 @@ class Broker:
     """The parts of a broker. Is the `dledger.host.Host` of its node: the calls below `# -- host`."""
 
     def __init__(
-        self, env: Env, config: BrokerConfig, make_node: NodeFactory, source: Source | None = None
+        self, env: Env, config: BrokerConfig, make_node: NodeFactory, source: SettingsSource | None = None
     ) -> None:
         self.env = env
         self.settings = settings = LiveSettings(env, SETTINGS, config, source)

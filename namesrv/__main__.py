@@ -12,12 +12,12 @@ from dledger.namesrv.service import NameServer, main
 from dledger.remoting import shell
 from dledger.remoting.shell import EXIT_BAD_CONFIG, Arguments, announce, complain
 from dledger.runtime.env import Env, production_env
-from dledger.runtime.live_settings import Source
+from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.program import settle
 from dledger.runtime.settings import ConfigError
 
 
-def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, Source]:
+def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, SettingsSource]:
     """The effective settings. kvConfig.json lies next to the configuration file, or where RocketMQ has it."""
     config, _, source = shell.configure(env, SETTINGS, arguments)
     if config.kv_path is None:

@@ -31,7 +31,7 @@ from dledger.remoting.registration import KnownTopics, decode_data_version, deco
 from dledger.remoting.server import Connection, Handler, RemotingServer
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
-from dledger.runtime.live_settings import LiveSettings, Source
+from dledger.runtime.live_settings import LiveSettings, SettingsSource
 
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -44,7 +44,7 @@ MAX_KNOWN_BYTES = 64 * 1024 * 1024
 class NameServer:
     """One NameServer: its tables and its handlers. `main` runs it."""
 
-    def __init__(self, env: Env, config: NamesrvConfig, source: Source | None = None) -> None:
+    def __init__(self, env: Env, config: NamesrvConfig, source: SettingsSource | None = None) -> None:
         self.settings = LiveSettings(env, SETTINGS, config, source)
         self.routes = Routes()
         self.kv = KvTable(env, config.kv_path)
@@ -323,7 +323,7 @@ async def main(
     config: NamesrvConfig,
     stop: asyncio.Event | None = None,
     on_ready: Callable[[NameServer], None] | None = None,
-    source: Source | None = None,
+    source: SettingsSource | None = None,
 ) -> None:
     """Run a NameServer until `stop` is set or it is cancelled. OSError when it cannot listen."""
     nameserver = NameServer(env, config, source)

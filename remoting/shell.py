@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dledger.runtime.env import Env
-from dledger.runtime.live_settings import Source
+from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.program import run_until_signal
 from dledger.runtime.properties_file import read_properties
 from dledger.runtime.settings import ConfigError, Property, Schema
@@ -67,14 +67,14 @@ def parse_arguments(program: str, description: str, argv: list[str] | None = Non
     return Arguments(namespace.config, namespace.print, namespace.important, tuple(overrides))
 
 
-def configure(env: Env, schema: Schema[C], arguments: Arguments) -> tuple[C, list[str], Source]:
+def configure(env: Env, schema: Schema[C], arguments: Arguments) -> tuple[C, list[str], SettingsSource]:
     """The settings, warnings, and where the settings came from; ConfigError."""
     path = arguments.config_file
     properties = read_properties(env.files, path) if path else []
     config, warnings = schema.load(properties, arguments.overrides)
     # A link stays when the file that it names is replaced.
     real = os.path.realpath(path) if path else ""
-    return config, warnings, Source(real, tuple(item.key for item in arguments.overrides))
+    return config, warnings, SettingsSource(real, tuple(item.key for item in arguments.overrides))
 
 
 def print_settings(schema: Schema[C], config: C, arguments: Arguments) -> bool:

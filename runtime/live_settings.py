@@ -21,7 +21,7 @@ C = TypeVar("C")
 
 
 @dataclass(frozen=True)
-class Source:
+class SettingsSource:
     """Where the settings of a process came from."""
 
     path: str = ""
@@ -33,9 +33,9 @@ class Source:
 class LiveSettings(Generic[C]):
     """`now` is what counts: who needs a value reads it there each time, or listens."""
 
-    def __init__(self, env: Env, schema: Schema[C], config: C, source: Source | None = None) -> None:
+    def __init__(self, env: Env, schema: Schema[C], config: C, source: SettingsSource | None = None) -> None:
         self._env = env
-        self._source = source or Source()
+        self._source = source or SettingsSource()
         self._listeners: list[Callable[[C], None]] = []
         self.schema = schema
         self.now = config

@@ -23,7 +23,7 @@ from dledger.remoting.server import Connection
 from dledger.runtime.env import Env, SystemWallClock
 from dledger.runtime.files import Buffer, OsFiles
 from dledger.runtime.ids import Ids
-from dledger.runtime.live_settings import Source
+from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.log import StandardLog
 from dledger.runtime.workers import ThreadWorkers
 from tests.broker.fake_node import FakeLog, FakeNode
@@ -120,7 +120,7 @@ class World:
     """One broker, its node, and clients."""
 
     def __init__(
-        self, root: str, log: FakeLog | None = None, source: Source | None = None, **changes: Any
+        self, root: str, log: FakeLog | None = None, source: SettingsSource | None = None, **changes: Any
     ) -> None:
         self.env = make_env()
         self.clock = cast(ManualClock, self.env.wall)

@@ -23,7 +23,7 @@ from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.runtime.env import production_env
-from dledger.runtime.live_settings import Source
+from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.properties_file import parse_properties
 from tests.broker.harness import pull_header, send_header
 
@@ -58,7 +58,7 @@ def configs(root: Path, nodes: int, http: bool = False) -> list[BrokerConfig]:
 class Running:
     """One running broker."""
 
-    def __init__(self, config: BrokerConfig, source: Source | None = None) -> None:
+    def __init__(self, config: BrokerConfig, source: SettingsSource | None = None) -> None:
         self.config = config
         self.source = source
         self.stop = asyncio.Event()
@@ -81,7 +81,7 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    *configs: BrokerConfig, source: Source | None = None
+    *configs: BrokerConfig, source: SettingsSource | None = None
 ) -> AsyncIterator[tuple[list[Running], RemotingClient]]:
     """Brokers and a client; all stopped in good order at the end."""
     nodes = [Running(config, source) for config in configs]

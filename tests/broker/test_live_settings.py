@@ -17,7 +17,7 @@ from dledger.remoting.headers import CreateTopicHeader, NoHeader
 from dledger.remoting.settings_requests import MAX_BODY, MAX_WAITING
 from dledger.remoting.shell import configure, parse_arguments
 from dledger.runtime.env import production_env
-from dledger.runtime.live_settings import Source
+from dledger.runtime.live_settings import SettingsSource
 from tests.broker.harness import Reply, World, run
 from tests.broker.test_admin import Servers
 from tests.broker.test_app import bodies, free_ports, leader_of, running, send
@@ -30,7 +30,7 @@ async def world_with_file(root: Path, text: str = FILE) -> AsyncIterator[tuple[W
     """A broker whose settings come from this file."""
     path = root / "broker.conf"
     path.write_text(text)
-    world = World(str(root / "store"), source=Source(str(path), ("traceOn",)), max_message_size=1000)
+    world = World(str(root / "store"), source=SettingsSource(str(path), ("traceOn",)), max_message_size=1000)
     task = asyncio.ensure_future(world.broker.settings_processor.run())
     try:
         yield await world.open(), path
@@ -179,7 +179,7 @@ def test_the_topic_by_whose_route_new_ones_come_appears(tmp_path: Path) -> None:
     async def test() -> None:
         path = tmp_path / "broker.conf"
         path.write_text("autoCreateTopicEnable=false\n")
-        world = World(str(tmp_path), source=Source(str(path)), auto_create_topic=False)
+        world = World(str(tmp_path), source=SettingsSource(str(path)), auto_create_topic=False)
         await world.open()
         task = asyncio.ensure_future(world.broker.settings_processor.run())
         table = world.broker.topic_table
@@ -205,7 +205,7 @@ def test_name_servers_come_and_go(tmp_path: Path) -> None:
     async def test() -> None:
         path = tmp_path / "broker.conf"
         path.write_text("namesrvAddr=a:1;b:1\n")
-        world = World(str(tmp_path), source=Source(str(path)), namesrv_addr=("a:1", "b:1"))
+        world = World(str(tmp_path), source=SettingsSource(str(path)), namesrv_addr=("a:1", "b:1"))
         servers = Servers()
         servers.down.append("b:1")
         registrar = world.broker.registrar
@@ -275,10 +275,10 @@ def test_a_running_broker_takes_a_change_and_has_it_after_a_restart(tmp_path: Pa
         "heartBeatTimeIntervalMs=50\nelectionTimeoutMinMs=200\nelectionTimeoutMaxMs=300\nmaxMessageSize=1000\n"
     )
 
-    def configured() -> tuple[BrokerConfig, Source]:
+    def configured() -> tuple[BrokerConfig, SettingsSource]:
         arguments = parse_arguments("broker", "", ["-c", str(link), "--listenPort", str(port)])
         config, warnings, source = configure(production_env(), SETTINGS, arguments)
-        assert not warnings and source == Source(str(path), ("listenPort",))
+        assert not warnings and source == SettingsSource(str(path), ("listenPort",))
         return config, source
 
     async def test() -> None:

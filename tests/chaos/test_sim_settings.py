@@ -9,7 +9,7 @@ from test_sim_disk import content, machine, reboot
 
 from dledger.namesrv.config import SETTINGS, NamesrvConfig
 from dledger.runtime.env import Env
-from dledger.runtime.live_settings import LiveSettings, Source
+from dledger.runtime.live_settings import LiveSettings, SettingsSource
 from dledger.runtime.settings import Property
 
 OLD = b"# mine\norderMessageEnable=true\nlistenPort=1\n"
@@ -24,7 +24,7 @@ def test_what_counts_is_durable_and_the_file_is_old_or_new(power: bool) -> None:
         counted: list[bool] = []
 
         async def change(env: Env, counted: list[bool] = counted) -> None:
-            settings = LiveSettings(env, SETTINGS, NamesrvConfig(), Source(PATH))
+            settings = LiveSettings(env, SETTINGS, NamesrvConfig(), SettingsSource(PATH))
             settings.listen(lambda config: counted.append(config.order_messages))
             await settings.update([Property("orderMessageEnable", "false")])
             assert counted == [settings.now.order_messages] == [False]

@@ -25,7 +25,7 @@ from dledger.remoting.registration import (
     encode_registration,
 )
 from dledger.runtime.env import production_env
-from dledger.runtime.live_settings import Source
+from dledger.runtime.live_settings import SettingsSource
 
 ADDRESS = "10.0.0.1:10911"
 
@@ -92,7 +92,7 @@ class World:
 
 @asynccontextmanager
 async def nameserver(
-    config: NamesrvConfig | None = None, source: Source | None = None
+    config: NamesrvConfig | None = None, source: SettingsSource | None = None
 ) -> AsyncIterator[World]:
     env = production_env("test")
     config = replace(config or NamesrvConfig(), listen_port=0, bind_address="127.0.0.1")

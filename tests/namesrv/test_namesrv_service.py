@@ -32,7 +32,7 @@ from dledger.remoting.headers import (
     TopicHeader,
 )
 from dledger.remoting.registration import DataVersion, decode_data_version
-from dledger.runtime.live_settings import Source
+from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.settings import ConfigError
 
 OTHER = "10.0.0.2:10911"
@@ -370,7 +370,7 @@ def test_the_configuration_changes_while_it_runs_and_the_file_keeps_it(tmp_path:
 
     async def main() -> None:
         config = NamesrvConfig(kv_path=str(tmp_path / "kvConfig.json"))
-        async with nameserver(config, Source(str(path))) as world:
+        async with nameserver(config, SettingsSource(str(path))) as world:
             await world.register()
             put = PutKvConfigHeader("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
             (await world.call(RequestCode.PUT_KV_CONFIG, put)).checked()
