@@ -74,7 +74,7 @@ class LiveSettings(Generic[C]):
             await publish(env.files, env.workers, Lane.DISK, path, data, like=path)
         except OSError as error:
             raise ConfigError(
-                f"nothing was changed, as {path} cannot be written: {error.strerror or error}"
+                f"the change does not count, as {path} cannot be written: {error.strerror or error}"
             ) from error
 
 

@@ -122,6 +122,12 @@ def test_nothing_changes_that_the_next_start_would_undo(tmp_path: Path) -> None:
             path.mkdir()
             unwritable = await update(world, "maxMessageSize=9")
             assert unwritable.code == 1 and f"{path}: cannot be read" in (unwritable.remark or "")
+            path.rmdir()
+            path.write_text(FILE)
+            path.with_name("broker.conf.tmp").mkdir()
+            full = await update(world, "maxMessageSize=9")
+            assert full.code == 1 and f"does not count, as {path} cannot be written" in (full.remark or "")
+            assert path.read_text() == FILE
             assert (await shown(world))["maxMessageSize"] == "1000"
         world = await World(str(tmp_path / "other")).open()
         task = asyncio.ensure_future(world.broker.settings_processor.run())
