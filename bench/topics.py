@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import cast
 
-from dledger.broker.config import BrokerConfig
+from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.topic.topic_names import system_topics
@@ -31,6 +31,7 @@ from dledger.remoting.client import RemotingClient
 from dledger.remoting.limits import ClientLimits
 from dledger.remoting.registration import DataVersion, KnownTopics, decode_registration, registration_body
 from dledger.runtime.env import production_env
+from dledger.runtime.live_settings import LiveSettings
 
 CHANGES = 20
 POLL_S = 0.005
@@ -102,7 +103,7 @@ async def _broker(count: int, addresses: tuple[str, ...]) -> dict[str, float]:
     state = _filled(count)
     client = RemotingClient(env, limits=ClientLimits(), on_connection_lost=lambda address: None)
     table = TopicTable(lambda: state, system_topics(config))
-    registrar = Registrar(env, config, cast(Node, _Serving()), table, client)
+    registrar = Registrar(env, LiveSettings(env, SETTINGS, config), cast(Node, _Serving()), table, client)
     gc.collect()
     gc.freeze()
     turns = _Turns()

@@ -1,4 +1,4 @@
-"""`dledger broker -c FILE [-p]`: the outer shell.
+"""`dledger broker -c FILE [-p | -m] [--name value ...]`: the outer shell.
 
 Exit codes: 0 stopped in good order; 1 could not start or was cut short; 2 wrong arguments or configuration;
 70 the store needs repair or replacement; 71 a bug was caught; 78 the group's configuration does not fit
@@ -8,7 +8,6 @@ Exit codes: 0 stopped in good order; 1 could not start or was cut short; 2 wrong
 from __future__ import annotations
 
 import asyncio
-import difflib
 import importlib
 import sys
 import time
@@ -18,49 +17,27 @@ from functools import partial
 from dledger.broker.app import main
 from dledger.broker.audit.shipping import check_installed
 from dledger.broker.broker import Broker
-from dledger.broker.config import IGNORED, PROPERTIES, BrokerConfig, effective_properties, load_config
-from dledger.broker.config import ConfigError as BadProperty
+from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.errors import NodeFailed
 from dledger.node.node import Node
-from dledger.remoting.properties_file import ConfigError, Property
 from dledger.remoting.shell import (
     EXIT_BAD_CONFIG,
     announce,
     complain,
+    configure,
     parse_arguments,
-    read_properties,
+    print_settings,
     run_program,
     set_up_logging,
 )
 from dledger.runtime.env import Env, production_env
+from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.program import settle
+from dledger.runtime.settings import ConfigError
 from dledger.runtime.tls import PeerTls
 
 
-def configure(properties: list[Property]) -> tuple[BrokerConfig, list[str]]:
-    """Settings and warnings; ConfigError names file, line and key."""
-    known = {name.lower(): name for name in [*PROPERTIES, *sorted(IGNORED)]}
-    values: dict[str, str] = {}
-    where: dict[str, str] = {}
-    for item in properties:
-        if item.key in where:
-            raise ConfigError(f"{item.where}: the key {item.key!r} was already set at {where[item.key]}")
-        near = (
-            [] if item.key in known.values() else difflib.get_close_matches(item.key.lower(), known, 1, 0.85)
-        )
-        if near:
-            raise ConfigError(f"{item.where}: unknown key {item.key!r} (did you mean {known[near[0]]!r}?)")
-        where[item.key] = item.where
-        values[item.key] = item.value
-    try:
-        config, unknown = load_config(values)
-    except BadProperty as error:
-        place = f"{where[error.key]}: " if error.key in where else ""
-        raise ConfigError(f"{place}{error}") from error
-    return config, [f"{where[key]}: unknown key {key!r} is ignored" for key in unknown]
-
-
-def run(env: Env, config: BrokerConfig) -> int:
+def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
     """Run until a signal or a failure; the exit code."""
     failures: list[NodeFailed] = []
     try:
@@ -70,7 +47,7 @@ def run(env: Env, config: BrokerConfig) -> int:
     if config.digest_ship_path:
         try:
             check_installed(config.digest_ship_path)
-        except BadProperty as error:
+        except ConfigError as error:
             return complain(str(error), EXIT_BAD_CONFIG)
     if config.http_port:
         importlib.import_module("dledger.broker.http.server")  # aiohttp takes long to load: not on the loop
@@ -83,7 +60,7 @@ def run(env: Env, config: BrokerConfig) -> int:
 
     async def start(stop: asyncio.Event) -> None:
         try:
-            await main(env, config, stop, on_ready=ready, make_node=partial(Node, tls=tls))
+            await main(env, config, stop, on_ready=ready, make_node=partial(Node, tls=tls), source=source)
         except NodeFailed as failure:
             env.log.error("the node ended", reason=failure.reason, exit_code=failure.exit_code)
             failures.append(failure)
@@ -100,18 +77,16 @@ def shell(argv: list[str] | None = None) -> int:
     arguments = parse_arguments("broker", "A RocketMQ-compatible broker on a replicated log.", argv)
     env = production_env("broker")
     try:
-        properties = read_properties(env, arguments.config_file) if arguments.config_file else []
-        config, warnings = configure(properties)
-        if arguments.print_config:
-            for key, value in effective_properties(config).items():
-                announce(f"{key}={value}")
+        config, warnings, source = configure(env, SETTINGS, arguments)
+        if print_settings(SETTINGS, config, arguments):
             return 0
         set_up_logging(config.log_dir or None, "broker.log")
     except ConfigError as error:
         return complain(str(error), EXIT_BAD_CONFIG)
     for warning in warnings:
         env.log.warning(warning)
-    return run(env, replace(config, utc_offset_s=time.localtime().tm_gmtoff))
+    node = config.node.at_utc_offset(time.localtime().tm_gmtoff)
+    return run(env, replace(config, node=node), source)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from dledger.broker.broker import Broker, NodeFactory
 from dledger.broker.config import BrokerConfig
-from dledger.broker.store.message_store import StoreLimits
 from dledger.errors import PASSING, NodeFailed
 from dledger.formats.state import TABLES, Source
 from dledger.node.leadership import FAREWELL_S
 from dledger.runtime.env import Env
+from dledger.runtime.live_settings import SettingsSource
 
 if TYPE_CHECKING:
     from dledger.broker.http.server import HttpServer
@@ -28,19 +28,19 @@ async def main(
     *,
     on_ready: Callable[[Broker], None] | None = None,
     make_node: NodeFactory | None = None,
-    limits: StoreLimits | None = None,
     tables: Sequence[Source] = TABLES,
+    source: SettingsSource | None = None,
 ) -> None:
     """Run a broker until `stop` is set. NodeFailed when it must end; OSError naming a port in use.
 
     `on_ready` is called when clients can connect. On `stop` leadership is handed over, a snapshot taken,
     the NameServers told, and everything closed. `tables`: of the replicated state (`formats.state`).
-    """
+    `source`: where the settings came from, and changes are kept."""
     if make_node is None:
         from dledger.node.node import Node
 
         make_node = Node
-    broker = Broker(env, config, make_node, limits, tables)
+    broker = Broker(env, config, make_node, source, tables)
     http: HttpServer | None = None
     try:
         async with asyncio.TaskGroup() as group:
@@ -58,6 +58,7 @@ async def main(
             tasks.start("store", broker.store.run())
             tasks.start("services", broker.services.run())
             tasks.start("client-sweep", broker.run_client_sweep())
+            tasks.start("settings", broker.settings_requests.run())
             if on_ready is not None:
                 on_ready(broker)
             await stop.wait()
@@ -94,7 +95,8 @@ async def _start_http(broker: Broker) -> HttpServer | None:
     from dledger.broker.http.server import HttpServer  # aiohttp is not loaded where it is not wanted
 
     http = HttpServer(broker)
-    await http.start(broker.config.http_address, broker.config.http_port)
+    config = broker.config
+    await http.start(config.http_address or config.bind_address, config.http_port)
     return http
 
 

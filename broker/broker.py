@@ -14,7 +14,7 @@ from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.config import BrokerConfig
+from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
 from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.leader_gate import LeaderGate
@@ -26,7 +26,7 @@ from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, handler_table
 from dledger.broker.services import LeaderService, LeaderServices
-from dledger.broker.store.message_store import MessageStore, StoreLimits
+from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import system_topics
@@ -37,9 +37,11 @@ from dledger.formats.state import TABLES, Source, state_version
 from dledger.host import Chunk, Host, LogReader, Role
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import VERSION
-from dledger.remoting.limits import ClientLimits, ServerLimits
+from dledger.remoting.limits import ClientLimits
 from dledger.remoting.server import RemotingServer
+from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
+from dledger.runtime.live_settings import LiveSettings, SettingsSource
 
 PROCESSORS: tuple[type[Processor], ...] = (
     SendProcessor,
@@ -62,21 +64,21 @@ class Broker:
         env: Env,
         config: BrokerConfig,
         make_node: NodeFactory,
-        limits: StoreLimits | None = None,
+        source: SettingsSource | None = None,
         tables: Sequence[Source] = TABLES,
     ) -> None:
         self.env = env
-        self.config = config
+        self.settings = settings = LiveSettings(env, SETTINGS, config, source)
         self.opened = asyncio.Event()
         """The log is open: role and leader are known as far as they can be."""
         self.committed = PendingResponses()
         """Answers that wait for the commit."""
         self.applied = PendingResponses()
         """Answers that wait until the entry is applied here."""
-        self.store = MessageStore(env, config.store_root, limits, tables)
+        self.store = MessageStore(env, config.store_root, config.store, tables)
         node_config = replace(config.node_config(), state_version=state_version(tables))
         self.node = make_node(env, node_config, self)
-        self.gate = LeaderGate(self.node, config)
+        self.gate = LeaderGate(self.node, settings)
         self.background = Background()
         self.audit_jobs = AuditJobs(env, config.audit_bytes_per_s)
         ship = ShipSettings(
@@ -94,15 +96,16 @@ class Broker:
         self._writer: CommitLogWriter | None = None
         self.offsets = PendingOffsets(self.store, self.committed, self.gate, config.offset_flush_s)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
-        self.registrar = Registrar(env, config, self.node, self.topic_table, self.client)
+        self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
+        self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
         context = BrokerContext(
             env=env,
-            config=config,
+            settings=settings,
             node=self.node,
             gate=self.gate,
             store=self.store,
             reader=Reader(env, self.store, self.node.log),
-            creation=TopicCreation(config),
+            creation=TopicCreation(settings),
             clients=self.clients,
             offsets=self.offsets,
             committed=self.committed,
@@ -112,6 +115,7 @@ class Broker:
             registrar=self.registrar,
             audit_jobs=self.audit_jobs,
             members=self.members,
+            settings_requests=self.settings_requests,
             figures=self.runtime_info,
         )
         self.processors = tuple(kind(context) for kind in PROCESSORS)
@@ -123,7 +127,7 @@ class Broker:
         self.server = RemotingServer(
             env,
             handlers=self.handlers,
-            limits=ServerLimits(),
+            limits=config.server,
             name="remoting",
             on_close=self.clients.connection_closed,
         )
@@ -131,6 +135,12 @@ class Broker:
         self.store.on_ops = self._ops_applied
         self.sealed_before = 0
         """Messages sealed in earlier leaderships."""
+        settings.listen(self._settings_changed)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """As it counts now."""
+        return self.settings.now
 
     # -- host -----------------------------------------------------------------------------------------
 
@@ -255,6 +265,16 @@ class Broker:
             "raftTerm": str(status.get("term", 0)),
             "raftRole": str(status.get("role", "")),
         }
+
+    def _settings_changed(self, config: BrokerConfig) -> None:
+        """Tell the parts that do not read the settings each time."""
+        self.audit_jobs.pace.limit(config.audit_bytes_per_s)
+        self.node.retune(config.node)
+        for topic in system_topics(config).values():
+            if self._system_topics.get(topic.name) != topic:
+                self._system_topics[topic.name] = topic
+                self.topic_table.put_system(topic)
+                self.registrar.changed()
 
     def _ops_applied(self, ops: list[str]) -> None:
         if "topic" in ops:

@@ -18,7 +18,9 @@ from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_table import TopicTable
+from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
+from dledger.runtime.live_settings import LiveSettings
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class BrokerContext:
     """The parts of one broker. What changes hangs off them, never off this."""
 
     env: Env
-    config: BrokerConfig
+    settings: LiveSettings[BrokerConfig]
+    """What counts now: who needs a value reads it there each time."""
     node: Node
     """The replicated log as its host sees it."""
     gate: LeaderGate
@@ -49,5 +52,7 @@ class BrokerContext:
     audit_jobs: AuditJobs
     members: Callable[[], dict[str, str]]
     """Node id -> `host:port` for clients of every broker of the group, empty while it is not connected."""
+    settings_requests: SettingsRequests
+    """Changes of settings, one after the other."""
     figures: Callable[[], dict[str, str]]
     """What 28 GET_BROKER_RUNTIME_INFO shows."""

@@ -20,6 +20,7 @@ from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.limits import REQUEST_OVERHEAD
 from dledger.remoting.server import Connection, Handler
+from dledger.runtime.live_settings import LiveSettings
 
 LEADER_ADDR = "leaderAddr"
 """Header field of a refusal: where the leader listens for clients. Our client follows it at once."""
@@ -28,9 +29,9 @@ LEADER_ADDR = "leaderAddr"
 class LeaderGate:
     """Holds the writer of the current leadership, if there is one, and what waits for it."""
 
-    def __init__(self, node: Node, config: BrokerConfig) -> None:
+    def __init__(self, node: Node, settings: LiveSettings[BrokerConfig]) -> None:
         self._node = node
-        self._config = config
+        self._settings = settings
         self.writer: CommitLogWriter | None = None
         """Not None exactly while this node serves."""
         self._held: deque[tuple[float, Connection, Request, Handler]] = deque()
@@ -57,11 +58,13 @@ class LeaderGate:
             self.refuse(connection, request)
             return
         size = _cost(request)
-        if self._held_bytes + size > self._config.hold_while_opening_bytes:
+        if self._held_bytes + size > self._settings.now.hold_while_opening_bytes:
             self.refuse(connection, request)
             return
         loop = asyncio.get_running_loop()
-        self._held.append((loop.time() + self._config.hold_while_opening_s, connection, request, handler))
+        self._held.append(
+            (loop.time() + self._settings.now.hold_while_opening_s, connection, request, handler)
+        )
         self._held_bytes += size
         if self._timer is None:
             self._timer = loop.call_at(self._held[0][0], self._expire)
@@ -69,15 +72,16 @@ class LeaderGate:
     def refuse(self, connection: Connection, request: Request) -> None:
         """Answer 14 with what is known of the leader."""
         self.refused += 1
+        config = self._settings.now
         leader = self._node.leader_id
         address = None
-        if leader is not None and leader != self._config.self_id:
+        if leader is not None and leader != config.self_id:
             address = self._node.peer_meta(leader).get("client_addr")
         if address is None:
-            remark = f"{self._config.broker_name}: this node does not lead, and no leader is known yet"
+            remark = f"{config.broker_name}: this node does not lead, and no leader is known yet"
             connection.respond(request, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
             return
-        remark = f"{self._config.broker_name}: this node does not lead, the leader is {leader} at {address}"
+        remark = f"{config.broker_name}: this node does not lead, the leader is {leader} at {address}"
         connection.respond(
             request, ResponseCode.SERVICE_NOT_AVAILABLE, ext={LEADER_ADDR: address}, remark=remark
         )

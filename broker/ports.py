@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from dledger.config import NodeSettings
 from dledger.formats.entry import Kind
 from dledger.host import LogReader, Role
 from dledger.messages import Code
@@ -86,6 +87,9 @@ class Node(Protocol):
 
     async def run(self) -> None:
         """Until cancelled; raises NodeFailed."""
+
+    def retune(self, settings: NodeSettings) -> None:
+        """Take over what may change while it runs."""
 
     async def step_aside(self, timeout_s: float) -> bool:
         """Hand over to a peer that is up to date."""

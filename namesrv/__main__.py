@@ -1,4 +1,4 @@
-"""`dledger namesrv [-c FILE] [-p]`: the outer shell of a NameServer."""
+"""`dledger namesrv [-c FILE] [-p | -m] [--name value ...]`: the outer shell of a NameServer."""
 
 from __future__ import annotations
 
@@ -7,43 +7,36 @@ import dataclasses
 import os
 import sys
 
-from dledger.namesrv.config import NamesrvConfig, load
+from dledger.namesrv.config import SETTINGS, NamesrvConfig
 from dledger.namesrv.service import NameServer, main
-from dledger.remoting.properties_file import ConfigError, format_config
-from dledger.remoting.shell import (
-    EXIT_BAD_CONFIG,
-    announce,
-    complain,
-    parse_arguments,
-    read_properties,
-    run_program,
-    set_up_logging,
-)
+from dledger.remoting import shell
+from dledger.remoting.shell import EXIT_BAD_CONFIG, Arguments, announce, complain
 from dledger.runtime.env import Env, production_env
+from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.program import settle
+from dledger.runtime.settings import ConfigError
 
 
-def configure(env: Env, config_file: str | None) -> NamesrvConfig:
+def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, SettingsSource]:
     """The effective settings. kvConfig.json lies next to the configuration file, or where RocketMQ has it."""
-    properties = read_properties(env, config_file) if config_file else []
-    config = load(properties)
-    if config.kvConfigPath is None:
+    config, _, source = shell.configure(env, SETTINGS, arguments)
+    if config.kv_path is None:
         home = os.path.join(os.path.expanduser("~"), "namesrv")
-        directory = os.path.dirname(os.path.abspath(config_file)) if config_file else home
-        config = dataclasses.replace(config, kvConfigPath=os.path.join(directory, "kvConfig.json"))
-    return config
+        file = arguments.config_file
+        directory = os.path.dirname(os.path.abspath(file)) if file else home
+        config = dataclasses.replace(config, kv_path=os.path.join(directory, "kvConfig.json"))
+    return config, source
 
 
 def run(argv: list[str] | None = None) -> int:
     """Parse, configure, run; the exit code."""
-    arguments = parse_arguments("namesrv", "RocketMQ-compatible NameServer", argv)
+    arguments = shell.parse_arguments("namesrv", "RocketMQ-compatible NameServer", argv)
     env = production_env("namesrv")
     try:
-        config = configure(env, arguments.config_file)
-        if arguments.print_config:
-            announce(format_config(config).rstrip("\n"))
+        config, source = configure(env, arguments)
+        if shell.print_settings(SETTINGS, config, arguments):
             return 0
-        set_up_logging(config.logDir, "namesrv.log")
+        shell.set_up_logging(config.log_dir, "namesrv.log")
     except ConfigError as error:
         return complain(str(error), EXIT_BAD_CONFIG)
 
@@ -54,10 +47,10 @@ def run(argv: list[str] | None = None) -> int:
         announce(f"The Name Server boot success. address={where} pid={env.pid}")
 
     async def start(stop: asyncio.Event) -> None:
-        await main(env, config, stop, ready)
+        await main(env, config, stop, ready, source)
 
     try:
-        return run_program(env, start)
+        return shell.run_program(env, start)
     finally:
         env.workers.close()
 

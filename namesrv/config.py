@@ -2,65 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated
 
 from dledger.formats.addresses import check_host
-from dledger.remoting.properties_file import Property, load_config
+from dledger.remoting.limits import ServerLimits
+from dledger.runtime.settings import Schema, Setting
 
-IGNORED = (
-    "rocketmqHome",
-    "configStorePath",
-    "productEnvName",
-    "clusterTest",
-    "returnOrderTopicConfigToBroker",
-    "serverWorkerThreads",
-    "serverCallbackExecutorThreads",
-    "serverSelectorThreads",
-    "serverOnewaySemaphoreValue",
-    "serverAsyncSemaphoreValue",
-    "serverSocketSndBufSize",
-    "serverSocketRcvBufSize",
-    "serverPooledByteBufAllocatorEnable",
-    "useEpollNativeSelector",
+_NO_POOL = "one event loop serves all requests"
+_NO_BUFFERS = "sockets have the system's buffers"
+IGNORED = MappingProxyType(
+    {
+        "rocketmqHome": "nothing is looked for there",
+        "configStorePath": "changes are kept in the file that -c names",
+        "productEnvName": "RocketMQ does not use it either",
+        "clusterTest": "there are no test clusters",
+        "returnOrderTopicConfigToBroker": "brokers get it always",
+        "serverWorkerThreads": _NO_POOL,
+        "serverCallbackExecutorThreads": _NO_POOL,
+        "serverSelectorThreads": _NO_POOL,
+        "serverOnewaySemaphoreValue": _NO_POOL,
+        "serverAsyncSemaphoreValue": _NO_POOL,
+        "serverSocketSndBufSize": _NO_BUFFERS,
+        "serverSocketRcvBufSize": _NO_BUFFERS,
+        "serverPooledByteBufAllocatorEnable": "Python has no such allocator",
+        "useEpollNativeSelector": "uvloop is used where it is installed",
+    }
 )
-"""Properties of RocketMQ's NameServer that have no meaning here: accepted, without effect."""
+"""Properties of RocketMQ's NameServer that have no meaning here: accepted, without effect -> why."""
 
 
 @dataclass(frozen=True)
 class NamesrvConfig:
     """Settings of one NameServer."""
 
-    listenPort: int = 9876
+    listen_port: Annotated[int, Setting("listenPort", 0, 65535, important=True)] = 9876
     """Port; 0 picks a free one."""
-    bindAddress: str = "0.0.0.0"
-    """Address to listen on (ours)."""
-    logDir: str | None = None
-    """Directory of namesrv.log (ours); without it the log goes to standard error."""
-    kvConfigPath: str | None = None
-    """File of the key-value table; without it the table lives in memory only."""
-    orderMessageEnable: bool = True
-    """Add the order configuration of a topic (KV namespace ORDER_TOPIC_CONFIG) to its route. RocketMQ's
+    bind_address: Annotated[str, Setting("bindAddress", parse=check_host, important=True)] = "0.0.0.0"
+    """Where to listen."""
+    log_dir: Annotated[str | None, Setting("logDir", important=True)] = None
+    """Directory of namesrv.log; empty: standard error."""
+    kv_path: Annotated[str | None, Setting("kvConfigPath", important=True)] = None
+    """File of the key-value table; empty: kvConfig.json beside the configuration file."""
+    order_messages: Annotated[bool, Setting("orderMessageEnable", hot=True)] = True
+    """Adds the order configuration of a topic (KV namespace ORDER_TOPIC_CONFIG) to its route. RocketMQ's
     default is false; an entry is only there if somebody wants it."""
-    scanNotActiveBrokerInterval: int = 5000
-    """Milliseconds between looks for brokers that went silent."""
-    serverChannelMaxIdleTimeSeconds: int = 120
-    """Seconds without traffic after which a connection is closed."""
-    maxConnections: int = 4096
-    """Connections at the same time (ours); one more is closed at once."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.listenPort <= 65535:
-            raise ValueError(f"listenPort must be from 0 to 65535, not {self.listenPort}")
-        try:
-            check_host(self.bindAddress)
-        except ValueError as error:
-            raise ValueError(f"bindAddress {error}") from error
-        for name in ("scanNotActiveBrokerInterval", "serverChannelMaxIdleTimeSeconds", "maxConnections"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+    scan_interval_ms: Annotated[int, Setting("scanNotActiveBrokerInterval", 1, 3_600_000, "ms", hot=True)] = (
+        5000
+    )
+    """Time between two looks for brokers that went silent."""
+    server: ServerLimits = field(default_factory=ServerLimits)
 
 
-def load(properties: Iterable[Property]) -> NamesrvConfig:
-    """From the lines of a file; ConfigError names file, line and key."""
-    return load_config(NamesrvConfig, properties, ignored=IGNORED)
+SETTINGS = Schema(NamesrvConfig, ignored=IGNORED)

@@ -13,9 +13,9 @@ import msgspec
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import BadBody, RemotingError
 from dledger.remoting.fastjson import dumps, loads
-from dledger.remoting.properties_file import ConfigError
 from dledger.runtime.atomic_file import publish, read_file
 from dledger.runtime.env import Env
+from dledger.runtime.settings import ConfigError
 from dledger.runtime.workers import Lane
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"

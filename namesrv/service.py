@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from dledger.namesrv.config import NamesrvConfig
+from dledger.namesrv.config import SETTINGS, NamesrvConfig
 from dledger.namesrv.kv import ORDER_TOPICS, KvTable
 from dledger.namesrv.routes import DEFAULT_TIMEOUT_S, BrokerIdentity, Routes
 from dledger.remoting.bodies import BrokerMemberGroupBody, TopicList, TopicRoute, decode_body
@@ -27,11 +27,11 @@ from dledger.remoting.headers import (
     RegisterBrokerHeader,
     TopicHeader,
 )
-from dledger.remoting.limits import ServerLimits
-from dledger.remoting.properties_file import format_config
 from dledger.remoting.registration import KnownTopics, decode_data_version, decode_registration
 from dledger.remoting.server import Connection, Handler, RemotingServer
+from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
+from dledger.runtime.live_settings import LiveSettings, SettingsSource
 
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -44,22 +44,23 @@ MAX_KNOWN_BYTES = 64 * 1024 * 1024
 class NameServer:
     """One NameServer: its tables and its handlers. `main` runs it."""
 
-    def __init__(self, env: Env, config: NamesrvConfig) -> None:
-        self.config = config
+    def __init__(self, env: Env, config: NamesrvConfig, source: SettingsSource | None = None) -> None:
+        self.settings = LiveSettings(env, SETTINGS, config, source)
         self.routes = Routes()
-        self.kv = KvTable(env, config.kvConfigPath)
+        self.kv = KvTable(env, config.kv_path)
         self._log = env.log.child("namesrv")
+        self.settings_requests = SettingsRequests(self.settings, self._log)
         self._encoded: dict[str, bytes] = {}
         self._encoded_revision = 0
         self._known: dict[str, KnownTopics] = {}
         """By broker name, the newest one last."""
         self._known_bytes = 0
-        limits = ServerLimits(
-            max_connections=config.maxConnections,
-            idle_close_s=float(config.serverChannelMaxIdleTimeSeconds),
-        )
         self.server = RemotingServer(
-            env, handlers=self._handlers(), limits=limits, name="server", on_close=self._connection_closed
+            env,
+            handlers=self._handlers(),
+            limits=config.server,
+            name="server",
+            on_close=self._connection_closed,
         )
 
     def _handlers(self) -> dict[int, Handler]:
@@ -82,7 +83,8 @@ class NameServer:
             RequestCode.GET_KV_CONFIG: self._get_kv,
             RequestCode.DELETE_KV_CONFIG: self._delete_kv,
             RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_namespace,
-            RequestCode.GET_NAMESRV_CONFIG: self._config,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.settings_requests.update,
+            RequestCode.GET_NAMESRV_CONFIG: self.settings_requests.show,
         }
 
     # --- brokers --------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ class NameServer:
 
     def _encoded_route(self, topic: str) -> bytes | None:
         """Strict JSON, which clients of every version read."""
-        order = self.kv.get(ORDER_TOPICS, topic) if self.config.orderMessageEnable else None
+        order = self.kv.get(ORDER_TOPICS, topic) if self.settings.now.order_messages else None
         if order is not None:
             route = self.routes.route(topic, order)
             return None if route is None else route.encode()
@@ -242,9 +244,6 @@ class NameServer:
         self.routes.register_topic(topic, route.queueDatas)
         connection.respond(request, ResponseCode.SUCCESS)
 
-    def _config(self, connection: Connection, request: Request) -> None:
-        connection.respond(request, ResponseCode.SUCCESS, body=format_config(self.config).encode())
-
     # --- key-value table ------------------------------------------------------------------------------
 
     def _put_kv(self, connection: Connection, request: Request) -> None:
@@ -285,7 +284,7 @@ class NameServer:
     async def expire(self) -> None:
         """Remove brokers that went silent, until cancelled; their connections are closed."""
         while True:
-            await asyncio.sleep(self.config.scanNotActiveBrokerInterval / 1000)
+            await asyncio.sleep(self.settings.now.scan_interval_ms / 1000)
             for broker in self.routes.expire(self.server.loop.time()):
                 self._log.warning(
                     "broker gone: silent",
@@ -324,17 +323,19 @@ async def main(
     config: NamesrvConfig,
     stop: asyncio.Event | None = None,
     on_ready: Callable[[NameServer], None] | None = None,
+    source: SettingsSource | None = None,
 ) -> None:
     """Run a NameServer until `stop` is set or it is cancelled. OSError when it cannot listen."""
-    nameserver = NameServer(env, config)
+    nameserver = NameServer(env, config, source)
     await nameserver.kv.load()
-    await nameserver.server.start(config.bindAddress, config.listenPort)
+    await nameserver.server.start(config.bind_address, config.listen_port)
     try:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(nameserver.server.run(), name="namesrv idle sweep"),
                 tasks.create_task(nameserver.expire(), name="namesrv expiry"),
                 tasks.create_task(nameserver.kv.run(), name="namesrv kv writer"),
+                tasks.create_task(nameserver.settings_requests.run(), name="namesrv settings"),
             ]
             if stop is not None:
                 tasks.create_task(_cancel_when(stop, background), name="namesrv stop")

@@ -10,7 +10,7 @@
 * `registration`     what a broker tells a NameServer: topic configs with a data version
 * `messages`         the body of a batch of messages
 * `server`, `connection`, `client`, `link`  the two ends of a socket; `limits` names every bound of theirs
-* `properties_file`  key=value configuration files
+* `settings_requests`  requests that show and change the settings of a server
 * `shell`            outer shell of the commands: arguments, logging, signals
 
 One frame is `length (4), serialization type (1) and header length (3), header, body`; the header is JSON

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from dledger.runtime.settings import Setting
 
 MAX_FRAME_SIZE = 16 * 1024 * 1024
 """Bytes of one frame after its length field (`frameMaxLength` of RocketMQ): more closes the connection."""
@@ -15,12 +18,12 @@ REQUEST_OVERHEAD = 512
 class ServerLimits:
     """Bounds of a server. Sizes in bytes, times in seconds."""
 
-    max_connections: int = 4096
-    """One more is closed as soon as it is made, and counted."""
+    max_connections: Annotated[int, Setting("maxConnections", 1, 1_000_000)] = 4096
+    """Connections of clients at the same time; one more is closed as soon as it is made, and counted."""
     max_frame_size: int = MAX_FRAME_SIZE
     """A longer frame closes its connection."""
-    idle_close_s: float = 120.0
-    """A connection without traffic for that long is closed (serverChannelMaxIdleTimeSeconds)."""
+    idle_close_s: Annotated[float, Setting("serverChannelMaxIdleTimeSeconds", 1, 86_400, "seconds")] = 120.0
+    """Time without traffic after which a connection is closed."""
     idle_sweep_s: float = 5.0
     """How often `run` looks for idle connections."""
     outbound_high_water: int = 1024 * 1024

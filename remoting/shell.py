@@ -13,12 +13,13 @@ import os
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from dledger.remoting.properties_file import ConfigError, Property, parse_properties
-from dledger.runtime.atomic_file import read_file
 from dledger.runtime.env import Env
+from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.program import run_until_signal
+from dledger.runtime.properties_file import read_properties
+from dledger.runtime.settings import ConfigError, Property, Schema
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 LOG_FILE_SIZE = 32 * 1024 * 1024
@@ -30,36 +31,59 @@ EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 2
 
 
+C = TypeVar("C")
+
+
 @dataclass(frozen=True)
 class Arguments:
     """The command line that NameServer and broker share."""
 
     config_file: str | None
-    print_config: bool
+    print_all: bool
+    print_important: bool
+    overrides: tuple[Property, ...]
 
 
 def parse_arguments(program: str, description: str, argv: list[str] | None = None) -> Arguments:
-    """`[-c FILE] [-p]`; exits with usage on anything else."""
-    parser = argparse.ArgumentParser(prog=f"dledger {program}", description=description)
+    """`[-c FILE] [-p | -m] [--name value ...]`; exits with usage on anything else."""
+    parser = argparse.ArgumentParser(
+        prog=f"dledger {program}",
+        description=description,
+        usage="%(prog)s [-h] [-c FILE] [-p | -m] [--name value ...]",
+        epilog="--name value, or --name=value, sets any property of docs/operate.md and wins over the file.",
+        allow_abbrev=False,
+    )
     parser.add_argument("-c", "--config", metavar="FILE", help="properties file (key=value lines)")
-    parser.add_argument("-p", "--print", action="store_true", help="print the effective properties and exit")
-    namespace = parser.parse_args(argv)
-    return Arguments(namespace.config, namespace.print)
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("-p", "--print", action="store_true", help="print the effective properties and exit")
+    shown.add_argument("-m", "--important", action="store_true", help="print the important ones and exit")
+    namespace, rest = parser.parse_known_args(argv)
+    overrides = []
+    while rest:
+        key, separator, value = rest.pop(0).partition("=")
+        if not key.startswith("--") or not (separator or rest):
+            parser.error(f"{key}: --name value is expected")
+        overrides.append(Property(key.removeprefix("--"), value if separator else rest.pop(0)))
+    return Arguments(namespace.config, namespace.print, namespace.important, tuple(overrides))
 
 
-def read_properties(env: Env, path: str) -> list[Property]:
-    """The properties of a file; ConfigError when it cannot be read."""
-    try:
-        data = read_file(env.files, path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if data is None:
-        raise ConfigError(f"{path}: no such file")
-    try:
-        return parse_properties(data.decode(), path)
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{path}, line {line}: not UTF-8") from error
+def configure(env: Env, schema: Schema[C], arguments: Arguments) -> tuple[C, list[str], SettingsSource]:
+    """The settings, warnings, and where the settings came from; ConfigError."""
+    path = arguments.config_file
+    properties = read_properties(env.files, path) if path else []
+    config, warnings = schema.load(properties, arguments.overrides)
+    # A link stays when the file that it names is replaced.
+    real = os.path.realpath(path) if path else ""
+    return config, warnings, SettingsSource(real, tuple(item.key for item in arguments.overrides))
+
+
+def print_settings(schema: Schema[C], config: C, arguments: Arguments) -> bool:
+    """What `-p` and `-m` ask for; False when they do not."""
+    if not (arguments.print_all or arguments.print_important):
+        return False
+    for key, value in schema.format(config, important=arguments.print_important).items():
+        announce(f"{key}={value}")
+    return True
 
 
 def set_up_logging(log_dir: str | None, file_name: str, level: int = logging.INFO) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
-from dledger.runtime.files import Files
+from dledger.runtime.files import Files, OsFiles
 from dledger.runtime.remote_files import FsspecFiles
 from dledger.runtime.workers import Lane, Workers
 
@@ -23,10 +24,15 @@ def read_file(files: Files, path: str) -> bytes | None:
         file.close()
 
 
-async def publish(files: Files, workers: Workers, lane: Lane, path: str, data: bytes) -> None:
-    """Write `path + '.tmp'`, fsync, rename, sync the directory; one durable action a job."""
+async def publish(
+    files: Files, workers: Workers, lane: Lane, path: str, data: bytes, *, like: str | None = None
+) -> None:
+    """Write `path + '.tmp'`, fsync, rename, sync the directory; one durable action a job.
+
+    `like`: a file whose permissions it takes (it may hold a password).
+    """
     try:
-        await workers.run(lane, write_synced, files, path + ".tmp", data)
+        await workers.run(lane, write_synced, files, path + ".tmp", data, like)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):  # half a file would hold the last room there is
             await workers.run(lane, files.unlink, path + ".tmp")
@@ -35,10 +41,12 @@ async def publish(files: Files, workers: Workers, lane: Lane, path: str, data: b
     await workers.run(lane, files.sync_dir, os.path.dirname(path) or ".")
 
 
-def write_synced(files: Files, path: str, data: bytes) -> None:
+def write_synced(files: Files, path: str, data: bytes, like: str | None = None) -> None:
     """Write a file whole and make its content durable; its name is not yet. Blocking."""
     file = files.open(path, create=True)
     try:
+        if like is not None and isinstance(files, OsFiles):  # before there is anything to read
+            os.chmod(path, stat.S_IMODE(os.stat(like).st_mode))
         file.truncate(0)
         file.pwritev([data], 0)
         file.fdatasync()

@@ -19,13 +19,18 @@ class Pace:
         self._free_at = 0.0
         self._stopped = threading.Event()
 
+    def limit(self, bytes_per_s: int) -> None:
+        """Another rate from the next read on. From any thread."""
+        self._rate = bytes_per_s
+
     def spend(self, count: int) -> None:
         """Pay for a read: wait until those before it fit the rate. OSError (ECANCELED) after `stop`."""
-        if self._rate:
+        rate = self._rate
+        if rate:
             now = time.monotonic()
             if self._free_at > now:
                 self._stopped.wait(self._free_at - now)
-            self._free_at = max(self._free_at, now) + count / self._rate
+            self._free_at = max(self._free_at, now) + count / rate
         self.check()
 
     def check(self) -> None:

@@ -9,9 +9,10 @@ import os
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from dledger.runtime.log import Log
+from dledger.runtime.settings import Setting
 
 TlsError = ssl.SSLError
 """A handshake or a certificate that failed; an OSError."""
@@ -19,13 +20,23 @@ TlsError = ssl.SSLError
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files: this node's certificate (with intermediates), its key, the authority that signs all."""
+    """PEM files for TLS between peers: all three, or none."""
 
-    certificate: str
-    key: str
-    authority: str
-    password: str = ""
-    """Of the key; empty when it is not encrypted."""
+    certificate: Annotated[str, Setting("tls.peer.certPath")] = ""
+    """PEM file: this node's certificate (with intermediates) for TLS between the peers; empty: no TLS."""
+    key: Annotated[str, Setting("tls.peer.keyPath")] = ""
+    """PEM file: its key."""
+    authority: Annotated[str, Setting("tls.peer.trustCertPath")] = ""
+    """PEM file: the authority that signs all nodes."""
+    password: Annotated[str, Setting("tls.peer.keyPassword", secret=True)] = ""
+    """Of the key, if it is encrypted; never shown."""
+
+    def __post_init__(self) -> None:
+        files = (self.certificate, self.key, self.authority)
+        if any(files) and not all(files):
+            raise ValueError(
+                "tls.peer.certPath, tls.peer.keyPath, tls.peer.trustCertPath: all or none must be set"
+            )
 
 
 class PeerTls:

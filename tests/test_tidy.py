@@ -45,11 +45,12 @@ INNER: dict[str, tuple[str, ...]] = {"local": LEAVES, "commands": ("*",)}
 
 PURE = (
     "dledger/election/*", "dledger/replication/*", "dledger/messages.py", "dledger/errors.py",
-    "dledger/host.py", "formats/*",
+    "dledger/host.py", "formats/*", "runtime/settings.py",
 )  # fmt: skip
 PURE_LIBRARY = (
-    "__future__", "array", "collections", "dataclasses", "enum", "errno", "functools", "hashlib", "heapq",
-    "itertools", "json", "msgpack", "msgspec", "struct", "typing", "zlib", "zlib_ng",
+    "__future__", "array", "collections", "dataclasses", "difflib", "enum", "errno", "functools", "hashlib",
+    "heapq", "itertools", "json", "math", "msgpack", "msgspec", "re", "struct", "types", "typing", "zlib",
+    "zlib_ng",
 )  # fmt: skip
 """All that a pure part may import of what is not ours: nothing there knows time, chance, files or others."""
 

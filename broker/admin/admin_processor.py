@@ -1,9 +1,10 @@
-"""A broker shown to its operators: 26 GET_BROKER_CONFIG, 28 GET_BROKER_RUNTIME_INFO
-(AdminBrokerProcessor)."""
+"""A broker shown to its operators, and its settings changed: 25, 26, 28 (AdminBrokerProcessor).
+
+Settings are those of one node, as RocketMQ's: any node answers, and a change reaches no other.
+"""
 
 from __future__ import annotations
 
-from dledger.broker.config import effective_properties
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, Needs, handles
 from dledger.remoting.bodies import KvTable
@@ -19,15 +20,18 @@ class AdminProcessor:
     """Handlers of the administration codes."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self._config = context.config
+        self._requests = context.settings_requests
         self._figures = context.figures
 
+    @handles(RequestCode.UPDATE_BROKER_CONFIG, needs=Needs.ANY)
+    def change_settings(self, call: Call[None]) -> None:
+        """Properties that may change while the broker runs; answered when its configuration file has them."""
+        self._requests.update(call.connection, call.request)
+
     @handles(RequestCode.GET_BROKER_CONFIG, needs=Needs.ANY, reads=OWN)
-    def broker_config(self, call: Call[None]) -> None:
+    def show_settings(self, call: Call[None]) -> None:
         """The effective properties, as a .properties text."""
-        properties = effective_properties(self._config)
-        text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
-        call.respond(ext={"version": str(VERSION)}, body=text.encode())
+        self._requests.show(call.connection, call.request, {"version": str(VERSION)})
 
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO, needs=Needs.ANY, reads=OWN)
     def runtime(self, call: Call[None]) -> None:

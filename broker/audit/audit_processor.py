@@ -65,7 +65,7 @@ class AuditProcessor:
     """Handlers of the audit codes."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self._config = context.config
+        self._settings = context.settings
         self._jobs = context.audit_jobs
         self._members = context.members
         self._described: dict[str, Described] = {}  # least recently used first
@@ -75,7 +75,7 @@ class AuditProcessor:
         """Always anew: what it says bounds all that follows."""
         version = call.header.version
         described = Described(version)
-        root, node, members = self._config.store_root, self._config.self_id, dict(self._members())
+        root, node, members = self._settings.now.store_root, self._settings.now.self_id, dict(self._members())
         job = self._jobs.start(None, lambda files: describe(files, root, node, members, described))
         if len(self._described) >= MAX_DESCRIPTIONS:
             del self._described[next(iter(self._described))]

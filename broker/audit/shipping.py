@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dledger.broker.config import ConfigError
 from dledger.runtime.env import Env
 from dledger.runtime.files import Files
 from dledger.runtime.rate_limit import Pace, PacedFiles
 from dledger.runtime.remote_files import check_driver, files_for, is_url
+from dledger.runtime.settings import ConfigError
 from dledger.runtime.workers import Lane
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ def check_installed(path: str) -> None:
         import_module("dledger.audit.shipped_scans")
     except ImportError as error:
         extra = "pip install 'dledger[spark]', or leave digestShipPath out"
-        raise ConfigError("digestShipPath", f"{error}: {extra}") from error
+        raise ConfigError(f"digestShipPath: {error}: {extra}") from error
     if is_url(path):
         try:
             check_driver(path)
         except OSError as error:
-            raise ConfigError("digestShipPath", str(error)) from error
+            raise ConfigError(f"digestShipPath: {error}") from error
 
 
 class Shipper:

@@ -22,6 +22,7 @@ import struct
 import msgspec
 
 from dledger.broker.commit_log import CommitLogWriter, TopicSlot
+from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
 from dledger.broker.intake.disposition import check_disposition
 from dledger.broker.requests import LeaderCall, Needs, handles
@@ -48,22 +49,28 @@ class SendProcessor:
 
     def __init__(self, context: BrokerContext) -> None:
         self._env = context.env
-        self._config = config = context.config
+        self._settings = context.settings
         self._creation = context.creation
         self._committed = context.committed
-        region, trace = config.region_id, "true" if config.trace_on else "false"
-        self._added = encode_properties(
-            {"MSG_REGION": region, "TRACE_ON": trace, "CLUSTER": config.cluster_name}
-        ).encode()
+        config = context.settings.now
+        self._told_to_clients(config)
+        context.settings.listen(self._told_to_clients)
         self._host_hex = config.store_host.hex().upper()
-        self._head = b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"' % (
-            msgspec.json.encode(region),
-            trace.encode(),
-        )
         self._tail = b',"version":%d}' % VERSION
         self._salt = context.env.random.getrandbits(32)
         self._counter = 0
         self._ip = config.store_host[:4]
+
+    def _told_to_clients(self, config: BrokerConfig) -> None:
+        """Encode once what each message and each answer has."""
+        region, trace = config.region_id, "true" if config.trace_on else "false"
+        self._added = encode_properties(
+            {"MSG_REGION": region, "TRACE_ON": trace, "CLUSTER": config.cluster_name}
+        ).encode()
+        self._head = b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"' % (
+            msgspec.json.encode(region),
+            trace.encode(),
+        )
 
     @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, needs=Needs.LEADER)
     def send_v1(self, call: LeaderCall[SendMessageHeader]) -> None:
@@ -93,8 +100,8 @@ class SendProcessor:
         if not writer.room:
             raise writer.refused
         body = request.body
-        if len(body) > self._config.max_message_size:
-            raise _too_large("message body", len(body), self._config.max_message_size)
+        if len(body) > self._settings.now.max_message_size:
+            raise _too_large("message body", len(body), self._settings.now.max_message_size)
         text = header.properties or ""
         check_disposition(header.topic, header.sysFlag, text)
         reconsume_times = header.reconsumeTimes or 0
@@ -178,8 +185,8 @@ class SendProcessor:
             "msgId": message_ids,
             "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
-            "MSG_REGION": self._config.region_id,
-            "TRACE_ON": "true" if self._config.trace_on else "false",
+            "MSG_REGION": self._settings.now.region_id,
+            "TRACE_ON": "true" if self._settings.now.trace_on else "false",
         }
         if unique_key:
             ext["transactionId"] = unique_key.decode(errors="replace")
@@ -191,8 +198,8 @@ class SendProcessor:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
-        if len(request.body) > self._config.max_message_size:
-            raise _too_large("batch body", len(request.body), self._config.max_message_size)
+        if len(request.body) > self._settings.now.max_message_size:
+            raise _too_large("batch body", len(request.body), self._settings.now.max_message_size)
         if header.topic.startswith(RETRY_PREFIX):
             raise RemotingError(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + header.topic

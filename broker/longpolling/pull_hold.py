@@ -40,7 +40,9 @@ class Pull:
 class HeldPulls:
     """Held pulls by queue. `retry` is called for those whose queue grew, `expired` when time is up."""
 
-    def __init__(self, limit: int, retry: Callable[[Pull], None], expired: Callable[[Pull], None]) -> None:
+    def __init__(
+        self, limit: Callable[[], int], retry: Callable[[Pull], None], expired: Callable[[Pull], None]
+    ) -> None:
         self._limit = limit
         self._retry = retry
         self._expired = expired
@@ -54,7 +56,7 @@ class HeldPulls:
         now = loop.time()
         if pull.deadline == 0.0:
             pull.deadline = now + min(pull.suspend_s, MAX_SUSPEND_S)
-        if self.count >= self._limit or pull.deadline <= now or pull.connection.closed:
+        if self.count >= self._limit() or pull.deadline <= now or pull.connection.closed:
             return False
         self._by_queue.setdefault((pull.topic, pull.queue_id), []).append(pull)
         self.count += 1

@@ -47,7 +47,7 @@ class PullProcessor(LeaderService):
     """Handlers of the pull codes, and the pulls that wait."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self._config = context.config
+        self._settings = context.settings
         self._gate = context.gate
         self._creation = context.creation
         self._store = context.store
@@ -55,7 +55,7 @@ class PullProcessor(LeaderService):
         self._offsets = context.offsets
         self._background = context.background
         self._reader = context.reader
-        self.held = HeldPulls(self._config.max_held_pulls, self._serve, self._expired)
+        self.held = HeldPulls(lambda: self._settings.now.max_held_pulls, self._serve, self._expired)
         self.messages = 0
         """Messages given out since start."""
         self.bytes = 0
@@ -70,11 +70,11 @@ class PullProcessor(LeaderService):
         if header.sysFlag & PULL_COMMIT_OFFSET:
             self._offsets.report(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
         suspend_ms = 0
+        config = self._settings.now
         if header.sysFlag & PULL_SUSPEND:
-            long_polling = self._config.long_polling
-            suspend_ms = header.suspendTimeoutMillis if long_polling else self._config.short_polling_ms
+            suspend_ms = header.suspendTimeoutMillis if config.long_polling else config.short_polling_ms
         count = header.maxMsgNums if header.maxMsgNums > 0 else DEFAULT_COUNT
-        size = self._config.pull_max_bytes
+        size = config.pull_max_bytes
         if header.maxMsgBytes is not None and header.maxMsgBytes > 0:
             size = min(size, header.maxMsgBytes)
         self._serve(
@@ -84,7 +84,7 @@ class PullProcessor(LeaderService):
                 header.topic,
                 header.queueId,
                 header.queueOffset,
-                min(count, self._config.pull_max_count),
+                min(count, config.pull_max_count),
                 size,
                 wanted,
                 max(0, suspend_ms) / 1000,
@@ -181,8 +181,8 @@ class PullProcessor(LeaderService):
             self._answer_or_hold(pull, result)
 
     async def _serve_cold(self, pull: Pull) -> None:
-        count = min(pull.count, self._config.pull_max_count_cold)
-        size = min(pull.size, self._config.pull_max_bytes_cold)
+        count = min(pull.count, self._settings.now.pull_max_count_cold)
+        size = min(pull.size, self._settings.now.pull_max_bytes_cold)
         result = await self._reader.get_cold(pull.topic, pull.queue_id, pull.offset, count, size, pull.wanted)
         if self._gate.writer is None:
             self._gate.refuse(pull.connection, pull.request)

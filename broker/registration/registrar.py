@@ -23,6 +23,7 @@ from dledger.remoting.codes import RequestCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import BrokerIdentityHeader, RegisterBrokerHeader
 from dledger.runtime.env import Env
+from dledger.runtime.live_settings import LiveSettings
 
 COALESCE_S = 0.005
 """Changes within this time are told together."""
@@ -40,13 +41,13 @@ class Registrar(LeaderService):
     def __init__(
         self,
         env: Env,
-        config: BrokerConfig,
+        settings: LiveSettings[BrokerConfig],
         node: Node,
         table: TopicTable,
         client: RemotingClient,
     ) -> None:
         self._env = env
-        self._config = config
+        self._settings = settings
         self._node = node
         self._table = table
         self._client = client
@@ -54,12 +55,14 @@ class Registrar(LeaderService):
         self._leader_term = 0
         self._changed_ms = 0
         self._wake_table = asyncio.Event()
-        self._wakes: dict[str, asyncio.Event] = {addr: asyncio.Event() for addr in config.namesrv_addr}
-        self._told: dict[str, int] = dict.fromkeys(config.namesrv_addr, -1)
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._wakes: dict[str, asyncio.Event] = {}
+        self._told: dict[str, int] = {}
         """Version that each NameServer was last told, or failed to be."""
         self._body: tuple[tuple[wire.DataVersion, int], bytes, int] | None = None
         """The newest body told to any of them: version and `TopicTable.encoded` then, the body, its CRC."""
-        self.registered: dict[str, bool] = dict.fromkeys(config.namesrv_addr, False)
+        self.registered: dict[str, bool] = {}
         """Whether the last registration there succeeded."""
         self.failures: dict[str, RemotingError] = {}
         """Why the last one did not, for those NameServers."""
@@ -68,6 +71,8 @@ class Registrar(LeaderService):
         self._told_id: dict[str, int] = {}
         """Broker id that each NameServer last took."""
         self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._follow(settings.now)
+        settings.listen(self._follow)
 
     def changed(self) -> None:
         """Role, leader or topics changed: tell all, soon."""
@@ -100,22 +105,40 @@ class Registrar(LeaderService):
 
     async def keep_informed(self) -> None:
         """Until cancelled, leading or not."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_encoded(), name="encode-topics")
-            for addr in self._config.namesrv_addr:
-                group.create_task(self._keep_registered(addr), name=f"register-{addr}")
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self._keep_encoded(), name="encode-topics")
+                for addr in self._wakes:
+                    self._start(group, addr)
+        finally:
+            self._group = None
+
+    def _start(self, group: asyncio.TaskGroup, addr: str) -> None:
+        self._tasks[addr] = group.create_task(self._keep_registered(addr), name=f"register-{addr}")
+
+    def _follow(self, config: BrokerConfig) -> None:
+        """Register with the NameServers of now; one that is none any more is told that this broker left."""
+        for addr in config.namesrv_addr:
+            if addr not in self._wakes:
+                self._wakes[addr] = asyncio.Event()
+                self._told[addr] = -1
+                self.registered[addr] = False
+                if self._group is not None:
+                    self._start(self._group, addr)
+        for addr in [addr for addr in self._wakes if addr not in config.namesrv_addr]:
+            del self._wakes[addr], self._told[addr], self.registered[addr]
+            self.failures.pop(addr, None)
+            if self._group is not None:
+                self._tasks.pop(addr).cancel()
+                self._group.create_task(self._unregister(addr), name=f"unregister-{addr}")
+        self._answer()
 
     async def unregister(self, timeout_s: float = 1.0) -> None:
         """104 to all, best effort: a clean shutdown."""
-        config = self._config
         async with asyncio.TaskGroup() as group:
-            for addr in config.namesrv_addr:
-                # The id it knows, which after a hand-over just before may still be the leader's.
-                told = self._told_id.get(addr, self._broker_id())
-                header = BrokerIdentityHeader(
-                    config.broker_name, config.client_addr, config.cluster_name, told
-                )
-                group.create_task(self._unregister(addr, header, timeout_s), name=f"unregister-{addr}")
+            for addr in self._wakes:
+                group.create_task(self._unregister(addr, timeout_s), name=f"unregister-{addr}")
 
     def data_version(self) -> wire.DataVersion:
         """Term, number of topic changes, time of the last change told."""
@@ -127,8 +150,7 @@ class Registrar(LeaderService):
             self._wakes[addr].set()
 
     async def _keep_registered(self, addr: str) -> None:
-        config = self._config
-        pause = config.register_first_s
+        pause = self._settings.now.register_first_s
         wake = self._wakes[addr]
         while True:
             wake.clear()
@@ -137,7 +159,7 @@ class Registrar(LeaderService):
                 async with asyncio.timeout(pause if ok else RETRY_S):
                     await wake.wait()
             except TimeoutError:
-                pause = config.register_interval_s
+                pause = self._settings.now.register_interval_s
                 continue
             await asyncio.sleep(COALESCE_S)
 
@@ -153,7 +175,7 @@ class Registrar(LeaderService):
         await self._table.prepare()
         # Nothing is awaited from here to the request: id, term and table are of one moment (safety.md S23).
         version = self._version
-        config = self._config
+        config = self._settings.now
         body, crc = self._encoded()
         header = RegisterBrokerHeader(
             brokerName=config.broker_name,
@@ -182,11 +204,15 @@ class Registrar(LeaderService):
             self._env.log.info("registered", namesrv=addr, broker_id=header.brokerId)
         self.registered[addr] = ok
         self._told[addr] = version
-        told = min(self._told.values())
+        self._answer()
+        return ok
+
+    def _answer(self) -> None:
+        """Those who waited for what all NameServers were told by now."""
+        told = min(self._told.values(), default=self._version)
         for asked, done in [waiting for waiting in self._waiting if waiting[0] <= told]:
             self._waiting.remove((asked, done))
             done()
-        return ok
 
     def _encoded(self) -> tuple[bytes, int]:
         """The body of now and its CRC, made once for all NameServers."""
@@ -197,14 +223,18 @@ class Registrar(LeaderService):
             self._body = (made_of, body, wire.body_crc(body))
         return self._body[1:]
 
-    async def _unregister(self, addr: str, header: BrokerIdentityHeader, timeout_s: float) -> None:
+    async def _unregister(self, addr: str, timeout_s: float = 1.0) -> None:
+        # The id it knows, which after a hand-over just before may still be the leader's.
+        told = self._told_id.pop(addr, self._broker_id())
+        config = self._settings.now
+        header = BrokerIdentityHeader(config.broker_name, config.client_addr, config.cluster_name, told)
         try:
             await self._client.invoke(addr, RequestCode.UNREGISTER_BROKER, header, timeout_s=timeout_s)
         except RemotingError as error:
             self._env.log.info("not unregistered", namesrv=addr, reason=error.remark)
 
     def _broker_id(self) -> int:
-        return 0 if self._node.serving else self._config.follower_id
+        return 0 if self._node.serving else self._settings.now.follower_id
 
     def _finish(self, done: Callable[[], None]) -> None:
         for waiting in self._waiting:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from dledger.broker.store.consume_queue import (
     ConsumeQueue,
@@ -38,6 +39,7 @@ from dledger.runtime.atomic_file import publish, read_file
 from dledger.runtime.cooperative import gathered
 from dledger.runtime.env import Env
 from dledger.runtime.files import Files
+from dledger.runtime.settings import Setting
 from dledger.runtime.workers import Lane
 
 
@@ -45,19 +47,20 @@ from dledger.runtime.workers import Lane
 class StoreLimits:
     """Intervals in seconds, sizes in units (20 bytes each) or entries."""
 
-    flush_interval_s: float = 1.0
-    """ConsumeQueue units reach their files at least this often."""
-    flush_units: int = 200_000
+    flush_interval_s: Annotated[float, Setting("flushIntervalConsumeQueue", 1, 600_000, "ms")] = 1.0
+    """Units of the ConsumeQueues reach their files at least this often."""
+    flush_units: Annotated[int, Setting("flushConsumeQueueUnits", 1, 100_000_000)] = 200_000
     """Unflushed units of all queues that start a flush before its time."""
-    snapshot_interval_s: float = 30.0
-    snapshot_entries: int = 100_000
-    """Entries applied since the last snapshot that start the next one before its time: a start replays hardly
-    more (0.3 s), and until then the node could be elected and not serve."""
+    snapshot_interval_s: Annotated[float, Setting("snapshotIntervalMs", 100, 86_400_000, "ms")] = 30.0
+    """A snapshot of the state is taken at least this often."""
+    snapshot_entries: Annotated[int, Setting("snapshotEntries", 1, 1_000_000_000)] = 100_000
+    """Entries applied since the last snapshot that start the next one before its time: a start replays
+    hardly more (0.3 s), and until then the node could be elected and not serve."""
     snapshot_share: float = 0.1
     """Share of the time that snapshots by entries may take (thousands of queues take seconds to fsync)."""
-    hot_units_total: int = 2_000_000
-    """Units kept in memory for reading, all queues together (40 MB)."""
-    hot_units_queue: int = 16_384
+    hot_units_total: Annotated[int, Setting("hotConsumeQueueUnits", 1000, 1_000_000_000)] = 2_000_000
+    """Units kept in memory for reading, all queues together, 20 bytes each."""
+    hot_units_queue: Annotated[int, Setting("hotConsumeQueueUnitsPerQueue", 16, 100_000_000)] = 16_384
     """The same for one queue."""
     write_group: int = 64
     """Queues written by one worker job."""

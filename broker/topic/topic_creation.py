@@ -16,6 +16,7 @@ from dledger.broker.topic.topic_table import encode_topic
 from dledger.formats.state import GroupConfig, Perm, ReplicatedState, TopicConfig
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
+from dledger.runtime.live_settings import LiveSettings
 
 DLQ_QUEUES = 1
 MAX_TOPIC_BYTES = 64 * 1024
@@ -27,8 +28,8 @@ INTERNAL_TABLE_BYTES = 512 * 1024
 class TopicCreation:
     """Rules of creation. Every creation is an entry of the log; what follows it may count on it at once."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self._config = config
+    def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
+        self._settings = settings
 
     def topic_for_send(
         self, writer: CommitLogWriter, topic: str, default_topic: str, queues: int
@@ -73,7 +74,7 @@ class TopicCreation:
         bounded, and without a dead letter topic a message that nobody can consume would hold up its queue for
         ever: the number of topics does not keep them out, and INTERNAL_TABLE_BYTES are theirs alone.
         """
-        limits = self._config
+        limits = self._settings.now
         size = len(encode_topic(config))
         if size > MAX_TOPIC_BYTES:
             raise RemotingError(
@@ -111,11 +112,11 @@ class TopicCreation:
         problem = group_problem(name)
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
-        if not self._config.auto_create_group or not writer.room:
+        if not self._settings.now.auto_create_group or not writer.room:
             return None
-        if len(state.groups) >= self._config.max_groups:
+        if len(state.groups) >= self._settings.now.max_groups:
             raise RemotingError(
-                ResponseCode.SYSTEM_ERROR, f"the limit of {self._config.max_groups} groups is reached"
+                ResponseCode.SYSTEM_ERROR, f"the limit of {self._settings.now.max_groups} groups is reached"
             )
         group = GroupConfig(name)
         # First: at a limit there is neither, and the consumer hears why with each pull.
@@ -134,7 +135,7 @@ class TopicCreation:
         self, writer: CommitLogWriter, topic: str, default_topic: str, queues: int
     ) -> TopicConfig | None:
         """createTopicInSendMessageMethod: as many queues as asked for, at most those of the default."""
-        if not self._config.auto_create_topic:
+        if not self._settings.now.auto_create_topic:
             return None
         parent = writer.topic(default_topic)
         if parent is None or not parent.perm & Perm.INHERIT:

@@ -47,13 +47,14 @@ class TopicTable:
         self.size_told = 0
         """`size` when the pages were last complete; it encodes nothing."""
         self._preparing = asyncio.Lock()
+        self._system_changes = 0
         self.encoded = 0
         """Topics encoded since start: while it stays, so does what `entries` gives."""
 
     @property
     def version(self) -> int:
         """Changes of the topics so far (DataVersion.counter)."""
-        return self._state().topics_version
+        return self._state().topics_version + self._system_changes
 
     @property
     def size(self) -> int:
@@ -82,6 +83,12 @@ class TopicTable:
             if many:  # all pages are new: joining them has a turn of its own
                 self._pages.joined()
                 await asyncio.sleep(PAUSE_S)
+
+    def put_system(self, config: TopicConfig) -> None:
+        """`system_topics` has this one now, which is new or was changed."""
+        self._system_changes += 1
+        if self._of is not None and config.name not in self._of.topics:
+            self._put(config)
 
     def _advance(self, limit: int | None = None) -> bool:
         """Encode what changed, at most `limit` topics; whether there is more."""

@@ -9,7 +9,7 @@ from functools import partial
 
 from dledger.broker.app import main as broker_main
 from dledger.broker.broker import Broker
-from dledger.broker.config import BrokerConfig
+from dledger.broker.config import NODE_DEFAULTS, BrokerConfig
 from dledger.broker.store.message_store import StoreLimits
 from dledger.chaos.machine import Exit, Process, Trace
 from dledger.chaos.machine.node import Main
@@ -166,7 +166,7 @@ class BrokerStage(Stage):
     def start_namesrv(self) -> None:
         """Start it, if it does not run."""
         if self.world.nodes[NAMESRV].process is None:
-            config = NamesrvConfig(listenPort=NAMESRV_PORT, kvConfigPath="/kvConfig.json")
+            config = NamesrvConfig(listen_port=NAMESRV_PORT, kv_path="/kvConfig.json")
             main = partial(namesrv_main, config=config, on_ready=self._namesrv_ready)
             self.world.restart(NAMESRV, main)
 
@@ -231,8 +231,8 @@ class BrokerStage(Stage):
             store_root=self.broker_root,
             self_id=machine.name,
             peers={name: self.peers[name] for name in self.founders},
-            pool_segments=1,
-            http_port=0,
+            node=replace(NODE_DEFAULTS, pool_segments=1),
+            store=LIMITS,
         )
         stop = asyncio.Event()
         process = self.world.nodes[machine.name].process
@@ -240,7 +240,7 @@ class BrokerStage(Stage):
         self._stops[process] = stop
         factory = partial(self._make_node, machine)
         tables = self._tables(machine.name)
-        await broker_main(env, config, stop, make_node=factory, limits=LIMITS, tables=tables)
+        await broker_main(env, config, stop, make_node=factory, tables=tables)
 
     def _make_node(self, machine: Machine, env: Env, config: NodeConfig, host: Host) -> Node:
         small = replace(

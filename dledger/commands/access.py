@@ -8,18 +8,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import re
 import sys
 from dataclasses import replace
 
-from dledger.commands.standalone import PROPERTIES, StandaloneConfig, load, main
-from dledger.config import ConfigError, parse_peers
+from dledger.commands.standalone import SETTINGS, StandaloneConfig, main
+from dledger.config import parse_peers
 from dledger.errors import NodeFailed
 from dledger.node.node import Node
 from dledger.peers.log_client import DLedgerClient
 from dledger.runtime import Env
-from dledger.runtime.atomic_file import read_file
 from dledger.runtime.program import run_until_signal, settle
+from dledger.runtime.properties_file import read_properties
+from dledger.runtime.settings import ConfigError, Property
 from dledger.runtime.tls import PeerTls, TlsFiles
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
@@ -72,8 +72,9 @@ def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
     """Run the nodes; the exit code. `utc_offset_s`: of the local time."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
     try:
-        config = replace(_configured(env, args), utc_offset_s=utc_offset_s)
-        tls = PeerTls(config.tls, env.log) if config.tls is not None else None
+        config = _configured(env, args)
+        config = replace(config, node=config.node.at_utc_offset(utc_offset_s))
+        tls = PeerTls(config.peer_tls, env.log) if config.peer_tls is not None else None
     except ConfigError as error:
         print(f"serve: {error}", file=sys.stderr)
         return 2
@@ -106,7 +107,6 @@ def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
 
 def _configured(env: Env, args: argparse.Namespace) -> StandaloneConfig:
     """ConfigError names the property, and file and line where it stands there."""
-    lines = _lines(env, args.config) if args.config else {}
     options = {
         "dLegerGroup": ";".join(args.group or []),
         "dLegerSelfId": args.id,
@@ -116,34 +116,6 @@ def _configured(env: Env, args: argparse.Namespace) -> StandaloneConfig:
         "mapedFileSizeCommitLog": args.segment_size,
         **{key: getattr(args, f"tls_{name}") for name, key, _ in TLS_OPTIONS},
     }
-    given = {key: value for key, value in options.items() if value}
-    try:
-        return load({key: value for key, (value, _) in lines.items()} | given)
-    except ConfigError as error:
-        key = re.split("[: ,]", str(error), maxsplit=1)[0]
-        if key in lines and key not in given:
-            raise ConfigError(f"{lines[key][1]}: {error}") from error
-        raise
-
-
-def _lines(env: Env, path: str) -> dict[str, tuple[str, str]]:
-    """Key -> value, and file and line where it stands."""
-    try:
-        data = read_file(env.files, path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if data is None:
-        raise ConfigError(f"{path}: no such file")
-    lines: dict[str, tuple[str, str]] = {}
-    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
-        where = f"{path}, line {number}"
-        key, separator, value = (part.strip() for part in line.partition("="))
-        if not line.strip() or line.strip().startswith("#"):
-            continue
-        if not separator or key not in PROPERTIES:
-            known = ", ".join(PROPERTIES)
-            raise ConfigError(f"{where}: {line.strip()!r}: known keys are {known}")
-        if key in lines:
-            raise ConfigError(f"{where}: the key {key!r} was already set at {lines[key][1]}")
-        lines[key] = (value, where)
-    return lines
+    lines = read_properties(env.files, args.config) if args.config else []
+    config, _ = SETTINGS.load(lines, [Property(key, value) for key, value in options.items() if value])
+    return config

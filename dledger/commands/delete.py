@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dledger.commands.access import add_access, open_client
-from dledger.config import ConfigError, parse_peers
+from dledger.config import parse_peers
 from dledger.runtime import Env
+from dledger.runtime.settings import ConfigError
 
 NAME = "delete-before"
 

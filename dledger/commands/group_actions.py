@@ -16,8 +16,9 @@ from dledger.local import wire
 from dledger.local.cluster import START_LIMIT_S, ClusterError, LocalCluster
 from dledger.local.ports import CLAIM, HOST, port_taken
 from dledger.local.spec import DEFAULT_BASE_PORT, MIB, ClusterSpec, find_base_port
-from dledger.properties import name as parse_name
 from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
+from dledger.runtime.settings import ConfigError, Property
+from dledger.runtime.settings import name as parse_name
 
 SERVER_PACKAGES = ("aiohttp", "numpy", "prometheus_client")
 """What the extra `server` brings: a broker does not start without."""
@@ -206,16 +207,13 @@ def _settings(before: dict[str, str], given: Sequence[str]) -> dict[str, str]:
 def _check_properties(cluster: LocalCluster) -> None:
     """ClusterError for settings that a broker would refuse, or not know."""
     # Here: the broker's modules are not loaded for `--help`, nor where the extra is missing.
-    broker = import_module("dledger.broker.__main__")
-    files = import_module("dledger.remoting.properties_file")
+    settings = import_module("dledger.broker.config").SETTINGS
     properties = cluster.broker_properties(cluster.spec.node_ids[0])
     said = {"mapedFileSizeCommitLog": "--segment-mb"} | dict.fromkeys(cluster.spec.broker, "--set")
-    lines = [
-        files.Property(key, value, said.get(key, "a broker's settings")) for key, value in properties.items()
-    ]
+    lines = [Property(key, value, said.get(key, "a broker's settings")) for key, value in properties.items()]
     try:
-        _, warnings = broker.configure(lines)
-    except files.ConfigError as error:
+        _, warnings = settings.load(lines)
+    except ConfigError as error:
         raise ClusterError(str(error)) from error
     if warnings:
         raise ClusterError(re.sub(" is ignored$", ": docs/operate.md lists those there are", warnings[0]))

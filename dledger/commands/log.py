@@ -22,11 +22,12 @@ from dledger.commands.access import add_access, add_serve, open_client, serve
 from dledger.commands.delete import NAME as DELETE
 from dledger.commands.delete import add_delete_command, delete_before
 from dledger.commands.dump import dump, node_directories
-from dledger.config import ConfigError, parse_peers
+from dledger.config import parse_peers
 from dledger.files.offline import groups_below
 from dledger.peers.log_client import RequestFailed
 from dledger.runtime import Env
 from dledger.runtime.env import production_env
+from dledger.runtime.settings import ConfigError
 
 
 def _parser() -> argparse.ArgumentParser:

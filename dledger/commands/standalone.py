@@ -8,56 +8,50 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated
 
 from dledger.commands.counting import CountingHost
-from dledger.config import ConfigError, NodeConfig, parse_peers
+from dledger.config import BindAddress, NodeConfig, NodeSettings, Peers, SelfId, StoreRoot
 from dledger.errors import NodeFailed
 from dledger.formats.addresses import split_address
-from dledger.log.retention import RetentionSettings
 from dledger.node.leadership import FAREWELL_S
 from dledger.node.node import Node
 from dledger.peers.listener import PeerPort
-from dledger.properties import RETENTION, directory, name, names, pool_segments, segment_size, sync_flush
 from dledger.runtime import Env
+from dledger.runtime.settings import ConfigError, Schema, Setting, names
 from dledger.runtime.tls import PeerTls, TlsFiles
 
 TRANSFER_TIMEOUT_S = 2.0
 """How long a stop waits for another node to take over."""
 
 
+NODE_DEFAULTS = NodeSettings(segment_size=64 * 1024 * 1024)
+
+
 @dataclass(frozen=True)
 class StandaloneConfig:
-    """Names of the properties are RocketMQ's; see `PROPERTIES`."""
+    """Names of the properties are those that brokers know."""
 
-    groups: tuple[str, ...] = ()
-    self_id: str = ""
-    peers: Mapping[str, str] = field(default_factory=dict)
-    store_dir: str = ""
-    bind_host: str = "0.0.0.0"
-    segment_size: int = 64 * 1024 * 1024
-    pool_segments: int = 2
-    sync_flush: bool = True
-    certificate: str = ""
-    key: str = ""
-    key_password: str = ""
-    authority: str = ""
-    reserved_hours: int | None = None
-    """None: nothing goes because of its age. Nobody derives anything from this log: it is the data itself."""
-    delete_hours: tuple[int, ...] = (4,)
-    utc_offset_s: int = 0
-    """Of the local time that `delete_hours` means; the outer shell knows it."""
-    clean_percent: int = 75
-    force_percent: int = 85
-    refuse_percent: int = 90
-    clean_forcibly: bool = False
-    """True: above `force_percent` the oldest segments go whatever their age."""
-    clean_interval_ms: int = 10_000
+    groups: Annotated[
+        tuple[str, ...], Setting("dLegerGroup", parse=names, format=";".join, important=True)
+    ] = ()
+    """Names of the groups: `blue;green`. Each has a directory of its name."""
+    self_id: SelfId = ""
+    """This node's id in `dLegerPeers`."""
+    peers: Peers = field(default_factory=dict)
+    """All members at the foundation of the groups: `n0-host:port;n1-host:port`."""
+    store_dir: StoreRoot = ""
+    """Directory of the groups' stores."""
+    bind_host: BindAddress = "0.0.0.0"
+    """Where to listen."""
+    node: NodeSettings = NODE_DEFAULTS
+    """Of each group's log. It is the data itself, nobody derives anything from it: nothing goes by itself."""
+    tls: TlsFiles = field(default_factory=TlsFiles)
 
-    def check(self) -> None:
-        """ConfigError names what is missing or does not fit."""
+    def check(self, given: Collection[str]) -> None:
+        """ConfigError names what is missing, has no effect or does not fit."""
         for key, value in (
             ("dLegerGroup", self.groups),
             ("dLegerSelfId", self.self_id),
@@ -70,87 +64,35 @@ class StandaloneConfig:
             raise ConfigError("dLegerGroup: a group is named twice")
         if any("/" in group or group in (".", "..") for group in self.groups):
             raise ConfigError("dLegerGroup: a group's name is the name of its directory")
-        tls = (self.certificate, self.key, self.authority)
-        if any(tls) and not all(tls):
+        retention = self.node.retention
+        for key in ("deleteWhen", "diskMaxUsedSpaceRatio"):
+            if key in given and retention.reserved_hours == math.inf:
+                raise ConfigError(f"{key} has no effect without fileReservedTime")
+        if "diskSpaceCleanForciblyRatio" in given and not retention.clean_forcibly:
             raise ConfigError(
-                "tls.peer.certPath, tls.peer.keyPath, tls.peer.trustCertPath: all or none must be set"
+                "diskSpaceCleanForciblyRatio has no effect without cleanFileForciblyEnable=true"
             )
-        try:
-            for group in self.groups:
-                self.node_config(group)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        for group in self.groups:
+            self.node_config(group)
 
     @property
-    def tls(self) -> TlsFiles | None:
+    def peer_tls(self) -> TlsFiles | None:
         """Files for TLS between peers; None without."""
-        if not self.certificate:
-            return None
-        return TlsFiles(self.certificate, self.key, self.authority, self.key_password)
+        return self.tls if self.tls.certificate else None
 
     def node_config(self, group: str) -> NodeConfig:
-        """Settings of the node of one group: it lies in `<store_dir>/<group>`."""
-        return NodeConfig(
-            group,
-            self.self_id,
-            self.peers,
-            f"{self.store_dir}/{group}",
+        """Of the node of one group: it lies in `<store_dir>/<group>`. ConfigError."""
+        return NodeConfig.of(
+            self.node,
+            group=group,
+            self_id=self.self_id,
+            peers=self.peers,
+            store_dir=f"{self.store_dir}/{group}",
             bind_host=self.bind_host,
-            segment_size=self.segment_size,
-            pool_segments=self.pool_segments,
-            sync_flush=self.sync_flush,
-            disk_full_ratio=self.refuse_percent / 100,
-            retention=RetentionSettings(
-                reserved_hours=math.inf if self.reserved_hours is None else self.reserved_hours,
-                delete_hours=self.delete_hours,
-                utc_offset_s=self.utc_offset_s,
-                clean_ratio=self.clean_percent / 100,
-                force_ratio=self.force_percent / 100,
-                clean_forcibly=self.clean_forcibly,
-                interval_s=self.clean_interval_ms / 1000,
-            ),
         )
 
 
-PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "dLegerGroup": ("groups", names),
-    "dLegerSelfId": ("self_id", name),
-    "dLegerPeers": ("peers", parse_peers),
-    "storePathRootDir": ("store_dir", directory),
-    "bindAddress": ("bind_host", str),
-    "mapedFileSizeCommitLog": ("segment_size", segment_size),
-    "segmentPoolSize": ("pool_segments", pool_segments),
-    "flushDiskType": ("sync_flush", sync_flush),
-    "tls.peer.certPath": ("certificate", str),
-    "tls.peer.keyPath": ("key", str),
-    "tls.peer.keyPassword": ("key_password", str),
-    "tls.peer.trustCertPath": ("authority", str),
-    **RETENTION,
-}
-
-
-def load(properties: Mapping[str, str]) -> StandaloneConfig:
-    """Settings from property names and texts; ConfigError begins with the one that cannot work."""
-    config = StandaloneConfig()
-    for key, text in properties.items():
-        if key not in PROPERTIES:
-            raise ConfigError(f"unknown key {key!r}; known are {', '.join(PROPERTIES)}")
-        attribute, parse = PROPERTIES[key]
-        try:
-            config = replace(config, **{attribute: parse(text)})
-        except ConfigError:  # it names its property
-            raise
-        except ValueError as error:
-            raise ConfigError(f"{key}: {error}") from error
-    for key in ("deleteWhen", "diskMaxUsedSpaceRatio"):
-        if key in properties and config.reserved_hours is None:
-            raise ConfigError(f"{key} has no effect without fileReservedTime")
-    if "diskSpaceCleanForciblyRatio" in properties and not config.clean_forcibly:
-        raise ConfigError("diskSpaceCleanForciblyRatio has no effect without cleanFileForciblyEnable=true")
-    if config.reserved_hours is None:  # nothing expires: the lower one of the two ratios means nothing
-        config = replace(config, clean_percent=min(config.clean_percent, config.force_percent))
-    config.check()
-    return config
+SETTINGS = Schema(StandaloneConfig)
 
 
 async def main(

@@ -17,18 +17,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from dledger.runtime.settings import Setting
 
 
 @dataclass(frozen=True)
 class PreferredSettings:
     """Seconds."""
 
-    settle_s: float = 2.0
-    """How long a leader leads before it moves leadership."""
-    short_lived_s: float = 30.0
+    settle_s: Annotated[float, Setting("preferredLeaderSettleMs", 0, 3_600_000, "ms")] = 2.0
+    """How long a leader leads before it moves leadership to a preferred one."""
+    short_lived_s: Annotated[float, Setting("preferredLeaderShortLivedMs", 0, 86_400_000, "ms")] = 30.0
     """A leadership of a preferred node that ends earlier counts as failed."""
-    backoff_min_s: float = 10.0
-    backoff_max_s: float = 600.0
+    backoff_min_s: Annotated[float, Setting("preferredLeaderBackoffMinMs", 1, 86_400_000, "ms")] = 10.0
+    """How long one that failed is left alone; twice as long each time again."""
+    backoff_max_s: Annotated[float, Setting("preferredLeaderBackoffMaxMs", 1, 86_400_000, "ms")] = 600.0
+    """Longest time that one is left alone."""
+
+    def __post_init__(self) -> None:
+        if self.backoff_max_s < self.backoff_min_s:
+            raise ValueError("preferredLeaderBackoffMaxMs must not be below preferredLeaderBackoffMinMs")
 
 
 class PreferredLeader:

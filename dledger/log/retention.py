@@ -10,10 +10,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from dledger.runtime.settings import Setting, whole_number
 
 HOUR_MS = 3_600_000
 DAY_HOURS = 24
+
+
+def _age(text: str) -> float:
+    return whole_number(text, 0, 24 * 366) if text else math.inf
+
+
+def _age_text(hours: float) -> str:
+    return "" if hours == math.inf else f"{hours:g}"
+
+
+def _hours(text: str) -> tuple[int, ...]:
+    return tuple(whole_number(part.strip(), 0, DAY_HOURS - 1) for part in text.split(";"))
+
+
+def _hours_text(hours: tuple[int, ...]) -> str:
+    return ";".join(f"{hour:02}" for hour in hours)
 
 
 @dataclass(frozen=True)
@@ -23,30 +41,37 @@ class RetentionSettings:
     Ratios are shares of the file system in use, 0.0 to 1.0.
     """
 
-    reserved_hours: float = math.inf
-    """fileReservedTime: age at which a segment expires, consumed or not; infinite: none ever does."""
-    delete_hours: tuple[int, ...] = (4,)
-    """deleteWhen: hours of the day in which what expired is removed."""
+    reserved_hours: Annotated[
+        float,
+        Setting("fileReservedTime", unit="hours", parse=_age, format=_age_text, hot=True, important=True),
+    ] = math.inf
+    """Age at which a segment expires, whether its messages were consumed or not; empty: never."""
+    delete_hours: Annotated[
+        tuple[int, ...], Setting("deleteWhen", parse=_hours, format=_hours_text, hot=True, important=True)
+    ] = (4,)
+    """Hours of the (local) day in which what expired is deleted, as `04` or `04;16`."""
     utc_offset_s: int = 0
-    """Of the local time that `delete_hours` means."""
-    clean_ratio: float = 0.75
-    """diskMaxUsedSpaceRatio: above it, what expired is removed at any hour."""
-    force_ratio: float = 0.85
-    """diskSpaceCleanForciblyRatio: above it, segments go whatever their age, one a round."""
-    clean_forcibly: bool = False
-    """cleanFileForciblyEnable: False leaves `force_ratio` without effect."""
-    interval_s: float = 10.0
-    """cleanResourceInterval: pause between two rounds."""
-    snapshots_kept: int = 64
-    """Boundary snapshots to keep at most (never fewer than three): those between the first and the newest are
-    thinned out, and retention moves from one to the next."""
+    """Of the local time that `delete_hours` means; the outer shell knows it."""
+    clean_ratio: Annotated[float, Setting("diskMaxUsedSpaceRatio", 10, 95, "percent", hot=True)] = 0.75
+    """Share of the file system in use above which what expired is deleted at any hour."""
+    force_ratio: Annotated[float, Setting("diskSpaceCleanForciblyRatio", 10, 100, "percent", hot=True)] = 0.85
+    """Share above which segments are deleted whatever their age, the oldest first, one a round."""
+    clean_forcibly: Annotated[bool, Setting("cleanFileForciblyEnable", hot=True)] = False
+    """`false`: nothing is deleted before its time."""
+    interval_s: Annotated[float, Setting("cleanResourceInterval", 10, 3_600_000, "ms", hot=True)] = 10.0
+    """Time between two looks at clock and disk."""
+    snapshots_kept: Annotated[int, Setting("boundarySnapshotsKept", 3, 10_000)] = 64
+    """Snapshots at boundaries of segments, at most: those between the first and the newest are thinned out,
+    and retention moves from one to the next."""
 
     def __post_init__(self) -> None:
         if self.reserved_hours < 0 or self.interval_s <= 0:
             raise ValueError("fileReservedTime must not be negative, cleanResourceInterval must be positive")
         if not all(0 <= hour < DAY_HOURS for hour in self.delete_hours):
             raise ValueError(f"deleteWhen {self.delete_hours}: hours are 0 to 23")
-        if not 0 < self.clean_ratio <= self.force_ratio <= 1:
+        # Where nothing expires, the lower one of the two ratios means nothing.
+        lowest = self.clean_ratio if self.reserved_hours < math.inf else self.force_ratio
+        if not 0 < lowest <= self.force_ratio <= 1:
             raise ValueError("diskSpaceCleanForciblyRatio must not be below diskMaxUsedSpaceRatio")
 
 

@@ -75,6 +75,7 @@ class Scrubber:
         self._log = log
         self._bytes_per_s = bytes_per_s
         self._pause_s = pause_s
+        self._retuned = asyncio.Event()
         self.passes = 0
         self.checked_index = -1
         """Last entry that this pass has checked."""
@@ -82,14 +83,31 @@ class Scrubber:
         self.found = 0
         """Suspicious ranges met since start."""
 
+    def retune(self, bytes_per_s: int, pause_s: float) -> None:
+        """Another rate and rest, from now on."""
+        if (bytes_per_s, pause_s) != (self._bytes_per_s, self._pause_s):
+            self._bytes_per_s, self._pause_s = bytes_per_s, pause_s
+            self._retuned.set()
+
     async def run(self) -> None:
         """Pass after pass. With a rate of 0 it does nothing."""
-        await asyncio.sleep(min(self._pause_s, 1.0))
-        while self._bytes_per_s > 0:
-            await self._pass()
-            self.passes += 1
-            await asyncio.sleep(self._pause_s)
-        await asyncio.get_running_loop().create_future()
+        await self._rest(min(self._pause_s, 1.0))
+        while True:
+            if self._bytes_per_s > 0:
+                await self._pass()
+                self.passes += 1
+                await self._rest(self._pause_s)
+            else:
+                await self._rest(None)
+
+    async def _rest(self, seconds: float | None) -> None:
+        """None: until there is something else to do."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._retuned.wait()
+        except TimeoutError:
+            return  # the ordinary case
+        self._retuned.clear()
 
     async def _pass(self) -> None:
         log = self._log
@@ -101,7 +119,7 @@ class Scrubber:
         def stale() -> bool:
             return log.cuts != cuts or place.pos < log.begin_pos
 
-        while place.index < mark and not stale():
+        while place.index < mark and not stale() and (rate := self._bytes_per_s) > 0:
             began = loop.time()
             try:
                 piece = await log.look(scrub_piece, place, mark)
@@ -123,7 +141,7 @@ class Scrubber:
             self.checked_bytes += size
             self.checked_index = piece.place.index
             place = piece.place
-            await asyncio.sleep(max(size / self._bytes_per_s, SHARE * took))
+            await self._rest(max(size / rate, SHARE * took))
 
     def status(self) -> dict[str, object]:
         """For /metrics and `status`."""

@@ -51,6 +51,8 @@ class HealthWatch:
         self.used_ratio = 0.0
         self._say = context.env.log.child(f"health.{context.config.self_id}")
         self._config = context.config
+        self.full_ratio = context.config.disk_full_ratio
+        """Share of the file system in use from which on appends are refused; may change."""
         self._log = context.log
         self._members = context.members
         self._elector = context.elector
@@ -102,7 +104,7 @@ class HealthWatch:
         finally:
             self._measured_at = asyncio.get_running_loop().time()
         self.used_ratio = usage.used_ratio
-        limit = self._config.disk_full_ratio - (HYSTERESIS if self._above_limit else 0.0)
+        limit = self.full_ratio - (HYSTERESIS if self._above_limit else 0.0)
         self._above_limit = usage.used_ratio >= limit
         self.look()
 

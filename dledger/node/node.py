@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dledger.config import NodeConfig
+from dledger.config import NodeConfig, NodeSettings
 from dledger.election.effects import RoleChanged
 from dledger.errors import EXIT_STORE, NodeFailed, why_ended
 from dledger.files.identity import Opened, StoreFiles
@@ -180,6 +180,12 @@ class Node:
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
         """What a peer told of itself in its hello (empty while it is not connected)."""
         return self.config.meta if node_id == self.config.self_id else self.peers.meta(node_id)
+
+    def retune(self, settings: NodeSettings) -> None:
+        """Take over what may change while it runs (`hot`)."""
+        self.health.full_ratio = settings.disk_full_ratio
+        self.scrubber.retune(settings.scrub_bytes_per_s, settings.scrub_pause_s)
+        self.snapshots.retainer.retune(settings.retention)
 
     async def step_aside(self, timeout_s: float) -> bool:
         """Before the process ends: stand no more, and hand leadership over to whoever takes it, one after the

@@ -11,7 +11,7 @@ import asyncio
 
 from dledger.errors import DISK_IS_FULL, EXIT_STORE, OUT_OF_MEANS, PASSING, NodeFailed
 from dledger.formats.snapshot import Manifest
-from dledger.log.retention import Removal, Situation, decide
+from dledger.log.retention import Removal, RetentionSettings, Situation, decide
 from dledger.node.applier import Applier
 from dledger.node.context import NodeContext
 from dledger.runtime import Lane
@@ -40,6 +40,12 @@ class Retainer:
         self.used_ratio = 0.0
         """Share of the file system in use at the last round."""
         self.removals = 0
+
+    def retune(self, settings: RetentionSettings) -> None:
+        """Other settings, from now on."""
+        if settings != self._settings:
+            self._settings = settings
+            self._wake.set()
 
     def delete_before(self, index: int) -> None:
         """An operator wants entries below `index` gone: as far as whole segments and snapshots allow."""

@@ -23,11 +23,12 @@ from dledger.audit.replicas import ReplicaSource
 from dledger.audit.report import Report
 from dledger.audit.shipped import ShippedSource
 from dledger.broker.audit.shipping import Shipper, ShipSettings, check_installed
-from dledger.broker.config import ConfigError, load_config
+from dledger.broker.config import SETTINGS
 from dledger.runtime import remote_files
 from dledger.runtime.env import Env
 from dledger.runtime.rate_limit import Pace
 from dledger.runtime.remote_files import files_for
+from dledger.runtime.settings import ConfigError
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.store_builder import SEGMENT_SIZE, Log, cut_after, segment_path, write_group
@@ -249,14 +250,14 @@ def test_a_failed_upload_leaves_what_was_there_and_is_tried_again_with_one_line_
     ],
 )
 def test_where_to_is_a_directory_or_a_url(written: str, meant: str) -> None:
-    config, _ = load_config({"dLegerPeers": "n0-127.0.0.1:40911", "digestShipPath": written})
+    config, _ = SETTINGS.load({"dLegerPeers": "n0-127.0.0.1:40911", "digestShipPath": written})
     assert config.digest_ship_path == meant
 
 
 @pytest.mark.parametrize("written", ["s3://", "s3:///", "simplecache::s3://bucket/x", "file:x", "s3::bucket"])
 def test_what_names_no_place_is_refused(written: str) -> None:
     with pytest.raises(ConfigError, match="expected a directory, or a URL as s3://bucket/digests"):
-        load_config({"dLegerPeers": "n0-127.0.0.1:40911", "digestShipPath": written})
+        SETTINGS.load({"dLegerPeers": "n0-127.0.0.1:40911", "digestShipPath": written})
 
 
 def test_what_is_installed_is_taken_at_the_start() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dledger.config import NodeConfig
+from dledger.config import NodeConfig, NodeSettings
 from dledger.formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
 from dledger.formats.record import system_record, system_record_size
 from dledger.host import Chunk, Host, Role
@@ -126,9 +126,13 @@ class FakeNode:
         self.meta: dict[str, Mapping[str, str]] = {}
         self.transfer_to: str | None = None
         self._scheduled = False
+        self.tuned: NodeSettings = config
 
     async def open(self) -> None:
         self.applied_index = self.commit_index = await self.host.open(self.log)
+
+    def retune(self, settings: NodeSettings) -> None:
+        self.tuned = settings
 
     async def run(self) -> None:
         await self.open()

@@ -12,7 +12,6 @@ import msgspec
 
 from dledger.broker.broker import Broker
 from dledger.broker.config import BrokerConfig
-from dledger.broker.store.message_store import StoreLimits
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.formats.record import Record, decode_records
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -24,6 +23,7 @@ from dledger.remoting.server import Connection
 from dledger.runtime.env import Env, SystemWallClock
 from dledger.runtime.files import Buffer, OsFiles
 from dledger.runtime.ids import Ids
+from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.log import StandardLog
 from dledger.runtime.workers import ThreadWorkers
 from tests.broker.fake_node import FakeLog, FakeNode
@@ -120,7 +120,7 @@ class World:
     """One broker, its node, and clients."""
 
     def __init__(
-        self, root: str, log: FakeLog | None = None, limits: StoreLimits | None = None, **changes: Any
+        self, root: str, log: FakeLog | None = None, source: SettingsSource | None = None, **changes: Any
     ) -> None:
         self.env = make_env()
         self.clock = cast(ManualClock, self.env.wall)
@@ -132,7 +132,7 @@ class World:
             nodes.append(FakeNode(env, config, host, log))
             return nodes[0]
 
-        self.broker = Broker(self.env, self.config, make_node, limits)
+        self.broker = Broker(self.env, self.config, make_node, source)
         self.node = nodes[0]
 
     async def open(self, lead: bool = True) -> World:

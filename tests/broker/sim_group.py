@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from dledger.broker.app import main
 from dledger.broker.broker import Broker, NodeFactory
-from dledger.broker.config import BrokerConfig
+from dledger.broker.config import NODE_DEFAULTS, BrokerConfig
 from dledger.broker.store.message_store import StoreLimits
 from dledger.chaos.machine import World
 from dledger.formats.record import decode_records
@@ -34,7 +35,13 @@ class SimGroup:
     `changes` are settings of every broker beside those that simulation needs.
     """
 
-    def __init__(self, world: World, make_node: NodeFactory = Node, **changes: Any) -> None:
+    def __init__(
+        self,
+        world: World,
+        make_node: NodeFactory = Node,
+        segment_size: int = NODE_DEFAULTS.segment_size,
+        **changes: Any,
+    ) -> None:
         self.world = world
         self.brokers: dict[str, Broker] = {}
         self.sent: dict[int, bytes] = {}
@@ -44,6 +51,7 @@ class SimGroup:
         """The lowest offset of the queue when it was read."""
         self._make_node = make_node
         self._stops: dict[str, asyncio.Event] = {}
+        self._segment_size = segment_size
         self._changes = changes
         for name in (*NAMES, "client"):
             world.node(name)
@@ -60,8 +68,8 @@ class SimGroup:
             self_id=name,
             peers={peer: f"{peer}:40911" for peer in NAMES},
             broker_ip=f"10.0.0.{NAMES.index(name) + 1}",
-            pool_segments=1,
-            http_port=0,
+            node=replace(NODE_DEFAULTS, pool_segments=1, segment_size=self._segment_size),
+            store=LIMITS,
             **self._changes,
         )
 
@@ -69,7 +77,7 @@ class SimGroup:
             self.brokers[name] = broker
 
         stop = self._stops[name] = asyncio.Event()
-        await main(env, config, stop, on_ready=ready, limits=LIMITS, make_node=self._make_node)
+        await main(env, config, stop, on_ready=ready, make_node=self._make_node)
 
     def stop(self, name: str) -> None:
         """As by SIGTERM; what it raises comes out of the world."""

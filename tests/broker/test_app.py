@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -15,12 +17,14 @@ import pytest
 from dledger.broker.__main__ import shell
 from dledger.broker.app import main
 from dledger.broker.broker import Broker
-from dledger.broker.config import BrokerConfig
+from dledger.broker.config import NODE_DEFAULTS, SETTINGS, BrokerConfig
 from dledger.formats.record import decode_records
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.runtime.env import production_env
+from dledger.runtime.live_settings import SettingsSource
+from dledger.runtime.properties_file import parse_properties
 from tests.broker.harness import pull_header, send_header
 
 
@@ -44,8 +48,7 @@ def configs(root: Path, nodes: int, http: bool = False) -> list[BrokerConfig]:
             self_id=f"n{k}",
             listen_port=ports[nodes + k],
             bind_address="127.0.0.1",
-            segment_size=16 * 1024 * 1024,
-            pool_segments=1,
+            node=replace(NODE_DEFAULTS, segment_size=16 * 1024 * 1024, pool_segments=1),
             http_port=ports[2 * nodes + k] if http else 0,
         )
         for k in range(nodes)
@@ -55,8 +58,9 @@ def configs(root: Path, nodes: int, http: bool = False) -> list[BrokerConfig]:
 class Running:
     """One running broker."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, source: SettingsSource | None = None) -> None:
         self.config = config
+        self.source = source
         self.stop = asyncio.Event()
         self.ready = asyncio.Event()
         self.broker: Broker | None = None
@@ -67,7 +71,7 @@ class Running:
             self.broker = broker
             self.ready.set()
 
-        await main(self.env, self.config, self.stop, on_ready=ready)
+        await main(self.env, self.config, self.stop, on_ready=ready, source=self.source)
         self.env.workers.close()
 
     @property
@@ -76,9 +80,11 @@ class Running:
 
 
 @asynccontextmanager
-async def running(*configs: BrokerConfig) -> AsyncIterator[tuple[list[Running], RemotingClient]]:
+async def running(
+    *configs: BrokerConfig, source: SettingsSource | None = None
+) -> AsyncIterator[tuple[list[Running], RemotingClient]]:
     """Brokers and a client; all stopped in good order at the end."""
-    nodes = [Running(config) for config in configs]
+    nodes = [Running(config, source) for config in configs]
     client = RemotingClient(production_env("client"))
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         dialer = group.create_task(client.run())
@@ -198,6 +204,47 @@ def test_the_effective_configuration_is_printed(tmp_path: Path, capsys: pytest.C
         assert line in lines
 
 
+def test_the_command_line_wins_and_the_important_ones_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(GOOD + "listenPort=10921\nmaxTopics=7\n")
+    assert shell(["-c", str(file), "--listenPort", "10931", "-m", "--namesrvAddr=a:1;b:2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "listenPort=10931" in lines and "namesrvAddr=a:1;b:2" in lines and "brokerName=b1" in lines
+    assert not any(line.startswith("maxTopics=") for line in lines)
+    assert shell(["--dLegerPeers", "n0-127.0.0.1:1", "-p"]) == 0
+    assert "maxTopics=50000" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--listenPrt", "1"), "error: unknown key 'listenPrt' (did you mean 'listenPort'?)"),
+        (("--useEpollNativeSelector", "1"), "error: unknown key 'useEpollNativeSelector'"),
+        (("--listenPort", "0"), "error: listenPort: 0: expected 1 to 65535"),
+        (("--dLegerSelfId", "n7"), "error: dLegerSelfId 'n7' is not in dLegerPeers (n0)"),
+    ],
+)
+def test_a_wrong_override_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], complaint: str
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(GOOD)
+    assert shell(["-c", str(file), *arguments]) == 2
+    assert capsys.readouterr().err.startswith(complaint)
+
+
+@pytest.mark.parametrize("arguments", [("--listenPort",), ("here",), ("-x", "1"), ("-p", "-m")])
+def test_a_wrong_command_line_says_how_it_is_used(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        shell(list(arguments))
+    assert ended.value.code == 2
+    assert "usage: dledger broker [-h] [-c FILE] [-p | -m] [--name value ...]" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -220,6 +267,14 @@ def test_the_effective_configuration_is_printed(tmp_path: Path, capsys: pytest.C
         (GOOD.replace("Name=", "Name=mine # "), "line 1: brokerName: 'mine # "),
         (GOOD + "dLegerGroup=two words\n", "line 4: dLegerGroup: 'two words': a name has neither"),
         (GOOD + "storePathRootDir=/data # large\n", "line 4: storePathRootDir: '/data # large': ' #' in"),
+        (GOOD + "electionTimeoutMinMs=150\n", "line 4: electionTimeoutMinMs 150: at least 2 times"),
+        (GOOD + "heartBeatTimeIntervalMs=300\n", "line 4: electionTimeoutMinMs 400: at least 2 times"),
+        (GOOD + "electionTimeoutMinMs=900\n", "line 4: electionTimeoutMaxMs 800: not below electionTim"),
+        (GOOD + "heartBeatTimeIntervalMs=1\n", "line 4: heartBeatTimeIntervalMs: 1: expected 5 to 10000"),
+        (GOOD + "peerProtocolMin=4\npeerProtocolMax=2\n", "line 4: peerProtocolMin 4: from 1 to"),
+        (GOOD + "mapedFileSizeCommitLog=8519681\n", "line 4: mapedFileSizeCommitLog 8519681: must be"),
+        (GOOD + "tls.peer.keyPath=k\n", "line 4: tls.peer.certPath, tls.peer.keyPath"),
+        (GOOD + "diskMaxUsedSpaceRatio=90\n", "line 4: diskSpaceCleanForciblyRatio must not be below"),
     ],
 )
 def test_a_broken_configuration_names_line_and_key(
@@ -237,6 +292,35 @@ def test_unknown_properties_of_rocketmq_are_tolerated(
     file = tmp_path / "broker.conf"
     file.write_text(GOOD + "useEpollNativeSelector=true\n")
     assert shell(["-c", str(file), "-p"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "minimum", "maximum"),
+    [("", 0.4, 0.8), ("electionTimeoutMinMs=2000\nelectionTimeoutMaxMs=3500\n", 2.0, 3.5)],
+)
+def test_a_busy_machine_can_have_longer_election_time_outs(text: str, minimum: float, maximum: float) -> None:
+    config, _ = SETTINGS.load(parse_properties(GOOD + text))
+    node = config.node_config()
+    assert (node.election_timeout_min_s, node.election_timeout_max_s) == (minimum, maximum)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of loopback")
+def test_http_listens_where_the_broker_does_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    async def reached(config: BrokerConfig) -> list[str]:
+        found = []
+        async with running(config), aiohttp.ClientSession() as session:
+            for address in ("127.0.0.1", "127.0.0.2"):
+                try:
+                    async with session.get(f"http://{address}:{config.http_port}/health"):
+                        found.append(address)
+                except aiohttp.ClientConnectionError:
+                    pass
+        return found
+
+    [config] = configs(tmp_path, 1, http=True)
+    there = replace(config, bind_address="127.0.0.2")
+    assert asyncio.run(reached(there)) == ["127.0.0.2"]
+    assert asyncio.run(reached(replace(there, http_address="127.0.0.1"))) == ["127.0.0.1"]
 
 
 def test_json_of_health_is_plain(tmp_path: Path) -> None:

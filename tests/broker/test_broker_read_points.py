@@ -37,6 +37,7 @@ def test_who_reads_says_from_which_point() -> None:
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         RequestCode.HEART_BEAT,

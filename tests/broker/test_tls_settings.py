@@ -7,25 +7,26 @@ from pathlib import Path
 import pytest
 
 from dledger.broker.__main__ import shell
-from dledger.broker.config import ConfigError, effective_properties, load_config
+from dledger.broker.config import SETTINGS
+from dledger.runtime.settings import ConfigError
 
 BASE = {"dLegerPeers": "n0-127.0.0.1:40911", "dLegerSelfId": "n0"}
 TLS = {"tls.peer.certPath": "c", "tls.peer.keyPath": "k", "tls.peer.trustCertPath": "a"}
 
 
 def test_all_three_files_or_none() -> None:
-    assert load_config(BASE)[0].peer_tls is None
-    config, _ = load_config(BASE | TLS)
+    assert SETTINGS.load(BASE)[0].peer_tls is None
+    config, _ = SETTINGS.load(BASE | TLS)
     assert config.peer_tls is not None and config.peer_tls.authority == "a"
     for name in TLS:
         with pytest.raises(ConfigError, match="all or none"):
-            load_config(BASE | {key: value for key, value in TLS.items() if key != name})
+            SETTINGS.load(BASE | {key: value for key, value in TLS.items() if key != name})
 
 
 def test_the_password_is_not_printed() -> None:
-    config, _ = load_config(BASE | TLS | {"tls.peer.keyPassword": "secret"})
+    config, _ = SETTINGS.load(BASE | TLS | {"tls.peer.keyPassword": "secret"})
     assert config.peer_tls is not None and config.peer_tls.password == "secret"
-    assert "secret" not in str(effective_properties(config))
+    assert "secret" not in str(SETTINGS.format(config))
 
 
 def test_files_that_cannot_be_used_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from dledger.chaos.machine import World
 from dledger.chaos.machine.disk import Disk
 from dledger.commands import standalone
-from dledger.commands.standalone import StandaloneConfig
+from dledger.commands.standalone import NODE_DEFAULTS, StandaloneConfig
 from dledger.config import NodeConfig
 from dledger.errors import NodeFailed
 from dledger.formats.store_files import decode_json
@@ -31,7 +31,7 @@ class SmallConfig(StandaloneConfig):
 
 
 class ServeGroup:
-    """One process on each machine, with a node of each group. `changes` are settings of all."""
+    """One process on each machine, with a node of each group. `changes` are settings of all nodes."""
 
     def __init__(
         self, world: World, names: Iterable[str] = ("n0",), groups: tuple[str, ...] = ("g",), **changes: Any
@@ -58,7 +58,9 @@ class ServeGroup:
         self.world.restart(name, partial(self._main, name=name))
 
     async def _main(self, env: Env, name: str) -> None:
-        config = SmallConfig(self.groups, name, self.peers, "/store", **self._changes)
+        config = SmallConfig(
+            self.groups, name, self.peers, "/store", node=replace(NODE_DEFAULTS, **self._changes)
+        )
         stop = self._stops[name] = asyncio.Event()
 
         def ready(nodes: list[Node]) -> None:

@@ -13,7 +13,7 @@ from dledger.chaos.machine import World
 from dledger.commands import standalone
 from dledger.commands.recover import Report, force_single
 from dledger.commands.standalone import StandaloneConfig
-from dledger.config import NodeConfig
+from dledger.config import NodeConfig, NodeSettings
 from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.formats.store_files import decode_json, encode_json
 from dledger.node.node import Node
@@ -38,7 +38,9 @@ class Server:
     def __init__(self, world: World) -> None:
         self.world = world
         self.machine = world.node("n0")
-        self.config = SmallConfig(("g",), "n0", {"n0": "n0:40911"}, "/store", pool_segments=0)
+        self.config = SmallConfig(
+            ("g",), "n0", {"n0": "n0:40911"}, "/store", node=NodeSettings(pool_segments=0)
+        )
         self.node: Node | None = None
         self.report: Report | None = None
         self.start()

@@ -12,6 +12,7 @@ from dledger.chaos.machine import World
 from dledger.commands import counting
 from dledger.errors import EXIT_START, PASSING
 from dledger.formats.store_files import Checkpoint, encode_checkpoint
+from dledger.log.retention import RetentionSettings
 
 NAMES = ("n0", "n1", "n2")
 WAITS = "state not saved"
@@ -139,8 +140,8 @@ def test_an_install_does_not_wait_for_room_for_the_count(monkeypatch: pytest.Mon
         raise OSError(errno.ENOSPC, "planted")
 
     with World(8) as world:
-        hours = tuple(range(24))
-        group = ServeGroup(world, NAMES, reserved_hours=0, delete_hours=hours, clean_interval_ms=100)
+        at_once = RetentionSettings(reserved_hours=0, delete_hours=tuple(range(24)), interval_s=0.1)
+        group = ServeGroup(world, NAMES, retention=at_once)
         group.append(b"one")
         leader = group.leader()
         behind = next(name for name in NAMES if name != leader)

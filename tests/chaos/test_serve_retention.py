@@ -8,7 +8,7 @@ import pytest
 from serve_group import ServeGroup
 
 from dledger.chaos.machine import World
-from dledger.log.retention import HOUR_MS
+from dledger.log.retention import HOUR_MS, RetentionSettings
 from dledger.node.node import Node
 
 
@@ -69,7 +69,7 @@ def test_entries_of_a_stand_alone_node_go_when_somebody_asks() -> None:
 
 def test_the_age_that_was_set_is_that_of_what_goes() -> None:
     with World(4) as world:
-        _, node = written(world, reserved_hours=24)
+        _, node = written(world, retention=RetentionSettings(reserved_hours=24))
         world.run_for(60)
         assert node.log.first_index == 0
         days_go_by(world)
@@ -78,6 +78,6 @@ def test_the_age_that_was_set_is_that_of_what_goes() -> None:
 
 def test_a_full_disk_makes_the_oldest_go_where_that_was_set() -> None:
     with World(5) as world:
-        group, node = written(world, clean_forcibly=True)
+        group, node = written(world, retention=RetentionSettings(clean_forcibly=True))
         disk_fills(world, group, 0.87)
         assert node.log.first_index > 0

@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from dledger.config import ConfigError, NodeConfig, parse_peers
+from dledger.config import NodeConfig, parse_peers
 from dledger.election.configuration import MAX_MEMBERS
 from dledger.messages import Code
 from dledger.peers.dialling import Dialler
 from dledger.peers.links import PeerConnection
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
+from dledger.runtime.settings import ConfigError
 
 TYPOS = ["n3..example.com:20914", ".n3:1", "x" * 64 + ":1", "n3:99999", "n3", "n3\0:1", "http://n3:1"]
 

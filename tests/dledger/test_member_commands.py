@@ -13,11 +13,11 @@ from test_node import group_of_three
 from dledger.commands import member as member_commands
 from dledger.commands.delete import delete_before
 from dledger.commands.log import _parser
-from dledger.config import ConfigError
 from dledger.messages import Code
 from dledger.node.node import Node
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
+from dledger.runtime.settings import ConfigError
 
 
 @pytest.fixture

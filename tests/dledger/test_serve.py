@@ -189,7 +189,7 @@ def test_serve_over_tls_from_a_configuration_file(serving: Serving) -> None:
             ("--group", "g", "--peers", "n0-127.0.0.1:1;n1-n1..example.com:1"),
             "dLegerPeers: n1: 'n1..example.com'",
         ),
-        (("--group", "g", "--bind", "a..b"), "bindAddress 'a..b' is neither"),
+        (("--group", "g", "--bind", "a..b"), "bindAddress: 'a..b' is neither"),
         (("--group", "g", "--tls-cert", "x"), "all or none"),
         (("--group", "g", "--tls-cert", "x", "--tls-key", "x", "--tls-ca", "x"), "TLS files cannot be used"),
         (("--group", "g", "--config", "nowhere"), "no such file"),

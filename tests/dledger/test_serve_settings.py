@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dledger.commands.access import add_access, add_serve, open_client, serve
-from dledger.commands.standalone import load
-from dledger.config import ConfigError
+from dledger.commands.standalone import SETTINGS, StandaloneConfig
 from dledger.runtime.env import production_env
+from dledger.runtime.settings import ConfigError
 
 NEEDED = {
     "dLegerGroup": "g",
@@ -19,6 +19,10 @@ NEEDED = {
     "dLegerPeers": "n0-127.0.0.1:40911",
     "storePathRootDir": "/store",
 }
+
+
+def load(properties: dict[str, str]) -> StandaloneConfig:
+    return SETTINGS.load(properties)[0]
 
 
 def test_nothing_is_deleted_unless_it_was_set() -> None:
@@ -89,7 +93,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("mapedFileSizeCommitLog=8519681", "mapedFileSizeCommitLog 8519681: must be a multiple of 4096"),
         ("dLegerPeers=n0", "dLegerPeers: 'n0': expected id-host:port"),
         ("dLegerPeers=;", "dLegerPeers: empty"),
-        ("bindAddress=a..b", "bindAddress 'a..b' is neither"),
+        ("bindAddress=a..b", "bindAddress: 'a..b' is neither"),
         ("tls.peer.certPath=x", "tls.peer.certPath, tls.peer.keyPath, tls.peer.trustCertPath: all or none"),
         ("deleteWhen=04", "deleteWhen has no effect"),
     ],

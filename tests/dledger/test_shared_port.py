@@ -11,6 +11,7 @@ import pytest
 from dledger.chaos.machine import World
 from dledger.commands import standalone
 from dledger.commands.standalone import StandaloneConfig
+from dledger.config import NodeSettings
 from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
 from dledger.messages import Message
 from dledger.node.node import Node
@@ -52,8 +53,7 @@ class Machines:
             self_id=name,
             peers={peer: f"{peer}:40911" for peer in MACHINES},
             store_dir="/store",
-            segment_size=SEGMENT,
-            pool_segments=0,
+            node=NodeSettings(segment_size=SEGMENT, pool_segments=0),
         )
         failures = await standalone.main(env, config, asyncio.Event(), on_ready=partial(self._ready, name))
         assert not failures or name in self.may_fail

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_node import Group, ListHost
 
-from dledger.config import ConfigError, NodeConfig
+from dledger.config import NodeConfig
 from dledger.election.identity import Hello, HelloRefused, check_hello, decode_hello, encode_hello
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.formats.entry import Kind
@@ -27,6 +27,7 @@ from dledger.messages import SINCE_2, Code, Heartbeat, HeartbeatResponse, Messag
 from dledger.node.node import Node
 from dledger.peers.wire import PROTOCOL_MAX, decode_frame, decode_message, encode_frame, encode_message
 from dledger.runtime.env import production_env
+from dledger.runtime.settings import ConfigError
 from dledger.versions import KIND_SINCE, Versions
 
 CONFIG = NodeConfig("g", "n0", {"n0": "h:1", "n1": "h:2", "n2": "h:3"}, "unused")

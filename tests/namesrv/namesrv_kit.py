@@ -25,6 +25,7 @@ from dledger.remoting.registration import (
     encode_registration,
 )
 from dledger.runtime.env import production_env
+from dledger.runtime.live_settings import SettingsSource
 
 ADDRESS = "10.0.0.1:10911"
 
@@ -90,15 +91,17 @@ class World:
 
 
 @asynccontextmanager
-async def nameserver(config: NamesrvConfig | None = None) -> AsyncIterator[World]:
+async def nameserver(
+    config: NamesrvConfig | None = None, source: SettingsSource | None = None
+) -> AsyncIterator[World]:
     env = production_env("test")
-    config = replace(config or NamesrvConfig(), listenPort=0, bindAddress="127.0.0.1")
+    config = replace(config or NamesrvConfig(), listen_port=0, bind_address="127.0.0.1")
     stop = asyncio.Event()
     ready: asyncio.Future[NameServer] = asyncio.get_running_loop().create_future()
     client = RemotingClient(env)
     try:
         async with asyncio.TaskGroup() as tasks:
-            server = tasks.create_task(main(env, config, stop, ready.set_result))
+            server = tasks.create_task(main(env, config, stop, ready.set_result, source))
             running = tasks.create_task(client.run())
             first: list[asyncio.Future[Any]] = [ready, server]
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from dledger.namesrv.__main__ import configure
+from dledger.remoting.shell import parse_arguments
 from dledger.runtime.env import production_env
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,14 @@ def test_print_shows_the_effective_properties(tmp_path: Path) -> None:
     assert f"kvConfigPath={tmp_path}/kvConfig.json\n" in out
 
 
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    conf = write(tmp_path / "namesrv.conf", "listenPort=12345\n")
+    process = start("-c", conf, "-m", "--listenPort", "12346")
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "listenPort=12346\n" in out and "scanNotActiveBrokerInterval" not in out
+
+
 def test_a_bad_file_names_line_and_key(tmp_path: Path) -> None:
     conf = write(tmp_path / "namesrv.conf", "# x\nlistenPrt=1\n")
     process = start("-c", conf)
@@ -49,7 +58,7 @@ def test_a_bad_address_to_listen_on_is_named(tmp_path: Path) -> None:
     process = start("-c", write(tmp_path / "namesrv.conf", "bindAddress=a..b\n"))
     _, err = process.communicate(timeout=20)
     assert process.returncode == 2
-    assert "bindAddress 'a..b' is neither an IP address nor a host name" in err
+    assert "bindAddress: 'a..b' is neither an IP address nor a host name" in err
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -80,6 +89,6 @@ def test_it_boots_says_where_refuses_a_second_on_its_port_and_stops_cleanly(tmp_
 
 
 def test_without_a_file_the_defaults_of_rocketmq_hold() -> None:
-    config = configure(production_env(), None)
-    assert config.listenPort == 9876
-    assert config.kvConfigPath is not None and config.kvConfigPath.endswith("/namesrv/kvConfig.json")
+    config, _ = configure(production_env(), parse_arguments("namesrv", "", []))
+    assert config.listen_port == 9876
+    assert config.kv_path is not None and config.kv_path.endswith("/namesrv/kvConfig.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,15 @@ from dledger.remoting.headers import (
     GetRouteHeader,
     KvConfigHeader,
     KvNamespaceHeader,
+    NoHeader,
     PutKvConfigHeader,
     RegisterBrokerHeader,
     RegisterBrokerResponseHeader,
     TopicHeader,
 )
-from dledger.remoting.properties_file import ConfigError
 from dledger.remoting.registration import DataVersion, decode_data_version
+from dledger.runtime.live_settings import SettingsSource
+from dledger.runtime.settings import ConfigError
 
 OTHER = "10.0.0.2:10911"
 
@@ -151,7 +154,7 @@ def test_a_closed_connection_removes_the_broker_at_once() -> None:
 
 def test_a_silent_broker_expires_and_is_hung_up() -> None:
     async def main() -> None:
-        config = NamesrvConfig(scanNotActiveBrokerInterval=10)
+        config = NamesrvConfig(scan_interval_ms=10)
         async with nameserver(config) as world:
             await world.register(timeout_ms=100)
             for _ in range(6):
@@ -288,7 +291,7 @@ def test_write_permission_and_topic_deletion() -> None:
 
 
 def test_kv_entries_survive_a_restart_and_order_topics_reach_routes_and_brokers(tmp_path: Path) -> None:
-    config = NamesrvConfig(kvConfigPath=str(tmp_path / "kvConfig.json"))
+    config = NamesrvConfig(kv_path=str(tmp_path / "kvConfig.json"))
     order = "ORDER_TOPIC_CONFIG"
 
     async def first() -> None:
@@ -322,7 +325,7 @@ def test_kv_entries_survive_a_restart_and_order_topics_reach_routes_and_brokers(
 
 
 def test_a_kv_file_that_cannot_be_written_fails_the_request_and_changes_nothing(tmp_path: Path) -> None:
-    config = NamesrvConfig(kvConfigPath=str(tmp_path / "no" / "such" / "kvConfig.json"))
+    config = NamesrvConfig(kv_path=str(tmp_path / "no" / "such" / "kvConfig.json"))
 
     async def main() -> None:
         async with nameserver(config) as world:
@@ -341,7 +344,7 @@ def test_a_damaged_kv_file_stops_the_start_and_is_named(tmp_path: Path, content:
     path.write_text(content)
 
     async def main() -> None:
-        async with nameserver(NamesrvConfig(kvConfigPath=str(path))):
+        async with nameserver(NamesrvConfig(kv_path=str(path))):
             pass
 
     with pytest.raises(ExceptionGroup) as caught:
@@ -356,6 +359,39 @@ def test_the_configuration_is_shown() -> None:
         async with nameserver() as world:
             body = (await world.call(RequestCode.GET_NAMESRV_CONFIG)).body
             assert b"bindAddress=127.0.0.1\n" in body
+
+    run(main())
+
+
+def test_the_configuration_changes_while_it_runs_and_the_file_keeps_it(tmp_path: Path) -> None:
+    """318: all of it or nothing; routes follow at once."""
+    path = tmp_path / "namesrv.conf"
+    path.write_text("# mine\norderMessageEnable = true\n")
+
+    async def main() -> None:
+        config = NamesrvConfig(kv_path=str(tmp_path / "kvConfig.json"))
+        async with nameserver(config, SettingsSource(str(path))) as world:
+            await world.register()
+            put = PutKvConfigHeader("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+            (await world.call(RequestCode.PUT_KV_CONFIG, put)).checked()
+            update = partial(world.call, RequestCode.UPDATE_NAMESRV_CONFIG, NoHeader())
+            route = await world.route()
+            assert route is not None and route.orderTopicConf == "broker-a:4"
+            for body, code, text in (
+                (b"orderMessageEnable=false\nlistenPort=1", 1, "listenPort cannot change while"),
+                (b"orderMessageEnable=false\nkvConfigPath=/tmp/x", 16, "in black list: kvConfigPath"),
+                (b"orderMessageEnable=false\norderMessage=1", 1, "did you mean 'orderMessageEnable'"),
+                (b"orderMessageEnable=no", 1, "'no': expected true or false"),
+            ):
+                answer = await update(body)
+                assert answer.code == code and text in (answer.remark or "")
+            assert path.read_text() == "# mine\norderMessageEnable = true\n"
+            (await update(b"orderMessageEnable=false\nscanNotActiveBrokerInterval=7000\n")).checked()
+            assert path.read_text() == "# mine\norderMessageEnable=false\nscanNotActiveBrokerInterval=7000\n"
+            route = await world.route()
+            assert route is not None and route.orderTopicConf is None
+            shown = (await world.call(RequestCode.GET_NAMESRV_CONFIG)).body
+            assert b"orderMessageEnable=false\n" in shown
 
     run(main())
 

@@ -19,7 +19,7 @@ from dledger.remoting.registration import DataVersion, Registration, TopicConfig
 from dledger.runtime.env import Env
 
 NAMESRV = "ns:9876"
-CONFIG = NamesrvConfig(kvConfigPath="/kvConfig.json")
+CONFIG = NamesrvConfig(kv_path="/kvConfig.json")
 
 Job = Callable[[Env, RemotingClient], Awaitable[None]]
 

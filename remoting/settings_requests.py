@@ -1,0 +1,88 @@
+"""Requests that show and change the settings of a running server: 26 and 25 of a broker, 319 and 318 of a
+NameServer. The body is a text of properties in UTF-8 (AdminBrokerProcessor, DefaultRequestProcessor).
+
+All of a change counts, or nothing: an unknown or wrong property, and one that needs a restart, is refused
+with code 1 and what to do; a property that no request may change with 16, as in `configBlackList`. Where
+RocketMQ leaves out what it does not know, and takes what has no effect before a restart, this refuses both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.server import Connection
+from dledger.runtime.live_settings import LiveSettings
+from dledger.runtime.log import Log
+from dledger.runtime.properties_file import parse_properties
+from dledger.runtime.settings import ConfigError, Property
+
+MAX_BODY = 8 * 1024
+"""Bytes of one change: all settings with their values are a third of it. A longer one is refused."""
+MAX_WAITING = 16
+"""Changes that wait for the disk: one more is refused (SYSTEM_BUSY)."""
+BLACK_LIST = frozenset(
+    {"configBlackList", "brokerConfigPath", "configStorePath", "kvConfigPath", "rocketmqHome"}
+)
+"""What RocketMQ's servers let no request change: paths, and this list."""
+
+
+class SettingsRequests:
+    """The handlers. `run` must be running for `update` to be answered."""
+
+    def __init__(self, settings: LiveSettings[Any], log: Log) -> None:
+        self._settings = settings
+        self._log = log
+        self._waiting: deque[tuple[Connection, Request, list[Property]]] = deque()
+        self._wake = asyncio.Event()
+
+    def show(self, connection: Connection, request: Request, ext: dict[str, str] | None = None) -> None:
+        """The effective properties; secrets are hidden."""
+        properties = self._settings.schema.format(self._settings.now)
+        text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
+        connection.respond(request, ResponseCode.SUCCESS, ext=ext or {}, body=text.encode())
+
+    def update(self, connection: Connection, request: Request) -> None:
+        """Change properties; answered when the change is in the configuration file, and counts."""
+        if len(request.body) > MAX_BODY:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"{len(request.body)} bytes of properties: at most {MAX_BODY}"
+            )
+        try:
+            properties = parse_properties(request.body.decode(), "the request")
+        except UnicodeDecodeError as error:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, "the properties are not UTF-8") from error
+        except ConfigError as error:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        for item in properties:
+            if item.key in BLACK_LIST:
+                raise RemotingError(
+                    ResponseCode.NO_PERMISSION, f"Can not update config in black list: {item.key}"
+                )
+        if len(self._waiting) >= MAX_WAITING:
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{MAX_WAITING} changes of settings wait already")
+        self._waiting.append((connection, request, properties))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Do the changes one after the other, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await self._change(*self._waiting.popleft())
+
+    async def _change(self, connection: Connection, request: Request, properties: list[Property]) -> None:
+        try:
+            changes = await self._settings.update(properties)
+        except ConfigError as error:
+            self._log.warning("settings not changed", peer=connection.peer, reason=error)
+            connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
+            return
+        for key, value in changes.items():
+            self._log.info("setting changed", key=key, value=value, peer=connection.peer)
+        connection.respond(request, ResponseCode.SUCCESS)

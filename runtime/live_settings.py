@@ -1,0 +1,82 @@
+"""Settings that change while a process runs: what counts now, who listens, and the file that keeps it.
+
+A change is one of a node. All of a request or nothing of it counts; first it is in the configuration file,
+durably, then in memory. What is not in a file is not changed: the next start would undo it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from dledger.runtime.atomic_file import publish
+from dledger.runtime.env import Env
+from dledger.runtime.files import Files
+from dledger.runtime.properties_file import edit_properties, read_text
+from dledger.runtime.settings import ConfigError, Property, Schema
+from dledger.runtime.workers import Lane
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class SettingsSource:
+    """Where the settings of a process came from."""
+
+    path: str = ""
+    """The configuration file, no link to it; empty: there was none."""
+    overrides: tuple[str, ...] = ()
+    """Names of what the command line said."""
+
+
+class LiveSettings(Generic[C]):
+    """`now` is what counts: who needs a value reads it there each time, or listens."""
+
+    def __init__(self, env: Env, schema: Schema[C], config: C, source: SettingsSource | None = None) -> None:
+        self._env = env
+        self._source = source or SettingsSource()
+        self._listeners: list[Callable[[C], None]] = []
+        self.schema = schema
+        self.now = config
+
+    def listen(self, listener: Callable[[C], None]) -> None:
+        """Call it with the new configuration after each change."""
+        self._listeners.append(listener)
+
+    async def update(self, properties: Iterable[Property]) -> dict[str, str]:
+        """Change these; what differs from before. ConfigError says why nothing was. One call at a time."""
+        config, changes = self.schema.change(self.now, properties)
+        if not changes:
+            return changes
+        for key in changes:
+            if key in self._source.overrides:
+                raise ConfigError(
+                    f"{key} was set on the command line (--{key}), which the next start would follow: change "
+                    "it there"
+                )
+        await self._keep(changes)
+        self.now = config
+        for listener in self._listeners:
+            listener(config)
+        return changes
+
+    async def _keep(self, changes: dict[str, str]) -> None:
+        path = self._source.path
+        if not path:
+            raise ConfigError(
+                "this process was started without a configuration file, so the next start would undo the "
+                "change: start it with -c FILE"
+            )
+        env = self._env
+        try:
+            data = await env.workers.run(Lane.DISK, _edited, env.files, path, changes)
+            await publish(env.files, env.workers, Lane.DISK, path, data, like=path)
+        except OSError as error:
+            raise ConfigError(
+                f"the change does not count, as {path} cannot be written: {error.strerror or error}"
+            ) from error
+
+
+def _edited(files: Files, path: str, changes: dict[str, str]) -> bytes:
+    return edit_properties(read_text(files, path), changes, path).encode()

@@ -1,0 +1,337 @@
+"""Settings from one declaration: `Annotated[int, Setting("maxMessageSize", 1, 4 << 20, "bytes")]`. Pure.
+
+A configuration is a frozen dataclass. A field with a `Setting` is a property that people set by its name; a
+field that is a dataclass with such fields is a group of them; any other field is for programs only. The text
+below a field says what it means. All that is done with settings follows from this: reading texts, bounds,
+hints for wrong names, what `-p` prints, the tables of docs/operate.md (`runtime.settings_page`), and which
+may change while the process runs (`runtime.live_settings`).
+
+A class may define `check(given)`: what belongs together, told the names that were given. Its ValueErrors, and
+those of `__post_init__`, name the property first; the place where that was set is put before them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, fields, is_dataclass, replace
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+
+SECRET = "***"
+"""Shown instead of a secret that is set."""
+NEAR_UNKNOWN = 0.85
+"""How alike a name must be to a known one to be an error where unknown names are only warned of."""
+NEAR_HINT = 0.7
+"""The same to be named as a hint."""
+COMMENT = " (a comment has a line of its own, which begins with #)"
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_WORD = re.compile(r"[A-Za-z][\w.]*\w")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the text says where and why."""
+
+
+class Property(NamedTuple):
+    """One property as it was given: `where` it stands, for messages; empty on a command line."""
+
+    key: str
+    value: str
+    where: str = ""
+
+
+PER_UNIT = {"ms": 1000, "percent": 100}
+"""Of a property: how many are 1 in a field of type float, which holds seconds, or a share."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of a property besides its meaning."""
+
+    name: str
+    ge: float = -math.inf
+    le: float = math.inf
+    """Bounds of what is set, in `unit`. What programs and tests pass to the class is not held to them."""
+    unit: str = ""
+    _: KW_ONLY
+    choices: Mapping[str, Any] | None = None
+    """Words, and what they mean."""
+    parse: Callable[[str], Any] | None = None
+    """For types that have no text of their own; ValueError says what was expected. No lambda: the text of an
+    annotation is evaluated where it would not find the names of its module."""
+    format: Callable[[Any], str] | None = None
+    hot: bool = False
+    """It may change while the process runs: whoever uses it reads the live value, or listens."""
+    important: bool = False
+    """`-m` prints it."""
+    secret: bool = False
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A setting where it is declared: `path` leads from the configuration to its field, which is a `kind`."""
+
+    setting: Setting
+    path: tuple[str, ...]
+    kind: Any
+    optional: bool
+    """The field may be None: an empty text."""
+
+    def value(self, config: object) -> Any:
+        """Of the field."""
+        for name in self.path:
+            config = getattr(config, name)
+        return config
+
+    def parse(self, text: str) -> Any:
+        """The field's value of a text; ValueError says what is expected."""
+        setting = self.setting
+        if self.optional and not text:
+            return None
+        if setting.parse is not None:
+            return setting.parse(text)
+        if setting.choices is not None:
+            if text not in setting.choices:
+                raise ValueError(f"{text!r}: expected {' or '.join(setting.choices)}")
+            return setting.choices[text]
+        if self.kind is bool:
+            if text.lower() not in ("true", "false"):
+                raise ValueError(f"{text!r}: expected true or false")
+            return text.lower() == "true"
+        if self.kind is str:
+            return text
+        value = whole_number(text, setting.ge, setting.le)
+        return value / PER_UNIT.get(setting.unit, 1) if self.kind is float else value
+
+    def format(self, value: Any) -> str:
+        """The text that `parse` reads as this value."""
+        setting = self.setting
+        if value is None:
+            return ""
+        if setting.format is not None:
+            return setting.format(value)
+        if setting.choices is not None:
+            return next(text for text, meant in setting.choices.items() if meant == value)
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, float):
+            return f"{value * PER_UNIT.get(setting.unit, 1):.15g}"
+        return str(value)
+
+    def shown(self, value: Any) -> str:
+        """`format`, without a secret."""
+        text = self.format(value)
+        return SECRET if self.setting.secret and text else text
+
+
+C = TypeVar("C")
+
+
+class Schema(Generic[C]):
+    """All settings of one configuration class. `C()` must work: it has the defaults."""
+
+    def __init__(
+        self, type_: type[C], *, ignored: Mapping[str, str] | None = None, lenient: bool = False
+    ) -> None:
+        """`ignored`: names of RocketMQ's that are taken without effect -> why. `lenient`: an unknown name is
+        only warned of, unless it is near to a known one."""
+        self.type = type_
+        self.ignored = ignored or {}
+        self.settings = tuple(_declared(type_, ()))
+        self._lenient = lenient
+        self._by_name = {one.setting.name: one for one in self.settings}
+        if len(self._by_name) < len(self.settings):
+            raise TypeError(f"{type_.__name__} declares a property twice")
+
+    def __getitem__(self, name: str) -> Declared:
+        """By the name of the property."""
+        return self._by_name[name]
+
+    def load(
+        self, properties: Iterable[Property] | Mapping[str, str], overrides: Iterable[Property] = ()
+    ) -> tuple[C, list[str]]:
+        """The configuration, and warnings. `overrides` (a command line) win. ConfigError."""
+        if isinstance(properties, Mapping):
+            properties = [Property(key, value) for key, value in properties.items()]
+        given, warnings = self._known(properties)
+        given |= self._known(overrides, lenient=False)[0]
+        values = {item.key: _parsed(self._by_name[item.key], item) for item in given.values()}
+        return self._build(self.type(), values, given), warnings
+
+    def change(self, config: C, properties: Iterable[Property]) -> tuple[C, dict[str, str]]:
+        """`config` with these properties, and the texts of those that differ; ConfigError when one of them is
+        unknown, wrong or needs a restart, or when they do not fit together."""
+        given, _ = self._known(properties, lenient=False, skip=False)
+        values = {}
+        for item in given.values():
+            one = self._by_name[item.key]
+            before = one.value(config)
+            if item.value == one.shown(before):
+                continue
+            value = _parsed(one, item)
+            if value == before:
+                continue
+            if not one.setting.hot:
+                raise ConfigError(
+                    f"{item.key} cannot change while this process runs: change it in the configuration file "
+                    "and restart"
+                )
+            values[item.key] = value
+        changed = self._build(config, values, given)
+        return changed, {key: self._by_name[key].format(value) for key, value in values.items()}
+
+    def format(self, config: C, *, important: bool = False) -> dict[str, str]:
+        """All properties as they count, or the important ones; secrets are hidden."""
+        return {
+            one.setting.name: one.shown(one.value(config))
+            for one in self.settings
+            if one.setting.important or not important
+        }
+
+    def _known(
+        self, properties: Iterable[Property], *, lenient: bool | None = None, skip: bool = True
+    ) -> tuple[dict[str, Property], list[str]]:
+        """By name, and warnings. `skip`: what is ignored on purpose is left out, else refused."""
+        if lenient is None:
+            lenient = self._lenient
+        given: dict[str, Property] = {}
+        seen: dict[str, str] = {}
+        warnings = []
+        for item in properties:
+            place = f"{item.where}: " if item.where else ""
+            if item.key in seen:
+                before = f" at {seen[item.key]}" if seen[item.key] else ""
+                raise ConfigError(f"{place}the key {item.key!r} was already set{before}")
+            seen[item.key] = item.where
+            if item.key in self._by_name:
+                given[item.key] = item
+            elif item.key in self.ignored:
+                if not skip:
+                    raise ConfigError(f"{item.key} has no effect here: {self.ignored[item.key]}")
+            else:
+                hint = self._hint(item.key, NEAR_UNKNOWN if lenient else NEAR_HINT)
+                if hint or not lenient:
+                    raise ConfigError(f"{place}unknown key {item.key!r}{hint}")
+                warnings.append(f"{place}unknown key {item.key!r} is ignored")
+        return given, warnings
+
+    def _hint(self, key: str, cutoff: float) -> str:
+        lowered = {name.lower(): name for name in [*self._by_name, *self.ignored]}
+        near = difflib.get_close_matches(key.lower()[:100], lowered, 1, cutoff)
+        return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
+
+    def _build(self, base: C, values: Mapping[str, Any], given: Mapping[str, Property]) -> C:
+        try:
+            by_path = {self._by_name[name].path: value for name, value in values.items()}
+            config: C = _replaced(base, by_path)
+            check: Callable[[Collection[str]], None] | None = getattr(config, "check", None)
+            if check is not None:
+                check(given)
+        except ValueError as error:
+            raise ConfigError(_located(str(error), given)) from error
+        return config
+
+
+def _declared(type_: type, path: tuple[str, ...]) -> Iterator[Declared]:
+    hints = typing.get_type_hints(type_, include_extras=True)
+    for item in fields(type_):
+        hint, here = hints[item.name], (*path, item.name)
+        if typing.get_origin(hint) is Annotated:
+            kind, *extra = typing.get_args(hint)
+            for setting in extra:
+                if isinstance(setting, Setting):
+                    yield _checked(setting, here, kind)
+        elif is_dataclass(hint) and isinstance(hint, type):
+            yield from _declared(hint, here)
+
+
+def _checked(setting: Setting, path: tuple[str, ...], kind: Any) -> Declared:
+    optional = isinstance(kind, types.UnionType)
+    if optional:
+        (kind,) = [option for option in typing.get_args(kind) if option is not types.NoneType]
+    if kind not in (bool, str, int, float) and (setting.parse is None or setting.format is None):
+        raise TypeError(f"{setting.name}: a field of type {kind} needs parse and format")
+    return Declared(setting, path, kind, optional)
+
+
+def _parsed(one: Declared, item: Property) -> Any:
+    try:
+        return one.parse(item.value)
+    except ValueError as error:
+        reason = str(error)
+        if not reason.startswith(item.key):
+            reason = f"{item.key}: {reason}"
+        raise ConfigError(f"{item.where}: {reason}" if item.where else reason) from error
+
+
+def _replaced(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
+    """A copy of a dataclass with the values at these paths, groups and all."""
+    groups: dict[str, dict[tuple[str, ...], Any]] = {}
+    changes: dict[str, Any] = {}
+    for (name, *rest), value in values.items():
+        if rest:
+            groups.setdefault(name, {})[tuple(rest)] = value
+        else:
+            changes[name] = value
+    for name, inner in groups.items():
+        changes[name] = _replaced(getattr(config, name), inner)
+    return replace(config, **changes)
+
+
+def _located(message: str, given: Mapping[str, Property]) -> str:
+    """A check's message behind the place of the property that it names first, of those that were given."""
+    for word in _WORD.findall(message):
+        if word in given:
+            return f"{given[word].where}: {message}" if given[word].where else message
+    return message
+
+
+# --- texts of values ----------------------------------------------------------------------------------
+
+
+def whole_number(text: str, low: float = -math.inf, high: float = math.inf) -> int:
+    """A number from `low` to `high`; ValueError."""
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"{text!r}: expected a whole number")
+    number = int(text)
+    if not low <= number <= high:
+        if high == math.inf:
+            raise ValueError(f"{number}: expected at least {low}")
+        raise ValueError(f"{number}: expected {low} to {high}")
+    return number
+
+
+def name(text: str) -> str:
+    """Of a group, a node or a broker. With what somebody wrote behind it for a comment it would be another
+    one, with an empty store."""
+    if not text:
+        raise ValueError("empty")
+    if "#" in text or any(character.isspace() for character in text):
+        raise ValueError(f"{text!r}: a name has neither blanks nor '#'{COMMENT}")
+    if not text.isprintable():
+        raise ValueError(f"{text!r}: a name has no control characters")
+    return text
+
+
+def directory(text: str) -> str:
+    """A path, which may have blanks; a comment behind it would make it another one."""
+    if not text:
+        raise ValueError("empty")
+    if " #" in text or "\t#" in text:
+        raise ValueError(f"{text!r}: ' #' in a path{COMMENT}")
+    return text
+
+
+def parts(text: str) -> list[str]:
+    """What stands between `;`, without blanks and what is empty."""
+    return [part for part in (piece.strip() for piece in text.split(";")) if part]
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names, separated by `;`."""
+    return tuple(map(name, parts(text)))
