@@ -114,7 +114,7 @@ async def _broker(count: int, addresses: tuple[str, ...]) -> dict[str, float]:
             for name, work in (
                 ("client", client.run()),
                 ("turns", turns.run()),
-                ("registrar", registrar.run()),
+                ("registrar", registrar.keep_informed()),
             )
         ]
         while not all(registrar.registered.values()):  # noqa: ASYNC110 - looks at what the registrar does
