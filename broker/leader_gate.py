@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import BrokerConfig
@@ -39,18 +38,6 @@ class LeaderGate:
         self._timer: asyncio.TimerHandle | None = None
         self.refused = 0
         """Requests answered 14 since start."""
-
-    def leader_only(self, serve: Callable[[CommitLogWriter, Connection, Request], None]) -> Handler:
-        """A handler that calls `serve` with the writer while this node serves, else waits or refuses."""
-
-        def handler(connection: Connection, request: Request) -> None:
-            writer = self.writer
-            if writer is None:
-                self.wait_or_refuse(connection, request, handler)
-            else:
-                serve(writer, connection, request)
-
-        return handler
 
     def wait_or_refuse(self, connection: Connection, request: Request, handler: Handler) -> None:
         """For a request that came while `writer` is None: `handler` gets it again when the term opens."""

@@ -66,6 +66,7 @@ class World(Faults):
         trace: Trace | None = None,
         guard: Guard | None = None,
     ) -> None:
+        gc.freeze()  # the many collections of a world do not look at what was there before it
         self.seed = seed
         self.settings = settings or Settings()
         self.trace = trace
@@ -310,6 +311,7 @@ class World(Faults):
                 gc.collect()
         finally:
             sys.unraisablehook = hook
+            gc.unfreeze()
 
     def __enter__(self) -> World:
         return self

@@ -19,7 +19,6 @@ from dledger.chaos.scenarios.machine import Machine
 from dledger.chaos.scenarios.newer import NEWER_TABLES, NOTES, Note
 from dledger.chaos.scenarios.plan import BROKER_PRODUCERS, Plan, draw_newer
 from dledger.chaos.scenarios.probe import Probe
-from dledger.chaos.scenarios.profiles import MIXED, NEWER_INSTALLED, WAITED, WRITTEN
 from dledger.chaos.scenarios.stage import PUSH_BYTES, RESTART_NS, Stage
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_CONFIG, NodeFailed
@@ -79,7 +78,7 @@ class WatchedHost:
         self._stage.begins(pos)
         self._probe.restored(self._content(index), index)
         if NOTES.name in parts:
-            self._stage.marks.reach(NEWER_INSTALLED)
+            self._stage.marks.reach("a snapshot with a newer part was installed")
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         self._stage.begins(pos)
@@ -111,7 +110,7 @@ class WatchedHost:
         asyncio.get_running_loop().call_later(NOTE_EVERY_S, self._note, term)
         versions = [stage.newer[name] for name in stage.alive()]
         if any(versions) and not all(versions):
-            stage.marks.reach(MIXED)
+            stage.marks.reach("brokers of two versions serve together")
         if not stage.newer[self._probe.machine.name] or not writer.room:
             return
         number = writer.messages % 7
@@ -119,10 +118,10 @@ class WatchedHost:
         try:
             writer.append_op(note)
         except RemotingError:
-            stage.marks.reach(WAITED)
+            stage.marks.reach("a newer operation waited for an older broker")
             return
         stage.newer_written = True
-        stage.marks.reach(WRITTEN)
+        stage.marks.reach("a newer operation was written")
 
     def on_commit(self, commit_index: int) -> None:
         self._probe.committed(commit_index)
@@ -217,7 +216,6 @@ class BrokerStage(Stage):
     def _ended(self, process: Process, how: Exit) -> None:
         if self._too_old(process.name, how.error):
             self._ends(self.machines[process.name])
-            self.marks.reach("a broker that is too old ended")
             self.world.push(self.world.now + RESTART_NS, self._restart, process.name)
             return
         super()._ended(process, how)

@@ -26,7 +26,7 @@ def test_a_scrub_that_was_off_begins_and_ends_again() -> None:
     with World(1, settings=SETTINGS) as world:
         group = DiskGroup(world, scrub_bytes_per_s=0, scrub_pause_s=0.05)
         group.fill(100)
-        scrubs = [group.nodes[name]._scrubber for name in NAMES]
+        scrubs = [group.nodes[name].scrubber for name in NAMES]
         world.run_for(5)
         assert [scrub.passes for scrub in scrubs] == [0, 0, 0]
         retune(world, group.nodes, scrub_bytes_per_s=1 << 20)
@@ -43,7 +43,7 @@ def test_a_scrub_that_rests_for_hours_or_crawls_hears_of_another_rate() -> None:
     with World(2, settings=SETTINGS) as world:
         group = DiskGroup(world, scrub_bytes_per_s=1, scrub_pause_s=10_000)
         group.fill(700)
-        scrub = group.nodes["n0"]._scrubber
+        scrub = group.nodes["n0"].scrubber
         world.run_for(5)
         assert scrub.passes == 0 and scrub.checked_bytes > 0
         retune(world, group.nodes, scrub_bytes_per_s=1 << 20, scrub_pause_s=0.05)

@@ -130,7 +130,7 @@ def test_a_consumer_offset_that_is_answered_before_its_commit_and_lost_is_found(
     """`flush` forgets every third group of offsets, but says that they are stored."""
     count = [0]
 
-    def forgetful(original: Callable[..., object], self: PendingOffsets, sealer: CommitLogWriter) -> object:
+    def forgetful(original: Callable[..., object], self: PendingOffsets) -> object:
         count[0] += bool(self._offsets)
         if self._offsets and count[0] % 3 == 0:
             for waiters in self._waiters.values():
@@ -138,7 +138,7 @@ def test_a_consumer_offset_that_is_answered_before_its_commit_and_lost_is_found(
                     answer()
             self._waiters.clear()
             self._offsets.clear()
-        return original(self, sealer)
+        return original(self)
 
     plant(monkeypatch, PendingOffsets, "flush", forgetful)
     plan = replace(short(2, "brokers", 12_000), faults=())

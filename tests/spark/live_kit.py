@@ -6,16 +6,22 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
-from dledger.broker.config import BrokerConfig
+from dledger.broker.config import SETTINGS, BrokerConfig
+from dledger.broker.context import BrokerContext
+from dledger.broker.leader_gate import LeaderGate
+from dledger.broker.requests import handler_table
 from dledger.remoting.bodies import BrokerData, ClusterInfo
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.limits import ServerLimits
 from dledger.remoting.server import Connection, RemotingServer
 from dledger.runtime.env import Env, production_env
+from dledger.runtime.live_settings import LiveSettings
 from dledger.runtime.loops import LoopThread
 
 HOST = "127.0.0.1"
@@ -30,7 +36,11 @@ class AuditBroker:
         config = BrokerConfig(store_root=str(store), self_id=node, peers={node: "127.0.0.1:1"})
         self.jobs = AuditJobs(env, settings.get("bytes_per_s", 0))
         self.asked: dict[int, int] = {}
-        handlers = AuditProcessor(config, self.jobs, lambda: members).handlers()
+        used = SimpleNamespace(
+            settings=LiveSettings(env, SETTINGS, config), audit_jobs=self.jobs, members=lambda: members
+        )
+        processor = AuditProcessor(cast(BrokerContext, used))
+        handlers = handler_table([processor], cast(LeaderGate, None))  # any node answers: no gate
         self.server = RemotingServer(
             env,
             handlers={code: self._counted(code, handler) for code, handler in handlers.items()},
