@@ -2,10 +2,10 @@
 
 A comment right before a block tells the tests what a reader need not see:
 
-    <!-- not run: WHY -->                  it cannot run alone
-    <!-- in tests: OLD -> NEW -->          one text that is replaced, so that it is quick (may be repeated)
-    <!-- output -->                        (before a text block) what the program above prints; numbers may differ,
-                                           and lines may come in another order; `...` stands for more lines
+    <!-- not run: WHY -->            it cannot run alone
+    <!-- in tests: OLD -> NEW -->    one text that is replaced, so that it is quick (may be repeated)
+    <!-- output -->                  (before a text block) what the program above prints: numbers may differ,
+                                     lines may come in another order, and `...` stands for more of them
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _marked(program: Program, marks: list[str]) -> Program:
 
 
 def missing_lines(promised: str, printed: str) -> list[str]:
-    """Lines of a page's output block that a program did not print, but for numbers; and, unless the block has a
-    line `...`, those that it printed besides."""
+    """Lines of a page's output block that a program did not print, but for numbers; and, unless the block
+    has a line `...`, those that it printed besides."""
     wanted = [_masked(line) for line in promised.splitlines()]
     got = [_masked(line) for line in printed.splitlines()]
     more = _MORE in wanted

@@ -40,8 +40,9 @@ def test_marks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     one, two = programs(
         page(
             tmp_path,
-            "text\n\n<!-- in tests: 30 -> 1 -->\n```python\n# wait.py\nwait(30)\n```\n\nPrints\n\n<!-- output -->\n"
-            "```text\nwaited 30\n```\n\n<!-- not run: needs a browser -->\n```python\nopen()\n```\n",
+            "text\n\n<!-- in tests: 30 -> 1 -->\n```python\n# wait.py\nwait(30)\n```\n\nPrints\n\n"
+            "<!-- output -->\n```text\nwaited 30\n```\n\n"
+            "<!-- not run: needs a browser -->\n```python\nopen()\n```\n",
         )
     )
     assert one.name == "wait.py"
@@ -49,7 +50,7 @@ def test_marks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert one.output == "waited 30\n"
     assert one.not_run is None
     assert two.not_run == "needs a browser"
-    assert two.name == "line_18.py"
+    assert two.name == "line_17.py"
 
 
 @pytest.mark.parametrize(
@@ -61,9 +62,7 @@ def test_marks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "<!-- not run: for some reason -->\n```text\nx\n```\n",
     ],
 )
-def test_a_mark_without_sense_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_a_mark_without_sense_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr("tests.page_programs.ROOT", tmp_path)
     with pytest.raises(BadMark):
         programs(page(tmp_path, text))
@@ -74,5 +73,3 @@ def test_outputs_are_compared_but_for_numbers_and_order() -> None:
     assert missing_lines("a 1\n", "b 1\n") == ["not printed: a N", "not in the page: b N"]
     assert missing_lines("a 1\n...\n", "a 1\na 2\nb\n") == []
     assert missing_lines("a 1\na 2\n...\n", "a 1\n") == ["not printed: a N"]
-
-
