@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from enum import Enum
+from traceback import extract_tb
 from typing import Protocol, cast
 
 from dledger.client.core import ClientCore
@@ -70,7 +71,9 @@ class ListenerCalls:
             if isinstance(outcome, Exception):
                 unit = units[len(results)]
                 first = unit if isinstance(unit, ReceivedMessage) else unit[0]
-                self._core.log.warning("listener failed", error=repr(outcome), **_name(first))
+                self._core.log.warning(
+                    "listener failed", error=repr(outcome), at=_raised_at(outcome), **_name(first)
+                )
                 results.append(ConsumeStatus.RECONSUME_LATER)
             elif outcome is not None:
                 raise outcome
@@ -241,6 +244,13 @@ class Dispatcher:
             pause = min(options.local_retry_first_s * 2**tries, options.local_retry_longest_s)
         again = replace(message, reconsume_times=message.reconsume_times + 1)
         asyncio.get_running_loop().call_later(pause, self.put, assigned, [again])
+
+
+def _raised_at(error: BaseException) -> str:
+    """Where to look: the innermost line, as the log has one line an event."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        return f"{frame.filename}:{frame.lineno} in {frame.name}"
+    return "an unknown place"
 
 
 def _name(message: ReceivedMessage) -> dict[str, object]:

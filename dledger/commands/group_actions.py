@@ -105,7 +105,7 @@ def kill_and_wait(cluster: LocalCluster, wait: bool) -> dict[str, Any]:
             "no majority is left that could elect a leader, until `dledger restart`"
         )
     if wait:
-        result["leader"], result["seconds"] = cluster.time_to_leader()
+        result["leader"], result["seconds"] = cluster.time_to_leader(killed)
     return result
 
 

@@ -457,10 +457,9 @@ class LocalCluster:
         """Until a leader serves. Its id."""
         return wait_for(self.leader, limit_s, lambda: f"no leader serves: {self._describe()}")
 
-    def time_to_leader(self, limit_s: float = START_LIMIT_S) -> tuple[str, float]:
-        """Wait until a leader serves: its id and the seconds that it took."""
-        started = time.monotonic()
-        return self.wait_leader(limit_s), time.monotonic() - started
+    def time_to_leader(self, killed: Killed, limit_s: float = START_LIMIT_S) -> tuple[str, float]:
+        """Wait until another leader serves: its id and the seconds since the signal."""
+        return self.wait_leader(limit_s), time.monotonic() - killed.at
 
     def wait_answering(self, limit_s: float) -> bool:
         """Whether all brokers answer within the limit."""

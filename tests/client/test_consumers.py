@@ -154,6 +154,26 @@ def test_a_failed_message_is_given_back_to_the_broker() -> None:
     asyncio.run(main())
 
 
+def test_the_log_says_where_a_listener_failed(caplog: pytest.LogCaptureFixture) -> None:
+    def handle(message: ReceivedMessage) -> None:
+        {}["missing"]
+
+    async def main() -> None:
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(5):
+            await produce(fake, 1)
+            consumer = AsyncPushConsumer(
+                "group", fake.namesrv, handle, from_where=FromWhere.FIRST, options=QUICK
+            )
+            consumer.subscribe("orders")
+            async with consumer:
+                await eventually(lambda: len(fake.given_back) > 0)
+
+    asyncio.run(main())
+    (said,) = [line for line in caplog.messages if line.startswith("listener failed")]
+    line = handle.__code__.co_firstlineno + 1
+    assert f"error=KeyError('missing') at={__file__}:{line} in handle " in said
+
+
 def test_a_failed_message_is_tried_again_here_when_the_broker_takes_none_back() -> None:
     async def main() -> None:
         seen: list[int] = []

@@ -1,39 +1,60 @@
-"""What the README shows works as it stands there (but for the port and how long the consumer waits)."""
+"""What README, tutorial and how-to guides show works as it stands there, on a real group, but for its address
+and what a page's marks say (tests/page_programs.py)."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dledger.local.cluster import LocalCluster
+from tests.page_programs import README, ROOT, Program, missing_lines, programs
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+DOCS = ROOT / "docs"
 ADDRESS = "127.0.0.1:9876"
+LIMIT_S = 60
 
 
-def examples() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-
-
-def run(program: str) -> str:
+def run(program: Program, group: LocalCluster, directory: Path) -> str:
+    """Run it in the directory of its page; programs of a page may import each other by their names."""
+    code = program.shortened().replace(ADDRESS, group.namesrv_addr)
+    (directory / program.name).write_text(code)
+    if program.not_run is not None:
+        return ""
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, program.name],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"{program.where}: {done.stdout}{done.stderr}"
+    if program.output is not None:
+        wrong = missing_lines(program.output, done.stdout)
+        assert not wrong, f"{program.where}: {wrong}\n{done.stdout}{done.stderr}"
     return done.stdout
 
 
-def test_the_producer_and_the_consumer_of_the_readme(group: LocalCluster) -> None:
-    producer, consumer = examples()
-    for example in (producer, consumer):
-        assert ADDRESS in example
-        assert len(example.strip().splitlines()) <= 10
-    acknowledged = run(producer.replace(ADDRESS, group.namesrv_addr)).splitlines()
-    assert len(acknowledged) == 10
-    received = run(
-        consumer.replace(ADDRESS, group.namesrv_addr).replace("consumer.wait()", "consumer.wait(5)")
-    )
-    # The listener runs in several threads, so lines may be woven into each other.
-    assert sorted(re.findall(r"order (\d)", received)) == [str(number) for number in range(10)]
+def test_the_program_of_the_readme(group: LocalCluster, tmp_path: Path) -> None:
+    (program,) = programs(README)
+    assert ADDRESS in program.code
+    assert program.not_run is None
+    assert sum(map(bool, program.code.splitlines())) <= 12
+    received = run(program, group, tmp_path)
+    assert sorted(received.splitlines()) == [f"job {number}" for number in range(10)]
+
+
+def test_the_programs_of_the_tutorial(group: LocalCluster, tmp_path: Path) -> None:
+    """Each lesson builds on the one before."""
+    for lesson in ("first-group", "first-consumer", "first-audit"):
+        for program in programs(DOCS / "tutorial" / f"{lesson}.md"):
+            run(program, group, tmp_path)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("howto/*.md")), ids=lambda page: page.stem)
+def test_the_programs_of_a_guide(page: Path, group: LocalCluster, tmp_path: Path) -> None:
+    for program in programs(page):
+        run(program, group, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,21 @@ def test_the_last_majority_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tm
     with pytest.raises(ClusterError, match=r"killed n1 .*n0, n1 of 3 down: no majority"):
         kill_and_wait(cluster, wait=True)
     assert kill_and_wait(cluster, wait=False) == {"killed": "n1", "pid": 7}
+
+
+def test_the_time_without_a_leader_begins_with_the_signal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The kernel takes some milliseconds to end a process: whoever sends waits for them, too."""
+    cluster = LocalCluster.create(tmp_path, ClusterSpec())
+    at = time.monotonic() - 5  # the process took that long to die
+    monkeypatch.setattr(cluster, "running", lambda: ["broker-n0", "broker-n1", "broker-n2"])
+    monkeypatch.setattr(cluster, "kill_leader", lambda: Killed("n1", 7, at))
+    monkeypatch.setattr(cluster, "down", lambda: ["n1"])
+    monkeypatch.setattr(cluster, "wait_leader", lambda limit_s: "n2")
+    done = kill_and_wait(cluster, wait=True)
+    assert done["leader"] == "n2"
+    assert done["seconds"] >= 5
 
 
 # --- status -------------------------------------------------------------------------------------------
