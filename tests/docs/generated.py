@@ -127,7 +127,8 @@ def spark_options() -> str:
         views = "all" if option.views == every else ", ".join(option.views)
         where = "" if len(option.of) > 1 else option.of[0]
         mode = "" if len(option.mode) > 1 else option.mode[0]
-        rows.append((f"`{name}`", option.meaning, views, where, mode))
+        meaning = re.sub(r"\{.*\}", r"`\g<0>`", option.meaning)  # attr_list would take the braces for its own
+        rows.append((f"`{name}`", meaning, views, where, mode))
     return table(("option", "meaning", "views", "only with", "only in a"), rows)
 
 
@@ -163,7 +164,7 @@ def options_of(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
         if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):
             continue
         values = vars(action) | {"prog": parser.prog}
-        meaning = " ".join((action.help or "").split()) % values
+        meaning = " ".join((action.help or "").split()).replace("<", "&lt;") % values
         if action.option_strings:
             metavar = action.metavar or action.dest.upper()
             if action.choices is not None and len(list(action.choices)) <= MANY_CHOICES:
