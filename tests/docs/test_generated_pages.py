@@ -89,7 +89,7 @@ def test_commands_in_pages_can_be_typed() -> None:
     for short, long in (("verify", ("audit", "verify")), ("sim", ("chaos", "sim"))):
         known[(short,)] = known[long]
     wrong = []
-    for path in sorted(DOCS.rglob("*.md")):
+    for path in [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]:
         for line in commands_in(path):
             try:
                 words = shlex.split(re.sub(r"\[(.*?)\]", r" \1 ", line), comments=True)[1:]
@@ -100,7 +100,7 @@ def test_commands_in_pages_can_be_typed() -> None:
                 continue  # `dledger --help`, `dledger X ...`
             found = (name, words[1]) if len(words) > 1 and (name, words[1]) in known else (name,)
             if found not in known and not any(one[0] == name for one in known):
-                wrong.append(f"{path.relative_to(DOCS)}: {line}: no command {name}")
+                wrong.append(f"{path.relative_to(DOCS.parent)}: {line}: no command {name}")
                 continue
             if name in ANY_PROPERTY:
                 continue
@@ -109,7 +109,7 @@ def test_commands_in_pages_can_be_typed() -> None:
                 option = word.split("=")[0].strip("(),;:.")
                 is_one = re.fullmatch(r"--[a-z][-a-z]+|-[a-z]", option)
                 if is_one and option not in options | {"--help", "-h"}:
-                    wrong.append(f"{path.relative_to(DOCS)}: {line}: no option {option}")
+                    wrong.append(f"{path.relative_to(DOCS.parent)}: {line}: no option {option}")
     assert not wrong, "\n".join(wrong)
     assert {one[0] for one in known} >= set(COMMANDS)
 
