@@ -5,7 +5,7 @@
         ...
 
 A processor is an object with such methods. From the declarations follow the table of handlers, which refuses
-two methods for one code, and the table of docs/guarantees.md (safety.md S25)."""
+two methods for one code, and the table of docs/reference/request-codes.md (safety.md S25)."""
 
 from __future__ import annotations
 

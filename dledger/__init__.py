@@ -9,7 +9,8 @@ The names below are the public ones: clients for every RocketMQ-compatible broke
 imported when they are first used, so that `import dledger` costs nothing and a client never loads what only a
 broker, an audit or Spark needs. A group is started with the command `dledger up`.
 
-The parts, each a package (in the repository beside this one: docs/decisions/0018-one-import-name.md):
+The parts, each a package (in the repository beside this one:
+docs/explanation/decisions/0018-one-import-name.md):
 
 * `client`, `remoting`, `namesrv`, `broker`   the message service, from the outside in
 * `election`, `replication`, `log`, ...       the replicated commit log, which knows nothing of topics

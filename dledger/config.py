@@ -141,7 +141,7 @@ class NodeSettings:
     # Members and peers.
     protocol_min: Annotated[int, Setting("peerProtocolMin", PROTOCOL_MIN, PROTOCOL_MAX)] = PROTOCOL_WITH_PROOF
     """Lowest peer protocol to speak: 1 lets peers of version 1 in, for an upgrade node by node; recorded
-    bytes of theirs can be played again (docs/protocol.md)."""
+    bytes of theirs can be played again (docs/reference/protocol.md)."""
     protocol_max: Annotated[int, Setting("peerProtocolMax", PROTOCOL_MIN, PROTOCOL_MAX)] = PROTOCOL_MAX
     """Highest peer protocol to speak. Lower it before a staged upgrade, and raise it again node by node
     when all run the new program: until then nothing is written that the old one does not know."""

@@ -1,4 +1,4 @@
-"""Every message between peers, as values. `docs/protocol.md` explains the exchanges.
+"""Every message between peers, as values. `docs/reference/protocol.md` explains the exchanges.
 
 | message | from -> to | answered by | purpose |
 |---|---|---|---|

@@ -1,4 +1,4 @@
-"""What a group with programs of different versions may write (staged upgrades, docs/operate.md).
+"""What a group with programs of different versions may write (staged upgrades, docs/howto/upgrade.md).
 
 Messages between two nodes follow the version that both speak (`Peers.version`). The log is read by all: a
 kind of entry, or a form of one, that an older program does not know waits until *all voters* know it. What a

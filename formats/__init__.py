@@ -1,6 +1,6 @@
 """Byte layouts: what is written to disk and read by others. Pure functions on bytes; no I/O, no clock.
 
-Everything is big-endian. `docs/formats.md` describes each layout in words.
+Everything is big-endian. `docs/reference/formats.md` describes each layout in words.
 
 * `entry`          DLedger log entry (48-byte header) and index unit (32 bytes)
 * `record`         CommitLog message record, the body of an entry

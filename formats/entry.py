@@ -1,4 +1,4 @@
-"""DLedger log entry and index unit (DLedgerEntryCoder, DLedgerMmapFileStore; docs/formats.md).
+"""DLedger log entry and index unit (DLedgerEntryCoder, DLedgerMmapFileStore; docs/reference/formats.md).
 
 An entry is a 48-byte header and a body. Entries lie back to back in segment files of one fixed size; a
 segment ends with a blank tail (magic -1, then the length of the tail). An index unit of 32 bytes per

@@ -1,4 +1,4 @@
-"""IndexFile: which messages have a key (store/index/IndexFile, IndexHeader). Pure; docs/formats.md.
+"""IndexFile: which messages have a key (store/index/IndexFile, IndexHeader). Pure; docs/reference/formats.md.
 
 Header 40 bytes, then `slots` hash slots of 4 bytes, then `units` of 20 bytes:
 

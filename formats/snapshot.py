@@ -1,4 +1,6 @@
-"""Manifest of a boundary snapshot, and the byte stream in which one travels (docs/formats.md). Pure.
+"""Manifest of a boundary snapshot, and the byte stream in which one travels. Pure.
+
+Layout: docs/reference/formats.md.
 
 A snapshot is true exactly at `index`, the last entry before log offset `pos`, where a segment begins
 (safety.md S20). All replicas of a group make equal ones: everything in a manifest is a function of the log.

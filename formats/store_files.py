@@ -1,4 +1,4 @@
-"""Small files and names of a store directory (docs/formats.md).
+"""Small files and names of a store directory (docs/reference/formats.md).
 
 ```
 <storePathRootDir>/

@@ -14,5 +14,5 @@
 * `shell`            outer shell of the commands: arguments, logging, signals
 
 One frame is `length (4), serialization type (1) and header length (3), header, body`; the header is JSON
-or RocketMQ's binary form, and an answer has the form of its request. `docs/protocol.md` says more.
+or RocketMQ's binary form, and an answer has the form of its request. `docs/reference/protocol.md` says more.
 """

@@ -50,7 +50,7 @@ def parse_arguments(program: str, description: str, argv: list[str] | None = Non
         prog=f"dledger {program}",
         description=description,
         usage="%(prog)s [-h] [-c FILE] [-p | -m] [--name value ...]",
-        epilog="--name value, or --name=value, sets any property of docs/operate.md and wins over the file.",
+        epilog="--name value, or --name=value, sets any property: it wins over the file.",
         allow_abbrev=False,
     )
     parser.add_argument("-c", "--config", metavar="FILE", help="properties file (key=value lines)")

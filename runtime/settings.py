@@ -3,8 +3,8 @@
 A configuration is a frozen dataclass. A field with a `Setting` is a property that people set by its name; a
 field that is a dataclass with such fields is a group of them; any other field is for programs only. The text
 below a field says what it means. All that is done with settings follows from this: reading texts, bounds,
-hints for wrong names, what `-p` prints, the tables of docs/operate.md (`runtime.settings_page`), and which
-may change while the process runs (`runtime.live_settings`).
+hints for wrong names, what `-p` prints, the tables of docs/reference/settings.md
+(`runtime.settings_page`), and which may change while the process runs (`runtime.live_settings`).
 
 A class may define `check(given)`: what belongs together, told the names that were given. Its ValueErrors, and
 those of `__post_init__`, name the property first; the place where that was set is put before them.

@@ -1,4 +1,5 @@
-"""Tables of settings in Markdown, for docs/operate.md: the declarations, and the texts below the fields."""
+"""Tables of settings in Markdown, for docs/reference/settings.md: the declarations, and the texts below the
+fields."""
 
 from __future__ import annotations
 

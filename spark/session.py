@@ -9,7 +9,8 @@ Four places, and what is set in each (`Place`):
              are sent to the executors.
 * SUBMITTED  started by spark-submit: whoever submits configures. Our packages are sent if Spark did not.
 * CONNECT    `sc://`, a Spark Connect server: likewise, and no Java is needed here. Streams, whose Python the
-             server starts without what clients send, need our packages installed there (docs/spark.md).
+             server starts without what clients send, need our packages installed there
+             (docs/reference/spark.md).
 
 Everywhere the time zone is UTC and filters are pushed down.
 """

@@ -277,7 +277,7 @@ def _tail(output: str) -> str:
 
 
 def table(mutants: Sequence[Mutant], outputs: Sequence[str]) -> list[str]:
-    """Rows for docs/testing.md: one mutant each, one column for each run."""
+    """Rows of a table in Markdown: one mutant each, one column for each run."""
     runs = []
     for output in outputs:
         said = json.loads(output.splitlines()[-1])

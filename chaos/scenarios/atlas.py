@@ -22,7 +22,7 @@ ROT = ("rot", "rot-index", "misdirect", "misdirect-votes", "lose-segment", "eio-
 """Damage that is repaired while the node runs."""
 ALONE = ("rot-index", "rot-votes", "lose-votes", "misdirect", "misdirect-votes")
 """Damage that does not come to a store that is damaged already, nor other damage to it: two in one entry may
-be more than it can tell apart (docs/guarantees.md)."""
+be more than it can tell apart (docs/explanation/guarantees.md)."""
 
 
 @dataclass(frozen=True)

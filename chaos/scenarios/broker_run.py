@@ -48,7 +48,8 @@ CATCH_UP_LIMIT_S = 45.0
 """After healing, and after the last message was taken, every group must have been handed everything within
 this virtual time: a pull that hangs at a dead connection is given up after 30 s only."""
 STALE_S = 1.0
-"""A leader that was cut off answers from its own past for so long at most (docs/guarantees.md: 0.8 s)."""
+"""A leader that was cut off answers from its own past for so long at most (0.8 s:
+docs/explanation/guarantees.md)."""
 GROUPS = (PULL_GROUP, PUSH_GROUP)
 STANDSTILL = ("stop", "stall", "slow", "namesrv-stop")
 """Faults after which a deposed leader may answer once more before its timers run."""

@@ -143,7 +143,7 @@ def _judge_read(call: Call, log: Mapping[int, bytes], sent: Mapping[bytes, None]
 def _judge_order(calls: list[Call], places: Mapping[bytes, int]) -> None:
     """Real-time order: whatever begins after somebody was told an index finds that committed. An append lies
     behind it, also one of unknown outcome that is in the log; a read point is not below it, whoever is asked;
-    no entry up to it is absent. This is linearizability of all calls (docs/testing.md: why)."""
+    no entry up to it is absent. This is linearizability of all calls (docs/internals/simulator.md: why)."""
     told = sorted((call for call in calls if call.outcome == ACKNOWLEDGED), key=lambda call: call.end)
     highest: Call | None = None
     place = 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KIND_AT = CHANNEL_OFFSET
 """Where the kind lies in the header of an entry: a byte that nothing covers where an older program wrote it,
-or before a group knew that all its voters know better (docs/guarantees.md)."""
+or before a group knew that all its voters know better (docs/explanation/guarantees.md)."""
 CHAIN_AT = CHANNEL_OFFSET + 4
 """What comes behind kind and batch count."""
 
@@ -200,7 +200,7 @@ class Machine:
 
     def fits_still(self, place: int, bit: int) -> bool:
         """Whether that bit of the log, flipped, leaves a batch count that fits the entries beside it: nothing
-        covers it then (docs/guarantees.md)."""
+        covers it then (docs/explanation/guarantees.md)."""
         index, entry = next(item for item in self.log.items() if 0 <= place - item[1].pos < item[1].size)
         at = place - entry.pos
         if entry.channel & COVERED or not KIND_AT < at < CHAIN_AT:

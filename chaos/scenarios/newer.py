@@ -1,6 +1,6 @@
 """What a newer program has, and the one that is tested has not: one more table of the replicated state.
 
-In a run with upgrades some brokers know it and some do not (docs/operate.md, "Upgrade"). `NOTES` is declared
+In a run with upgrades some brokers know it and some do not (docs/howto/upgrade.md). `NOTES` is declared
 as any table of `dledger.formats.state` is; `Notes` is its oracle."""
 
 from __future__ import annotations

@@ -351,7 +351,7 @@ PROFILES: dict[str, Profile] = {
         marks=(FAULTY, REPAIRED, VOTES_LOST, ADDED, IN_DOUBT),
     ),
     # Without power loss: a durable entry whose write went astray, and whose index unit is not yet durable,
-    # is taken for a torn tail then (docs/guarantees.md).
+    # is taken for a torn tail then (docs/explanation/guarantees.md).
     "misdirected": Profile(
         (MISDIRECT, KILL, CUT, ISOLATE), also=(MISDIRECT_VOTES,), marks=(FAULTY, REPAIRED, *MISDIRECTED)
     ),

@@ -216,7 +216,8 @@ def _check_properties(cluster: LocalCluster) -> None:
     except ConfigError as error:
         raise ClusterError(str(error)) from error
     if warnings:
-        raise ClusterError(re.sub(" is ignored$", ": docs/operate.md lists those there are", warnings[0]))
+        listed = ": docs/reference/settings.md lists those there are"
+        raise ClusterError(re.sub(" is ignored$", listed, warnings[0]))
 
 
 def _check_ports(cluster: LocalCluster) -> None:

@@ -1,7 +1,8 @@
 """The states of a node in an election and every step between them, as one table. Pure.
 
 The elector changes state only through `check`, so a step that is not in the table ends the node; the
-diagram and table in docs/protocol.md are `diagram()` and `table()` (tests/dledger/test_transitions.py).
+diagram and table in docs/reference/protocol.md are `diagram()` and `table()`
+(tests/dledger/test_transitions.py).
 """
 
 from __future__ import annotations

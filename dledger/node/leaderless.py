@@ -52,7 +52,7 @@ def lost_majority(
         parts.append(f"{', '.join(sorted([*refill, *power]))} must be refilled by a leader before voting")
     return (
         f"no leader: {'; '.join(parts)}; the others are no majority of {', '.join(voters)}. Needed: "
-        f"{missing} of their old stores, undamaged, or `recover --force-single` (docs/operate.md)"
+        f"{missing} of their old stores, undamaged, or `recover --force-single` (docs/howto/lost-majority.md)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Repair of rotten entries from any peer (safety.md S4; docs/decisions/0007).
+"""Repair of rotten entries from any peer (safety.md S4; docs/explanation/decisions/0007).
 
 The node asks its peers, leader or not, one after another: `RepairRequest`. The asked one looks at its own
 copy, checks it, and answers HAVE with the bytes, FAULTY or NEVER_HAD. No leader is needed, and no quorum:

@@ -1,4 +1,4 @@
-"""Nodes of a group talking to each other (docs/protocol.md).
+"""Nodes of a group talking to each other (docs/reference/protocol.md).
 
 * `peers`        who is connected, with which identity; `links` one connection, `listener` the port
 * `dialling`     reaching a peer by name; `dials` keeps one task for each peer that is wanted

@@ -1,4 +1,4 @@
-"""Connections between peers: frames on a transport, the hello, dialling (docs/protocol.md).
+"""Connections between peers: frames on a transport, the hello, dialling (docs/reference/protocol.md).
 
 Every node dials every other. Requests travel on the dialled connection, replies come back on it; so between
 two nodes there are two connections, one for each direction of requests. The newest accepted connection of a

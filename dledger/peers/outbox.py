@@ -1,4 +1,4 @@
-"""What waits for a connection between peers, and how it is cut (docs/protocol.md, "Order").
+"""What waits for a connection between peers, and how it is cut (docs/reference/protocol.md, "Order").
 
 Entries may be megabytes, heartbeats and votes must not wait behind them: a leader whose heartbeats are late
 is deposed, and the next one has the same entry to send. So bulk waits here, not in the transport, and goes

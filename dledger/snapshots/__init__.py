@@ -1,4 +1,6 @@
-"""Snapshots of the state machine at segment boundaries (safety.md S14, S20, S21; docs/decisions/0006).
+"""Snapshots of the state machine at segment boundaries.
+
+See safety.md S14, S20, S21, and docs/explanation/decisions/0006.
 
 * `catalog`: the directory `snapshots`: publish, load, remove.
 * `boundary`: takes one when the applier comes to the end of a segment.

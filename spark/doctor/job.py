@@ -101,9 +101,8 @@ def alike(rows: list[Row]) -> Iterator[Check]:
             odd[row.host] = ", ".join(wrong)
     if odd:
         found = "; ".join(f"{host}: {text}" for host, text in sorted(odd.items()))
-        yield Check(
-            "executors", Status.WARNING, found, "use the same environment everywhere, see docs/spark.md"
-        )
+        advice = "use the same environment everywhere, see docs/reference/spark.md"
+        yield Check("executors", Status.WARNING, found, advice)
     else:
         places = sorted({f"Python {row.python}, our packages from {row.packages}" for row in rows})
         yield Check("executors", Status.OK, "; ".join(places))
@@ -114,7 +113,7 @@ def seen(rows: list[Row], stores: tuple[str, ...]) -> Iterator[Check]:
     for path in stores:
         blind = sorted({f"{row.host}: {said}" for row in rows if (said := json.loads(row.paths)[path])})
         if blind:
-            advice = "paths must be visible to every executor: shared or object storage, or see docs/spark.md"
+            advice = "every executor must see the path: shared or object storage, see docs/reference/spark.md"
             yield Check("store on executors", Status.ERROR, f"{path}: {'; '.join(blind)}", advice)
         else:
             yield Check("store on executors", Status.OK, f"{path}: seen by all")
@@ -125,7 +124,7 @@ _NO_EXECUTOR = "no executor took the job: does the cluster have a free core, and
 
 def _advice(text: str) -> str:
     if "ModuleNotFoundError" in text:
-        return "the executors lack it: one environment everywhere, or --archives, see docs/spark.md"
+        return "the executors lack it: one environment everywhere, or --archives, see docs/reference/spark.md"
     if "PYTHON_VERSION_MISMATCH" in text:
         return "set PYSPARK_PYTHON to a Python of the driver's version that every executor has"
     return "the executors' logs say more"

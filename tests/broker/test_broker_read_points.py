@@ -1,4 +1,4 @@
-"""What is declared of requests: one method a code, and the table in docs/guarantees.md (safety.md S25)."""
+"""What is declared of requests: one method a code, and docs/reference/request-codes.md (safety.md S25)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dledger.broker.requests import Call, LeaderCall, Needs, declarations, docum
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.headers import QueueHeader
 
-GUARANTEES = Path(__file__).parents[2] / "docs" / "guarantees.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "request-codes.md"
 BEGIN = "<!-- Request codes: generated, see tests/broker/test_broker_read_points.py --rewrite -->\n"
 END = "<!-- end -->\n"
 
 
 def test_the_table_of_codes_is_the_one_that_is_served(request: pytest.FixtureRequest) -> None:
-    text = GUARANTEES.read_text()
+    text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
     found, _, behind = rest.partition(END)
     table = "".join(f"{line}\n" for line in document(PROCESSORS))
     if request.config.getoption("--rewrite"):
-        GUARANTEES.write_text(f"{before}{BEGIN}{table}{END}{behind}")
+        PAGE.write_text(f"{before}{BEGIN}{table}{END}{behind}")
     else:
         assert found == table, "run this test with --rewrite"
 

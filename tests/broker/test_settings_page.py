@@ -1,4 +1,4 @@
-"""The settings in docs/operate.md are the declared ones. Run as a program, this writes them."""
+"""The settings in docs/reference/settings.md are the declared ones. Run as a program, this writes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dledger.commands import standalone
 from dledger.namesrv import config as namesrv
 from dledger.runtime.settings_page import table
 
-PAGE = Path(__file__).parents[2] / "docs" / "operate.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 LOG = ("node", "tls")
 """Groups of a broker's settings that a stand-alone node has, too."""
 

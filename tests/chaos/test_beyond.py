@@ -210,8 +210,8 @@ def all_of_it_gone_back(group: BeyondGroup, names: tuple[str, ...]) -> int:
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="docs/guarantees.md, Assumed: fsync means what it says. A majority whose disks went back as a "
-    "whole has nothing left that tells of what came later, and goes on from there",
+    reason="docs/explanation/guarantees.md, Assumed: fsync means what it says. A majority whose disks went "
+    "back as a whole has nothing left that tells of what came later, and goes on from there",
 )
 def test_a_majority_of_disks_that_went_back_as_a_whole_is_not_seen(count: int, seed: int) -> None:
     with World(seed, settings=SETTINGS) as world:

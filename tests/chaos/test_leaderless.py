@@ -41,7 +41,7 @@ def test_two_of_three_that_are_wiped_and_the_third_say_that_no_leader_comes() ->
         for name in group.founders:
             (text,) = [reason for reason in reasons(group, name) if reason != ADMIT]
             assert "the stores of n1, n2 are blank or restored" in text and "Needed: 1 of" in text
-            assert "recover --force-single" in text and "docs/operate.md" in text
+            assert "recover --force-single" in text and "docs/howto/lost-majority.md" in text
             assert (ADMIT in reasons(group, name)) is (name in old)
         world.power_cut("n1")
         world.nodes["n1"].disk = old["n1"]

@@ -1,4 +1,6 @@
-"""Members change while some nodes run older programs: no entry that a voter cannot read (docs/protocol.md).
+"""Members change while some nodes run older programs: no entry that a voter cannot read.
+
+The rules: docs/reference/protocol.md.
 
 The configuration of the founders is in no entry. The first one that is recorded is of a version that programs
 of protocol 1 cannot read, so it waits for every voter; so does each later one for the voter that it adds.

@@ -196,7 +196,7 @@ def test_where_version_1_is_allowed_a_forged_hello_of_it_raises_terms_and_loses_
         before = list(group.hosts[leader].entries)
         hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].trust.hello()) | {"protocol": [1, 1]})
         play(world, [(name, hello + frames(message)) for name in ("n0", "n2")])
-        assert max(node.term for node in group.nodes.values()) >= HIGH, "docs/protocol.md says that it can"
+        assert max(node.term for node in group.nodes.values()) >= HIGH, "as docs/reference/protocol.md says"
         world.run_for(3)
         group.await_applied(node_group.NAMES, group.append(group.await_leader(), [b"still here"]))
         for name in node_group.NAMES:

@@ -132,7 +132,7 @@ async def heal(session: Session, entries: Entries) -> None:
 
 
 def last_told(directory: Path) -> int:
-    """The last entry that the index knows of: damage behind it may be a torn tail (docs/guarantees.md)."""
+    """The last entry that the index knows of: damage behind it may be a torn tail."""
     _, files = places(directory)
     units = [unit for file in files for unit in INDEX_UNIT.iter_unpack(file.read_bytes())]
     return max(place for place, unit in enumerate(units) if unit[0] == MAGIC and unit[3] == place)

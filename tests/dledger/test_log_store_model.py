@@ -469,7 +469,7 @@ def test_a_batch_at_the_start_of_a_segment_that_a_kill_tears_undoes_the_roll() -
     assert "client" in cuts and "body" in cuts, cuts
 
 
-# Rot. What the store does about it is decided elsewhere (docs/decisions); here only: it is never silent.
+# Rot. What the store does about it is decided elsewhere; here only: it is never silent.
 
 
 def flip(model: Model, path: str, offset: int, bit: int) -> None:

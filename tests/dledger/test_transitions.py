@@ -24,7 +24,7 @@ from dledger.messages import (
     VoteResult,
 )
 
-PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
+PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "reference" / "protocol.md"
 SETTINGS = ElectionSettings(heartbeat_interval_s=0.1, timeout_min_s=0.4, timeout_max_s=0.8, retry_min_s=0.02)
 VOTERS = ("n0", "n1", "n2")
 
@@ -37,7 +37,7 @@ class Tip:
 def test_the_documentation_shows_the_table_that_the_code_uses() -> None:
     text = PROTOCOL.read_text()
     for part in (transitions.diagram(), transitions.table()):
-        assert part in text, f"put this into docs/protocol.md:\n{part}"
+        assert part in text, f"put this into docs/reference/protocol.md:\n{part}"
 
 
 def test_every_step_that_is_not_in_the_table_raises() -> None:

@@ -1,4 +1,4 @@
-"""Programs of two versions read each other's states (docs/operate.md, "Upgrade")."""
+"""Programs of two versions read each other's states (docs/howto/upgrade.md)."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_a_leader_kill(group: LocalCluster, drive: Callable[..., Any], topics: C
 
 @pytest.mark.parametrize("major", VERSIONS)
 def test_mqadmin(major: int, group: LocalCluster, topics: Callable[[str], str]) -> None:
-    """The commands that work; docs/operate.md lists what does not."""
+    """The commands that work; docs/reference/compatibility.md lists what does not."""
     topic = topics(f"JavaAdmin{major}")
     leader = wait_for(group.leader, READY_S, lambda: "no leader")
     wanted = {

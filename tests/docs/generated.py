@@ -1,0 +1,262 @@
+"""Parts of pages that follow from the code or from docs/data.
+
+They stand between `<!-- generated: NAME -->` and `<!-- end -->`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from dledger.audit.findings import CODES, VERDICTS, Severity
+from dledger.commands.app import COMMANDS, load
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+_BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
+MANY_CHOICES = 12
+"""Choices of an option that are still listed."""
+
+
+def data(name: str) -> dict[str, Any]:
+    """A file of docs/data."""
+    return tomllib.loads((DOCS / "data" / name).read_text())
+
+
+def row(*cells: object) -> str:
+    """Of a table. A bar inside would end the cell."""
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """In Markdown."""
+    return "\n".join([row(*heads), "|" + "---|" * len(heads), *(row(*cells) for cells in rows)]) + "\n"
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """(name, content) of each generated part of a page."""
+    for match in _BLOCK.finditer(text):
+        yield match[2], match[3]
+
+
+def rewritten(text: str, render: Callable[[str], str]) -> str:
+    """The page with its generated parts as they are to be."""
+    return _BLOCK.sub(lambda match: f"{match[1]}\n{render(match[2])}\n{match[4]}", text)
+
+
+# Figures and limits
+
+
+def results() -> str:
+    """docs/data/results.toml."""
+    known = data("results.toml")
+    parts = [known["machine"]["text"] + "\n"]
+    for section in known["section"]:
+        rows = [
+            (what, f"{value} {unit}".strip(), command if command.startswith("the same") else f"`{command}`")
+            for what, value, unit, command in section["figures"]
+        ]
+        parts += [
+            f"## {section['title']}\n",
+            f"{section['text']}\n",
+            table(("what", "figure", "command"), rows),
+        ]
+    return "\n".join(parts)
+
+
+def value_of(place: str) -> Any:
+    """What `module:NAME` or `module:Class.field` (its default) is."""
+    module, _, name = place.partition(":")
+    name, _, attribute = name.partition(".")
+    found = getattr(import_module(module), name)
+    if not attribute:
+        return found
+    return next(one.default for one in dataclasses.fields(found) if one.name == attribute)
+
+
+def amount(value: float, unit: str) -> str:
+    """For people."""
+    if unit == "bytes":
+        for factor, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+            if value >= factor and value * 100 % factor == 0:
+                return f"{value / factor:g} {name}"
+    return f"{value:,g}".replace(",", " ") + (f" {unit}" if unit else "")
+
+
+def limits() -> str:
+    """docs/data/limits.toml, with the values of the code."""
+    parts = []
+    for section in data("limits.toml")["section"]:
+        rows = [
+            (what, amount(value_of(place), unit), then, f"`{place.partition(':')[2]}`")
+            for what, place, unit, then in section["limits"]
+        ]
+        parts += [f"## {section['title']}\n", table(("limit", "value", "what happens there", "name"), rows)]
+    return "\n".join(parts)
+
+
+# Audit and Spark
+
+
+def findings() -> str:
+    """By severity, the worst first; in words of docs/data/findings.toml."""
+    meanings: dict[str, str] = data("findings.toml")
+    assert meanings.keys() == CODES.keys(), sorted(meanings.keys() ^ CODES.keys())
+    parts = []
+    for severity in sorted(Severity, reverse=True):
+        of_it = [name for name in CODES if CODES[name].severity is severity]
+        rows = [(f"`{name}`", meanings[name], CODES[name].advice) for name in of_it]
+        title = f"{severity.name.capitalize()} (verdict: {VERDICTS[severity]})"
+        parts += [f"## {title}\n", table(("code", "what was seen", "what to do"), rows)]
+    return "\n".join(parts)
+
+
+def spark_options() -> str:
+    """Options of the data source."""
+    options = pytest.importorskip("dledger.spark.options")
+    every = options.VIEWS
+    rows = []
+    for name, option in options.OPTIONS.items():
+        views = "all" if option.views == every else ", ".join(option.views)
+        where = "" if len(option.of) > 1 else option.of[0]
+        mode = "" if len(option.mode) > 1 else option.mode[0]
+        meaning = re.sub(r"\{.*\}", r"`\g<0>`", option.meaning)  # attr_list would take the braces for its own
+        rows.append((f"`{name}`", meaning, views, where, mode))
+    return table(("option", "meaning", "views", "only with", "only in a"), rows)
+
+
+# Commands
+
+
+class _Captured(Exception):
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.parser = parser
+
+
+def parser_of(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of a sub-command that is a program: what `dledger WORDS --help` would print from."""
+    name, *rest = words
+    program = COMMANDS[name]
+
+    def capture(parser: argparse.ArgumentParser, file: object = None) -> None:
+        raise _Captured(parser)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "print_help", capture)
+        try:
+            load(name, program)([*program.before, *rest, "--help"])
+        except _Captured as captured:
+            return captured.parser
+    raise AssertionError(f"{words} printed no help")
+
+
+def options_of(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
+    """(how it is written, what it means) of each argument."""
+    rows = []
+    for action in parser._actions:
+        if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):
+            continue
+        values = vars(action) | {"prog": parser.prog}
+        meaning = " ".join((action.help or "").split()).replace("<", "&lt;") % values
+        if action.option_strings:
+            metavar = action.metavar or action.dest.upper()
+            if action.choices is not None and len(list(action.choices)) <= MANY_CHOICES:
+                metavar = ",".join(map(str, action.choices))
+            written = ", ".join(f"`{one}`" for one in action.option_strings)
+            rows.append((written + ("" if action.nargs == 0 else f" `{metavar}`"), meaning))
+        else:
+            name = action.metavar or action.dest
+            if action.choices is not None:
+                meaning = meaning or ", ".join(f"`{one}`" for one in action.choices)
+            many = " ..." if action.nargs in ("*", "+") else ""
+            rows.append((f"`{name}{many}`", meaning))
+    return rows
+
+
+def click_options_of(command: click.Command) -> list[tuple[str, str]]:
+    """The same of a click command."""
+    context = click.Context(command, info_name=command.name)
+    rows = []
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None or "--help" in parameter.opts:
+            continue
+        written, meaning = record
+        rows.append((f"`{written}`", " ".join(meaning.split())))
+    return rows
+
+
+def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Word -> parser."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def every_command() -> Iterator[tuple[tuple[str, ...], list[tuple[str, str]], str]]:
+    """(words, options, summary) of each command that can be typed, in the order of `dledger --help`."""
+    for name, program in COMMANDS.items():
+        if program.click:
+            yield (name,), click_options_of(load(name, program)), program.summary
+            continue
+        if program.before and program.before != (name,):
+            yield (name,), [], f"{program.summary}: `dledger {_longer(name)}`"
+            continue
+        parser = parser_of((name,))
+        inner = sub_commands(parser)
+        if not inner:
+            yield (name,), options_of(parser), program.summary
+        for word in inner:
+            # A program that builds only the parser which was asked for has all of it then.
+            one = parser_of((name, word))
+            summary = _summary(parser, word)
+            yield (name, word), options_of(one), summary
+
+
+def _longer(name: str) -> str:
+    program = COMMANDS[name]
+    (owner,) = {one for one in ("audit", "chaos") if COMMANDS[one].place == program.place}
+    return " ".join((owner, *program.before))
+
+
+def _summary(parser: argparse.ArgumentParser, word: str) -> str:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for choice in action._choices_actions:
+                if choice.dest == word:
+                    return " ".join((choice.help or "").split())
+    return ""
+
+
+def commands() -> str:
+    """Every command with its options."""
+    parts = []
+    section = ""
+    for words, rows, summary in every_command():
+        program = COMMANDS[words[0]]
+        if program.section != section:
+            section = program.section
+            parts.append(f"## {section}\n")
+        parts.append(f"### dledger {' '.join(words)}\n")
+        text = summary[:1].upper() + summary[1:]
+        parts.append(text + ("" if text.endswith(".") else ".") + "\n")
+        if rows:
+            parts.append(table(("option", "meaning"), rows))
+    return "\n".join(parts)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "results": results,
+    "limits": limits,
+    "audit-findings": findings,
+    "spark-options": spark_options,
+    "commands": commands,
+}

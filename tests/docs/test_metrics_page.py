@@ -1,0 +1,43 @@
+"""docs/reference/metrics.md names every metric of a broker, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("prometheus_client")
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from dledger.broker.broker import Broker
+from dledger.broker.http.server import BrokerCollector
+from dledger.node.node import Node
+from dledger.runtime.env import production_env
+from tests.broker.test_app import configs
+from tests.docs.generated import DOCS
+
+
+def test_the_page_has_every_metric_and_no_other(tmp_path: Path) -> None:
+    page = (DOCS / "reference/metrics.md").read_text()
+    rows = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    told = set(re.findall(r"`(dledger_\w+)", rows))
+
+    async def names() -> set[str]:
+        (config,) = configs(tmp_path, 1)
+        config = replace(config, digest_ship_path=str(tmp_path))
+        broker = Broker(production_env("n0"), config, Node)
+        running = asyncio.create_task(broker.node.run())  # type: ignore[attr-defined]
+        await asyncio.wait_for(broker.opened.wait(), 10)
+        registry = CollectorRegistry()
+        registry.register(BrokerCollector(broker))
+        text = generate_latest(registry).decode()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+
+    found = asyncio.run(names())
+    assert found == told
