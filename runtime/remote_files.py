@@ -214,6 +214,8 @@ class FsspecFiles:
         parent, _, name = key.rpartition("/")
         if len(key) > len(self._root):
             return self._listing(parent, path).get(name)
+        if key == self._root and self._listing(key, path):
+            return {"name": key, "type": "directory", "size": 0}  # drivers look for a file of this name first
         # Above the store may be the top of a bucket, with much that is nobody's business.
         with _as_os_error(path):
             try:
