@@ -48,6 +48,8 @@ class StateReplay:
 
     def __init__(self, state: ReplicatedState, key_of: KeyOf) -> None:
         self.state = state
+        self.at = -1
+        """Entry of the operation that was applied last, or could not be."""
         self._key_of = key_of
         self._next = np.empty(0, np.int64)
         self._first_position = np.empty(0, np.int64)
@@ -71,6 +73,7 @@ class StateReplay:
             seen = below
             if below and entries.index[below - 1] == stop and entries.kind[below - 1] == Kind.SYSTEM:
                 self._settle()
+                self.at = stop
                 body = int(entries.body_at[below - 1])
                 self.state.apply(data[body : body + int(entries.body_size[below - 1])])
             if stop in wanted:

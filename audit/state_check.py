@@ -125,7 +125,7 @@ class StateCheck:
             for applied in self._replay.add(data, last, entries, messages, marks):
                 self._compare_state_file(self._replay.state, applied)
         except UnknownOperation as error:
-            self._fault("STATE_TOO_NEW", first, f"{error}: the state is not checked from here on")
+            self._fault("STATE_TOO_NEW", self._replay.at, f"{error}: the state is not checked from here on")
             self.give_up()
 
     def finish(self, last_index: int) -> None:

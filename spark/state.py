@@ -39,7 +39,7 @@ def committed_state(replica: Replica) -> ReplicatedState:
                 _play(replay, numbers, window)
             except UnknownOperation as error:
                 raise StoreError(
-                    f"{replica.store}: {error}: a newer one wrote the log, use its version"
+                    f"{replica.store}: entry {replay.at}: {error}: a newer one wrote it, use its version"
                 ) from error
             following = int(columns.index[-1]) + 1
     if following <= replica.committed:

@@ -242,7 +242,7 @@ class BigGroup:
         written = []
         for _ in range(count):
             pos = after.pos + after.size
-            record = system_record(pack_op({"op": "open"}), pos + HEADER_SIZE, TIME_MS + 10**9)
+            record = system_record(pack_op({"op": "topic"}), pos + HEADER_SIZE, TIME_MS + 10**9)
             data = encode_entry(after.index + 1, term, pos, record, after.chain_crc, Kind.SYSTEM, 0)
             path, offset = self.place(replica, pos)
             assert offset + len(data) + 8 <= self.log.segment_size
