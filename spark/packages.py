@@ -21,7 +21,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 def package_root() -> str:
     """What holds our packages: the repository, site-packages, or a zip."""
-    return str(Path(str(audit.__file__)).parents[2])
+    return str(Path(str(audit.__file__)).absolute().parents[2])  # not resolved: a part may be a link
 
 
 def sent_by_spark() -> bool:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
-_PACKAGES = ("spark", "audit", "client", "formats", "runtime")
 PROGRESS_INTERVAL_S = 0.2
 EXIT_CODES = (
     "exit codes: 0 clean (information only), 1 warnings, 2 errors, 3 critical, 4 could not run or look."
@@ -117,7 +116,7 @@ def add_master(parser: argparse.ArgumentParser) -> None:
 
 def told(text: str) -> str:
     """What an exception of Spark's is about: our own error in it if there is one, else how it begins."""
-    ours = re.search(rf"^(?:{'|'.join(_PACKAGES)})\.[\w.]+: (.+)$", text, re.MULTILINE)
+    ours = re.search(r"^dledger\.[\w.]+: (.+)$", text, re.MULTILINE)
     return ours[1] if ours else text.strip().partition("\n")[0]
 
 

@@ -41,7 +41,7 @@ def make_log() -> tuple[Log, dict[str, Any]]:
         if second == 470:
             ops.append(offsets_op("slow", [("orders", 0, 3)]))  # too low: does not count
         if second == 480:
-            ops.append({"op": "of tomorrow", "at": second})
+            ops.append({"op": "group", "at": second})  # malformed: skipped
         for op in ops:
             log.system(op, at_ms=at)
             model.apply(pack_op(op))
