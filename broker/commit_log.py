@@ -194,8 +194,8 @@ class CommitLogWriter:
         appender = self._appender
         now = appender.now_ms()
         wanted = HEADER_SIZE + size
-        for operation in packed:
-            wanted += HEADER_SIZE + system_record_size(len(operation))
+        if packed:
+            wanted += sum(HEADER_SIZE + system_record_size(len(operation)) for operation in packed)
         position = appender.reserve(wanted) + HEADER_SIZE
         fixed = FIXED.pack(
             size,
@@ -215,9 +215,10 @@ class CommitLogWriter:
             body_size,
         )
         index = appender.add((fixed, body, tail), size, Kind.MESSAGE, len(packed))
-        for number, operation in enumerate(packed):
-            index = appender.add_reserved(operation, Kind.SYSTEM, len(packed) - 1 - number)
-            self.pending.appended(index, ops[number])
+        if packed:
+            for number, operation in enumerate(packed, 1):
+                index = appender.add_reserved(operation, Kind.SYSTEM, len(packed) - number)
+                self.pending.appended(index, ops[number - 1])
         slot.next[queue_id] = queue_offset + 1
         self.messages += 1
         return index, queue_offset, position

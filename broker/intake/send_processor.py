@@ -227,6 +227,7 @@ class SendProcessor:
 
         RemotingError 13 when it is no batch.
         """
+        check_disposition(topic, sys_flag, "")
         messages = []
         total = 0
         at = 0
@@ -242,7 +243,10 @@ class SendProcessor:
                     raise _bad_batch(at)
                 properties = body[properties_at:stop]
                 text = properties.decode()
-                check_disposition(topic, sys_flag, text)
+                if (
+                    "DELAY" in text or "DELIVER" in text or "TRAN_MSG" in text
+                ):  # seldom: see `check_disposition`
+                    check_disposition(topic, sys_flag, text)
                 if b"UNIQ_KEY\x01" in properties and b"CLUSTER\x01" not in properties:
                     if properties[-1] != 2:
                         properties += b"\x02"
