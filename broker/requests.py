@@ -38,7 +38,7 @@ class Needs(Enum):
     """Every broker of the group, by what it knows."""
 
 
-class Call(msgspec.Struct, Generic[H], eq=False):
+class Call(msgspec.Struct, Generic[H], eq=False, gc=False):
     """One request with its decoded header."""
 
     connection: Connection
@@ -57,7 +57,7 @@ class Call(msgspec.Struct, Generic[H], eq=False):
         self.connection.respond(self.request, code, ext=ext, body=body, remark=remark)
 
 
-class LeaderCall(Call[H]):
+class LeaderCall(Call[H], eq=False, gc=False):
     """One request while this node serves: `writer` is that of the current leadership, valid in this turn."""
 
     writer: CommitLogWriter

@@ -103,7 +103,8 @@ class SendProcessor:
         if len(body) > self._settings.now.max_message_size:
             raise _too_large("message body", len(body), self._settings.now.max_message_size)
         text = header.properties or ""
-        check_disposition(header.topic, header.sysFlag, text)
+        if header.sysFlag or "DELAY" in text or "DELIVER" in text or "TRAN_MSG" in text:  # seldom, as below
+            check_disposition(header.topic, header.sysFlag, text)
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
         slot, queue_id = writer.slots.get(header.topic), header.queueId
