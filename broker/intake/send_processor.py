@@ -24,7 +24,7 @@ import msgspec
 from dledger.broker.commit_log import CommitLogWriter, TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
-from dledger.broker.intake.disposition import check_disposition
+from dledger.broker.intake.disposition import check_disposition, may_tell
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
@@ -103,7 +103,7 @@ class SendProcessor:
         if len(body) > self._settings.now.max_message_size:
             raise _too_large("message body", len(body), self._settings.now.max_message_size)
         text = header.properties or ""
-        if header.sysFlag or "DELAY" in text or "DELIVER" in text or "TRAN_MSG" in text:  # seldom, as below
+        if header.sysFlag or may_tell(text):
             check_disposition(header.topic, header.sysFlag, text)
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
@@ -244,9 +244,7 @@ class SendProcessor:
                     raise _bad_batch(at)
                 properties = body[properties_at:stop]
                 text = properties.decode()
-                if (
-                    "DELAY" in text or "DELIVER" in text or "TRAN_MSG" in text
-                ):  # seldom: see `check_disposition`
+                if may_tell(text):
                     check_disposition(topic, sys_flag, text)
                 if b"UNIQ_KEY\x01" in properties and b"CLUSTER\x01" not in properties:
                     if properties[-1] != 2:

@@ -30,6 +30,7 @@ from dledger.formats.state.offsets import OffsetTable
 from dledger.formats.state.queues import QueueBounds, QueueEnds
 from dledger.formats.state.registry import OFFSETS, QUEUES, TABLES
 from dledger.formats.state.table import (
+    SKIPPED,
     Declared,
     DeclaredTable,
     K,
@@ -106,7 +107,7 @@ class ReplicatedState:
             if table is not None:
                 table.apply(op, self)
                 return str(name)
-        except (Malformed, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException):
+        except (*SKIPPED, msgpack.UnpackException):
             table, name = None, None  # total by design (S13): every table checks before it changes
         if isinstance(name, str):
             raise UnknownOperation(name)

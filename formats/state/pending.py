@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
 from typing import Any, cast
 
 from dledger.formats.state.machine import ReplicatedState
-from dledger.formats.state.table import Declared, DeclaredTable, K, Op, R
+from dledger.formats.state.table import SKIPPED, Declared, DeclaredTable, K, Op, R
 
 _GONE = object()
 
@@ -42,7 +43,8 @@ class Pending:
             return
         table = self[declared]
         cast("Layer[Any, Any]", table.rows).index = index
-        table.apply(op, self._state)
+        with suppress(*SKIPPED):  # it is in the log, and will be skipped there as well
+            table.apply(op, self._state)
 
     def applied(self, index: int) -> None:
         """The state holds everything up to this entry."""

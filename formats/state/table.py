@@ -45,6 +45,10 @@ R = TypeVar("R", bound="Row")
 _packer = msgpack.Packer()
 
 
+SKIPPED = (ValueError, TypeError, KeyError, AttributeError)
+"""What an operation raises that changes nothing, and is skipped alike everywhere (safety.md S13)."""
+
+
 class Malformed(ValueError):
     """An operation that every replica skips (safety.md S13). Nothing was changed."""
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from dledger.broker.intake.disposition import Disposition, check_disposition, disposition_of
+from dledger.broker.intake.disposition import (
+    DELAY_LEVEL,
+    TIMERS,
+    TRANSACTION,
+    Disposition,
+    check_disposition,
+    disposition_of,
+    may_tell,
+)
 from dledger.formats.properties import encode_properties
 from dledger.remoting.errors import RemotingError
 
@@ -48,3 +56,8 @@ def test_flags_that_no_client_may_set() -> None:
         with pytest.raises(RemotingError, match="IPv6") as refused:
             check_disposition("T", flag, "")
         assert refused.value.code == 29
+
+
+def test_no_name_that_decides_is_overlooked() -> None:
+    assert all(may_tell(f"KEYS\x01k\x02{name}\x011\x02") for name in (DELAY_LEVEL, TRANSACTION, *TIMERS))
+    assert not may_tell(encode_properties({"KEYS": "order-17", "TAGS": "paid", "UNIQ_KEY": "7F00"}))

@@ -51,3 +51,13 @@ def test_what_is_applied_takes_no_memory() -> None:
     assert len(layer._order) == 10
     pending.applied(99)
     assert not layer._order and not layer._changed and not layer._latest and len(layer) == 10
+
+
+def test_an_operation_that_will_be_skipped_changes_nothing_here_either() -> None:
+    """It is sealed already, which cannot fail any more (safety.md S12)."""
+    state = ReplicatedState()
+    pending = Pending(state)
+    op = TopicConfig("x" * 300, 1, 1, 6).op()
+    pending.appended(0, op)
+    assert state.apply(pack_op(op)) is None and state.skipped == 1
+    assert dict(pending[TOPICS].rows) == dict(state.topics) == {}
