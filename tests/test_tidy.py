@@ -48,9 +48,9 @@ PURE = (
     "dledger/host.py", "formats/*", "runtime/settings.py",
 )  # fmt: skip
 PURE_LIBRARY = (
-    "__future__", "array", "collections", "contextlib", "dataclasses", "difflib", "enum", "errno", "functools",
-    "hashlib", "heapq", "itertools", "json", "math", "msgpack", "msgspec", "re", "struct", "types", "typing",
-    "zlib", "zlib_ng",
+    "__future__", "array", "collections", "contextlib", "dataclasses", "difflib", "enum", "errno",
+    "functools", "hashlib", "heapq", "itertools", "json", "math", "msgpack", "msgspec", "re", "struct",
+    "types", "typing", "zlib", "zlib_ng",
 )  # fmt: skip
 """All that a pure part may import of what is not ours: nothing there knows time, chance, files or others."""
 
