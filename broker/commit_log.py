@@ -84,7 +84,7 @@ class CommitLogWriter:
     @property
     def room(self) -> bool:
         """False when nothing may be added now: answer `refused`."""
-        return self._appender.room
+        return self._appender.refusal is None
 
     @property
     def refused(self) -> RemotingError:

@@ -20,7 +20,7 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.leader_gate import LeaderGate
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.commands import Request
+from dledger.remoting.commands import Request, decode_fields
 from dledger.remoting.server import Connection, Handler
 from dledger.runtime.files import Buffer
 
@@ -146,14 +146,14 @@ def document(kinds: Iterable[type[Any]]) -> list[str]:
 def _leader_only(
     declared: Declaration, method: Callable[[LeaderCall[Any]], None], gate: LeaderGate
 ) -> Handler:
-    header = declared.header
+    header, code = declared.header, int(declared.code)
 
     def handler(connection: Connection, request: Request) -> None:
         writer = gate.writer
         if writer is None:
             gate.wait_or_refuse(connection, request, handler)
             return
-        fields = None if header is None else request.header(header)
+        fields = None if header is None else decode_fields(request.ext_fields, header, code)
         method(LeaderCall(connection, request, fields, writer))
 
     return handler

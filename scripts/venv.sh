@@ -66,26 +66,39 @@ run_pip() {
 }
 
 prepare_venv() {
-    local lock="${TMPDIR:-/tmp}/dledger-venv-$(id -u).lock" status=0
+    local wanted lock status=0
+    wanted="$(missing_of "$1")"
+    [ -n "$wanted" ] || return 0
     if command -v flock >/dev/null 2>&1; then # two scripts at once: the second waits for the first
+        lock="${TMPDIR:-/tmp}/dledger-venv-$(id -u)-$(printf '%s' "$VENV" | cksum | tr ' ' -).lock"
         exec 9>"$lock"
-        flock 9
+        if ! flock --nonblock 9; then
+            say "Waiting for another script that installs into $VENV (lock: $lock)"
+            flock 9
+        fi
+        wanted="$(missing_of "$1")"
     fi
-    install_missing "$1" || status=$?
+    [ -z "$wanted" ] || install_missing "$1" "$wanted" || status=$?
     exec 9>&-
     return "$status"
 }
 
-# Every step returns on failure by itself: `set -e` does not reach into a function called with `||`.
-install_missing() {
-    local extra wanted="" target="$ROOT" started=$SECONDS
-    usable_python "$VENV_PYTHON" || make_venv || return 1
+# missing_of EXTRAS: those of them (and the base) that are not installed as pyproject.toml has them now.
+missing_of() {
+    local extra
     for extra in base ${1//,/ }; do
-        if [ "$(cat "$VENV/.installed-$extra" 2>/dev/null)" != "$(stamp_of "$extra")" ]; then
-            wanted="$wanted $extra"
+        if ! usable_python "$VENV_PYTHON" ||
+            [ "$(cat "$VENV/.installed-$extra" 2>/dev/null)" != "$(stamp_of "$extra")" ]; then
+            printf '%s ' "$extra"
         fi
     done
-    [ -n "$wanted" ] || return 0
+}
+
+# install_missing EXTRAS WANTED. Every step returns on failure by itself: `set -e` does not reach into a
+# function called with `||`.
+install_missing() {
+    local extra target="$ROOT" started=$SECONDS
+    usable_python "$VENV_PYTHON" || make_venv || return 1
     [ -z "$1" ] || target="$ROOT[$1]"
     say "Installing dledger${1:+[$1]} into $VENV (the first time it downloads; spark about 450 MB)"
     # shellcheck disable=SC2086  # PIP_ARGS is a list
@@ -94,7 +107,7 @@ install_missing() {
         say "Installing failed: see above; is the package index reachable?"
         return 1
     }
-    for extra in $wanted; do
+    for extra in $2; do
         stamp_of "$extra" >"$VENV/.installed-$extra" || return 1
     done
     say "Installed in $((SECONDS - started)) s"

@@ -64,6 +64,7 @@ class SendProcessor:
     def _told_to_clients(self, config: BrokerConfig) -> None:
         """Encode once what each message and each answer has."""
         region, trace = config.region_id, "true" if config.trace_on else "false"
+        self._max_message_size = config.max_message_size
         self._added = encode_properties(
             {"MSG_REGION": region, "TRACE_ON": trace, "CLUSTER": config.cluster_name}
         ).encode()
@@ -100,8 +101,8 @@ class SendProcessor:
         if not writer.room:
             raise writer.refused
         body = request.body
-        if len(body) > self._settings.now.max_message_size:
-            raise _too_large("message body", len(body), self._settings.now.max_message_size)
+        if len(body) > self._max_message_size:
+            raise _too_large("message body", len(body), self._max_message_size)
         text = header.properties or ""
         if header.sysFlag or may_tell(text):
             check_disposition(header.topic, header.sysFlag, text)
@@ -199,8 +200,8 @@ class SendProcessor:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
-        if len(request.body) > self._settings.now.max_message_size:
-            raise _too_large("batch body", len(request.body), self._settings.now.max_message_size)
+        if len(request.body) > self._max_message_size:
+            raise _too_large("batch body", len(request.body), self._max_message_size)
         if header.topic.startswith(RETRY_PREFIX):
             raise RemotingError(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + header.topic

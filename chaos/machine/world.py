@@ -66,7 +66,11 @@ class World(Faults):
         trace: Trace | None = None,
         guard: Guard | None = None,
     ) -> None:
-        gc.freeze()  # the many collections of a world do not look at what was there before it
+        if not gc.get_freeze_count():
+            # The many collections of worlds do not look at what was there before the first one. Frozen once
+            # only: what a dead world left would be kept for good by the next one's freezing.
+            gc.collect()
+            gc.freeze()
         self.seed = seed
         self.settings = settings or Settings()
         self.trace = trace
@@ -311,7 +315,6 @@ class World(Faults):
                 gc.collect()
         finally:
             sys.unraisablehook = hook
-            gc.unfreeze()
 
     def __enter__(self) -> World:
         return self

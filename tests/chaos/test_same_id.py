@@ -58,12 +58,12 @@ def test_a_second_process_with_a_members_id_is_refused_and_costs_nothing(whose: 
         group = Group(world)
         leader = group.await_leader()
         group.await_applied(NAMES, group.append(leader, [b"one"]))
-        before = acknowledged(world, group, 0.3)
+        before = acknowledged(world, group, 0.03)
         node_id = leader if whose == "leader" else next(name for name in NAMES if name != leader)
         found: dict[str, Node] = {}
         fresh(world, "x", node_id, found)
         world.run_for(2)
-        assert acknowledged(world, group, 0.3) > before / 2 > 5
+        assert acknowledged(world, group, 0.03) > before / 2 > 5
         assert group.leader() == leader
         told = [
             node.peers.refused().get("same id", 0) for name, node in group.nodes.items() if name != node_id

@@ -134,6 +134,22 @@ def test_a_disposed_world_leaves_nothing() -> None:
     assert reference() is None
 
 
+def test_what_a_world_left_ends_with_the_next_one() -> None:
+    """A suite that keeps every world takes all of a machine's memory."""
+
+    class Left:
+        def __init__(self) -> None:
+            self.itself = self
+
+    with World(1):
+        left = weakref.ref(Left())
+    between = weakref.ref(Left())
+    with World(2):
+        pass
+    assert left() is None
+    assert between() is None
+
+
 def test_an_hour_of_sleep_takes_an_hour_of_virtual_time_only() -> None:
     async def main(env: Env) -> None:
         loop = asyncio.get_running_loop()
