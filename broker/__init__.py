@@ -1,6 +1,6 @@
 """The RocketMQ broker above the replicated log.
 
-* `app`, `__main__`     composition and life; the outer shell
+* `app`, `shell`        composition and life; the outer shell
 * `broker`              one broker; what the replicated log calls: apply, commit, change of role
 * `context`             what a processor or a service may use
 * `requests`            which method answers which code; `services` what a leader does besides

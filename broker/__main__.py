@@ -1,93 +1,10 @@
-"""`dledger broker -c FILE [-p | -m] [--name value ...]`: the outer shell.
-
-Exit codes: 0 stopped in good order; 1 could not start or was cut short; 2 wrong arguments or configuration;
-70 the store needs repair or replacement; 71 a bug was caught; 78 the group's configuration does not fit
-(dledger.errors). A supervisor should not restart after 70, 71 or 78.
-"""
+"""`python -m dledger.broker` is the command `dledger broker`."""
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 import sys
-import time
-from dataclasses import replace
-from functools import partial
 
-from dledger.broker.app import main
-from dledger.broker.audit.shipping import check_installed
-from dledger.broker.broker import Broker
-from dledger.broker.config import SETTINGS, BrokerConfig
-from dledger.errors import NodeFailed
-from dledger.node.node import Node
-from dledger.remoting.shell import (
-    EXIT_BAD_CONFIG,
-    announce,
-    complain,
-    configure,
-    parse_arguments,
-    print_settings,
-    run_program,
-    set_up_logging,
-)
-from dledger.runtime.env import Env, production_env
-from dledger.runtime.live_settings import SettingsSource
-from dledger.runtime.program import settle
-from dledger.runtime.settings import ConfigError
-from dledger.runtime.tls import PeerTls
-
-
-def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
-    """Run until a signal or a failure; the exit code."""
-    failures: list[NodeFailed] = []
-    try:
-        tls = PeerTls(config.peer_tls, env.log) if config.peer_tls is not None else None
-    except OSError as error:
-        return complain(f"tls.peer files cannot be used: {error}", EXIT_BAD_CONFIG)
-    if config.digest_ship_path:
-        try:
-            check_installed(config.digest_ship_path)
-        except ConfigError as error:
-            return complain(str(error), EXIT_BAD_CONFIG)
-    if config.http_port:
-        importlib.import_module("dledger.broker.http.server")  # aiohttp takes long to load: not on the loop
-
-    def ready(broker: Broker) -> None:
-        settle()
-        servers = f" and name server is {';'.join(config.namesrv_addr)}" if config.namesrv_addr else ""
-        name = f"{config.broker_name}, {config.client_addr}"
-        announce(f"The broker[{name}] boot success. serializeType=JSON{servers}")
-
-    async def start(stop: asyncio.Event) -> None:
-        try:
-            await main(env, config, stop, on_ready=ready, make_node=partial(Node, tls=tls), source=source)
-        except NodeFailed as failure:
-            env.log.error("the node ended", reason=failure.reason, exit_code=failure.exit_code)
-            failures.append(failure)
-
-    code = run_program(env, start)
-    env.workers.close()
-    if failures:
-        return complain(failures[0].reason, failures[0].exit_code)
-    return code
-
-
-def shell(argv: list[str] | None = None) -> int:
-    """The command; returns its exit code."""
-    arguments = parse_arguments("broker", "A RocketMQ-compatible broker on a replicated log.", argv)
-    env = production_env("broker")
-    try:
-        config, warnings, source = configure(env, SETTINGS, arguments)
-        if print_settings(SETTINGS, config, arguments):
-            return 0
-        set_up_logging(config.log_dir or None, "broker.log")
-    except ConfigError as error:
-        return complain(str(error), EXIT_BAD_CONFIG)
-    for warning in warnings:
-        env.log.warning(warning)
-    node = config.node.at_utc_offset(time.localtime().tm_gmtoff)
-    return run(env, replace(config, node=node), source)
-
+from dledger.commands.app import main
 
 if __name__ == "__main__":
-    sys.exit(shell())
+    sys.exit(main(["broker", *sys.argv[1:]]))

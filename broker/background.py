@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from dledger.errors import EXIT_STORE, OUT_OF_MEANS, NodeFailed
+from dledger.errors import OUT_OF_MEANS, NodeFailed, why_ended
 from dledger.log.reading import Rotten
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request
@@ -37,7 +37,8 @@ class Background:
                 self._group = group
                 await asyncio.get_running_loop().create_future()
         except* OSError as errors:
-            raise NodeFailed(f"cannot read the store: {errors.exceptions[0]}", EXIT_STORE) from None
+            failure = why_ended(errors)
+            raise NodeFailed(f"cannot read the store: {failure.reason}", failure.exit_code) from None
 
     def start(self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]) -> None:
         """Do `work`, which answers the request. A RemotingError becomes the answer."""

@@ -16,6 +16,10 @@ look, they are waited out, too. What could not be read for them is never damaged
 PASSING = DISK_IS_FULL + OUT_OF_MEANS
 """Errors of preparing that a later try may not meet."""
 
+DEVICE_FAILED = (None, errno.EIO, errno.EBADMSG, *([errno.EUCLEAN] if hasattr(errno, "EUCLEAN") else []))
+"""Errors that say that the device or its file system is damaged; any other is the system's refusal (rights, a
+read-only mount, no room), and the store is well once that is mended."""
+
 
 class NodeFailed(Exception):
     """The node must end (architecture rule 7). `reason` says why and what to do.
@@ -39,6 +43,13 @@ EXIT_BUG = 71
 EXIT_CONFIG = 78
 
 
+def refused_by_system(what: str, error: OSError) -> NodeFailed:
+    """The end of a node for which the system did not do something; the exit code is by the kind of error."""
+    if error.errno in DEVICE_FAILED:
+        return NodeFailed(f"{what}: {error}", EXIT_STORE)
+    return NodeFailed(f"{what}: {error}; start it again when that is mended", EXIT_START)
+
+
 class InvariantBroken(Exception):
     """Something that Raft proves impossible was seen: a bug or corruption. Ends the node."""
 
@@ -49,10 +60,8 @@ def why_ended(error: BaseException) -> NodeFailed:
         error = error.exceptions[0]
     if isinstance(error, NodeFailed):
         return error
-    if isinstance(error, OSError) and error.errno in PASSING:
-        return NodeFailed(f"{error}: start it again when that is over", EXIT_START)
     if isinstance(error, OSError):
-        return NodeFailed(f"the disk failed: {error}", EXIT_STORE)
+        return refused_by_system("the disk failed" if error.errno in DEVICE_FAILED else "refused", error)
     if isinstance(error, InvariantBroken):
         return NodeFailed(f"invariant broken: {error}", EXIT_BUG)
     return NodeFailed(f"unexpected {error!r}", EXIT_BUG)

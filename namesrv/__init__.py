@@ -7,4 +7,5 @@ other. Routes live in memory only and come from the brokers; the key-value table
 * `routes`   the route tables; pure, time is an argument
 * `kv`       the key-value table and its file
 * `service`  request handlers, expiry, `main(env, config)`
+* `shell`    the outer shell: `dledger namesrv`
 """

@@ -51,10 +51,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_samples(items)
     turn = config.getoption("--turn")
     if turn is not None:
         items.sort(key=lambda item: zlib.crc32(f"{turn}:{item.path.name}".encode()))
+
+
+def mark_samples(items: list[pytest.Item]) -> None:
+    """Of the cases of a test with `sample(N)` N, spread over all, stay as they are; the others are `slow`."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for group in cases.values():
+        marker = group[0].get_closest_marker("sample")
+        assert marker is not None
+        (wanted,) = marker.args
+        kept = {number * len(group) // wanted for number in range(wanted)}
+        for number, item in enumerate(group):
+            if number not in kept:
+                item.add_marker("slow")
 
 
 # First of all: a group or a session that is made for a test that is not begun costs more than most tests.

@@ -86,7 +86,7 @@ OUTSIDE: dict[str, str] = {
     "dledger/local/*": "drives real processes",
     "audit/arguments.py": "outer shell",
     "spark/commands/program.py": "outer shell",
-    "remoting/shell.py": "outer shell",
+    "*/shell.py": "outer shell: owns argv, signals, environment and logging set-up",
     "chaos/scenarios/command.py": "outer shell",
     "audit/crash.py": "outer shell: how a process ends whose libraries may be missing",
     "chaos/stores.py": "reads the files of real processes",
@@ -115,6 +115,8 @@ OUTSIDE: dict[str, str] = {
 FACES: dict[str, str] = {
     "dledger/__init__.py": "offers the names of the client, imported when used",
     "dledger/__main__.py": "is the command",
+    "broker/__main__.py": "is the command",
+    "namesrv/__main__.py": "is the command",
 }
 # path pattern -> why a blanket `except` is right there.
 BLANKET_EXCEPT: dict[str, str] = {

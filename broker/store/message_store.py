@@ -22,7 +22,7 @@ from dledger.broker.store.consume_queue import (
     write_units,
 )
 from dledger.broker.store.dispatch import Dispatcher
-from dledger.errors import EXIT_STORE, PASSING, TOO_MANY_FILES, NodeFailed
+from dledger.errors import PASSING, TOO_MANY_FILES, refused_by_system
 from dledger.formats.consume_queue import UNITS_PER_FILE
 from dledger.formats.state import TABLES, ReplicatedState, Source, queue_ends, unpack_parts
 from dledger.formats.state_file import (
@@ -210,7 +210,7 @@ class MessageStore:
         try:
             await self._run()
         except OSError as error:
-            raise NodeFailed(f"cannot write queues or snapshot: {error}", EXIT_STORE) from error
+            raise refused_by_system("cannot write queues or snapshot", error) from error
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -287,7 +287,7 @@ class MessageStore:
         except OSError as error:
             if error.errno in TOO_MANY_FILES:
                 raise  # of the opening
-            raise NodeFailed(f"cannot fsync queues: {error}", EXIT_STORE) from error
+            raise refused_by_system("cannot fsync queues", error) from error
         queue.synced = last
 
     async def _write_pending(self) -> None:

@@ -31,6 +31,7 @@ class _Failure:
     operation: str
     path: str
     left: int
+    code: int
 
 
 class DiskFaults:
@@ -75,8 +76,8 @@ class DiskFaults:
         self._room = capacity
         self._ask()
 
-    def fail(self, operation: str, count: int = 1, path: str = "/") -> None:
-        """Let the next `count` operations on that file, or below that directory, end with EIO.
+    def fail(self, operation: str, count: int = 1, path: str = "/", code: int = errno.EIO) -> None:
+        """Let the next `count` operations on that file, or below that directory, end with this error.
 
         Operations are "write" (also allocate, truncate), "fsync" (files and directories), "read" (of files;
         mappings show no errors here), "open".
@@ -84,7 +85,7 @@ class DiskFaults:
         if operation not in OPERATIONS:
             raise ValueError(f"{operation}: not one of {', '.join(OPERATIONS)}")
         self.world.note(self.name, "arm", f"eio_{operation} x{count} {path}")
-        self._failures.append(_Failure(operation, absolute(path), count))
+        self._failures.append(_Failure(operation, absolute(path), count, code))
         self._ask()
 
     def misdirect(self, path: str = "/") -> None:
@@ -168,7 +169,7 @@ class DiskFaults:
             raise self.full(path)
 
     def failure(self, operation: str, path: str) -> OSError | None:
-        """EIO, if this operation has to fail."""
+        """The error, if this operation has to fail."""
         for rule in self._failures:
             if rule.operation == operation and _below(path, rule.path):
                 rule.left -= 1
@@ -178,7 +179,7 @@ class DiskFaults:
                 self.world.fault(self.name, f"eio_{operation}", path)
                 if self.on_failure is not None:
                     self.on_failure(operation, path)
-                return OSError(errno.EIO, os.strerror(errno.EIO), path)
+                return OSError(rule.code, os.strerror(rule.code), path)
         return None
 
     def check(self, operation: str, path: str) -> None:

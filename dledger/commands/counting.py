@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dledger.errors import EXIT_STORE, PASSING, NodeFailed
+from dledger.errors import PASSING, refused_by_system
 from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
 from dledger.formats.store_files import CorruptFile, decode_json, encode_json
 from dledger.host import Chunk, LogReader, Role, misfit
@@ -67,9 +67,7 @@ class CountingHost:
         try:
             data = await run(Lane.DISK, read_file, files, self._path)
         except OSError as error:
-            if error.errno in PASSING:
-                raise
-            raise NodeFailed(f"{self._path}: {error}: remove it to rebuild it", EXIT_STORE) from error
+            raise refused_by_system("cannot read what can be removed to rebuild it", error) from error
         if data is not None:
             try:
                 saved = decode_count(data)
@@ -142,7 +140,7 @@ class CountingHost:
             await publish(self._env.files, self._env.workers, Lane.DISK, self._path, encode_json(state))
         except OSError as error:
             if error.errno not in PASSING:
-                raise NodeFailed(f"cannot write {self._path}: {error}", EXIT_STORE) from error
+                raise refused_by_system(f"cannot write {self._path}", error) from error
             if not self._waits:
                 self._env.log.warning("state not saved, trying again", error=error)
             self._waits = True

@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 
 from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration, decode_configuration, encode_configuration
-from dledger.errors import DISK_IS_FULL, EXIT_CONFIG, EXIT_START, EXIT_STORE, PASSING, NodeFailed
+from dledger.errors import (
+    DISK_IS_FULL,
+    EXIT_CONFIG,
+    EXIT_START,
+    EXIT_STORE,
+    PASSING,
+    NodeFailed,
+    refused_by_system,
+)
 from dledger.files.run_lock import LastRun, RunLock
 from dledger.formats.store_files import (
     CHECKPOINT_FILE,
@@ -97,7 +105,7 @@ class StoreFiles:
                     "the limit that the error names) and start it again",
                     EXIT_START,
                 ) from error
-            raise NodeFailed(f"cannot open the store {self._dir}: {error}", EXIT_STORE) from error
+            raise refused_by_system(f"cannot open the store {self._dir}", error) from error
         except BaseException:
             self._let_others_in()
             raise
@@ -326,9 +334,7 @@ class StoreFiles:
             await self._env.workers.run(Lane.DISK, self._write_checkpoint, checkpoint)
         except OSError as error:
             if error.errno not in PASSING:
-                raise NodeFailed(
-                    f"cannot write {self._dir}/{CHECKPOINT_FILE}: {error}", EXIT_STORE
-                ) from error
+                raise refused_by_system(f"cannot write {self._dir}/{CHECKPOINT_FILE}", error) from error
             self._env.log.warning("checkpoint not written", error=error)
             return
         self._saved_checkpoint = checkpoint
@@ -368,7 +374,7 @@ class StoreFiles:
         except OSError as error:
             if error.errno in PASSING:
                 raise
-            raise NodeFailed(f"cannot write {self._dir}/{name}: {error}", EXIT_STORE) from error
+            raise refused_by_system(f"cannot write {self._dir}/{name}", error) from error
 
 
 def damaged(path: str, error: Exception) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from dledger.errors import EXIT_STORE, OUT_OF_MEANS, PASSING, NodeFailed
+from dledger.errors import OUT_OF_MEANS, PASSING, refused_by_system
 from dledger.formats.entry import CHANNEL_OFFSET, INDEX_UNIT, MAGIC, MIN_BLANK_SIZE
 from dledger.log.hot_tail import Batch
 from dledger.log.poison import leave_marker
@@ -341,9 +341,8 @@ class FlushedLog(MendableLog):
         """Leave a marker as well as the disk allows, then end the node: never retry an fsync (S3)."""
         self._writes.note(error)
         await self._leave_marker(error)
-        raise NodeFailed(
-            f"{_failed(error)}; the disk under {self._dir} needs attention", EXIT_STORE
-        ) from error
+        what = f"a write or fsync of the log failed; the disk under {self._dir} needs attention"
+        raise refused_by_system(what, error) from error
 
     async def _leave_marker(self, error: OSError) -> None:
         if not self._marked:

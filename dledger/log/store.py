@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from dledger.errors import EXIT_STORE, OUT_OF_MEANS, NodeFailed
+from dledger.errors import EXIT_STORE, OUT_OF_MEANS, NodeFailed, refused_by_system
 from dledger.formats.entry import (
     COVERED,
     HEADER_SIZE,
@@ -338,7 +338,7 @@ class LogStore(FlushedLog):
             if error.errno in OUT_OF_MEANS:
                 self._env.log.warning("segments not freed now", error=error)
                 return False
-            raise NodeFailed(f"cannot free a segment in {self._dir}: {error}", EXIT_STORE) from error
+            raise refused_by_system(f"cannot free a segment in {self._dir}", error) from error
 
     async def close_viewed(self) -> None:
         """Give back what a cut or an install took from under somebody who read it, and who is done."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dledger.errors import EXIT_STORE, PASSING, NodeFailed
+from dledger.errors import PASSING, refused_by_system
 from dledger.formats.entry import unpack_header
 from dledger.formats.snapshot import make_manifest
 from dledger.log.reading import Rotten, store_time_of
@@ -100,7 +100,7 @@ class BoundarySnapshots:
             return
         except OSError as error:
             if error.errno not in PASSING:
-                raise NodeFailed(f"cannot write a snapshot: {error}", EXIT_STORE) from error
+                raise refused_by_system("cannot write a snapshot", error) from error
             # Derived data: the log goes on, and retention waits for a later boundary.
             self.skipped += 1
             self._env.log.error("cannot write a snapshot", index=taken.index, error=error)

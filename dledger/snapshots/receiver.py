@@ -17,7 +17,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from dledger.errors import DISK_IS_FULL, EXIT_STORE, PASSING, NodeFailed
+from dledger.errors import DISK_IS_FULL, PASSING, refused_by_system
 from dledger.formats.snapshot import Manifest, unpack_stream
 from dledger.formats.store_files import CorruptFile, decode_json, encode_json
 from dledger.messages import Code, InstallResponse, InstallSnapshot, Message
@@ -121,7 +121,7 @@ class InstallReceiver:
                     await self._piece(peer, message)
                 except OSError as error:
                     if error.errno not in DISK_IS_FULL or self.replacing:
-                        raise NodeFailed(f"cannot write an incoming snapshot: {error}", EXIT_STORE) from error
+                        raise refused_by_system("cannot write an incoming snapshot", error) from error
                     self._env.log.error("no room for an incoming snapshot: waiting", error=error)
                     await asyncio.sleep(NO_ROOM_PAUSE_S)
                     # Never the total, which says "installed": asked for its last byte again, it is published.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dledger.errors import DISK_IS_FULL, EXIT_STORE, OUT_OF_MEANS, PASSING, NodeFailed
+from dledger.errors import DISK_IS_FULL, OUT_OF_MEANS, PASSING, refused_by_system
 from dledger.formats.snapshot import Manifest
 from dledger.log.retention import Removal, RetentionSettings, Situation, decide
 from dledger.node.applier import Applier
@@ -119,7 +119,7 @@ class Retainer:
             await self._catalog.say_begins(manifest.pos)
         except OSError as error:
             if error.errno not in PASSING:
-                raise NodeFailed(f"cannot note where the log begins: {error}", EXIT_STORE) from error
+                raise refused_by_system("cannot note where the log begins", error) from error
             # Without it nothing may go; a full disk gives up a prepared segment for it.
             given = error.errno in DISK_IS_FULL and await self._log.pool.give_up_one()
             self._env.log.warning("cannot note where the log begins", error=error, made_room=given)

@@ -302,6 +302,7 @@ def rows_of(stores: list[Path]) -> list[Row]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.sample(22)
 def test_a_scan_in_columns_gives_the_rows_of_a_scan_entry_by_entry(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def some(names: Iterable[str], quick: Container[str]) -> list[object]:
 
 
 @pytest.mark.parametrize("name", some(map(str, FAULTS), QUICK))
+@pytest.mark.sample(4)
 def test_findings_are_those_of_a_full_scan(name: str, log: Log, tmp_path: Path) -> None:
     """Of a fault that comes after a clean audit, seen twice, and of one that the first audit sees."""
     stores = write_group(log, tmp_path / "stores")

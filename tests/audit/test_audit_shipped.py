@@ -75,6 +75,7 @@ def directories(stores: list[Path]) -> list[ReplicaSource]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.sample(22)
 def test_each_fault_is_found_from_digests_alone_and_drilled_in_the_stores(
     fault: Fault, log: Log, env: Env, tmp_path: Path
 ) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dledger.broker.__main__ import shell
 from dledger.broker.app import main
 from dledger.broker.broker import Broker
 from dledger.broker.config import NODE_DEFAULTS, SETTINGS, BrokerConfig
+from dledger.broker.shell import shell
 from dledger.formats.record import decode_records
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -334,3 +334,15 @@ def test_json_of_health_is_plain(tmp_path: Path) -> None:
             assert json.loads(json.dumps(health(node.broker)))["healthy"] is True
 
     asyncio.run(test())
+
+
+def test_a_store_that_the_system_refuses_may_be_started_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """70 would tell a supervisor to leave it down for good; nothing is wrong with the store."""
+    (tmp_path / "file").write_text("no directory")
+    file = tmp_path / "broker.conf"
+    file.write_text(f"{GOOD}storePathRootDir={tmp_path}/file/store\n")
+    assert shell(["-c", str(file)]) == 1
+    told = capsys.readouterr().err
+    assert "cannot open the store" in told and "File exists" in told and "start it again when" in told

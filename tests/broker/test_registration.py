@@ -105,6 +105,7 @@ class Group(SimGroup):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sample(1)
 def test_a_leader_whose_term_cannot_open_is_no_master_to_the_name_server(seed: int) -> None:
     """It was elected, and is then cut off from the others, not from the NameServer."""
     with SimWorld(seed) as world:

@@ -79,6 +79,7 @@ def assert_clean(stores: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.sample(1)
 def test_a_broker_brought_up_by_a_snapshot_serves_as_master(seed: int, tmp_path: Path) -> None:
     with World(seed, settings=Settings()) as world:
         group = Group(world)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dledger.broker.__main__ import shell
 from dledger.broker.config import SETTINGS
+from dledger.broker.shell import shell
 from dledger.runtime.settings import ConfigError
 
 BASE = {"dLegerPeers": "n0-127.0.0.1:40911", "dLegerSelfId": "n0"}

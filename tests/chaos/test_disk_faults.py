@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from typing import Any
 
@@ -12,7 +13,7 @@ from disk_group import NAMES, DiskGroup
 from node_group import SETTINGS
 
 from dledger.chaos.machine import World
-from dledger.errors import EXIT_STORE
+from dledger.errors import EXIT_START, EXIT_STORE
 from dledger.formats.entry import Kind
 from dledger.log.retention import RetentionSettings
 from dledger.messages import Code, Health
@@ -150,17 +151,21 @@ def test_nothing_sealed_fails_for_want_of_a_segment() -> None:
 @pytest.mark.parametrize("operation", ["write", "fsync"])
 @pytest.mark.parametrize("directory", ["data", "index"])
 @pytest.mark.parametrize("leader", [True, False])
+@pytest.mark.parametrize(
+    ("code", "exit_code"), [(errno.EIO, EXIT_STORE), (errno.ENOSPC, EXIT_START), (errno.EROFS, EXIT_START)]
+)
 def test_a_failed_write_ends_the_node_and_it_comes_back_refilled(
-    operation: str, directory: str, leader: bool
+    operation: str, directory: str, leader: bool, code: int, exit_code: int
 ) -> None:
+    """A supervisor keeps a store from being started only where the device is bad."""
     with World(5, settings=SETTINGS) as world:
         group = DiskGroup(world)
         group.fill(50)
         victim = group.await_leader() if leader else group.followers()[0]
-        group.disk(victim).fail(operation, 1, f"/store/dledger-{victim}/{directory}")
+        group.disk(victim).fail(operation, 1, f"/store/dledger-{victim}/{directory}", code)
         group.append(group.await_leader(), [b"perhaps"] * 5)
         world.run_until(lambda: not group.alive(victim), 5)
-        assert group.failures[victim].exit_code == EXIT_STORE
+        assert group.failures[victim].exit_code == exit_code
         assert f"/store/dledger-{victim}/poisoned" in group.disk(victim).files("/store")
         group.fill(30)
         group.start(victim)

@@ -191,6 +191,7 @@ def run(
 
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.sample(9)
 def test_a_fault_costs_at_most_one_change_of_leader(
     scenario: Callable[[VotingGroup, str, str], int], size: int
 ) -> None:
@@ -244,6 +245,7 @@ def settled(group: VotingGroup, former: str, term: int, fsync_ms: int, *, terms:
 
 @pytest.mark.parametrize("fsync_ms", [200, 400, 1000])
 @pytest.mark.parametrize(("size", "slow"), [(3, 1), (3, 2), (5, 4)])
+@pytest.mark.sample(3)
 def test_a_leader_is_replaced_where_fsyncs_take_longer_than_a_round_of_votes(
     size: int, slow: int, fsync_ms: int
 ) -> None:
@@ -292,6 +294,7 @@ def test_the_only_voter_whose_disk_hangs_while_it_saves_its_vote_leads_when_it_i
 
 
 @pytest.mark.parametrize("effect", range(2, 9))
+@pytest.mark.sample(2)
 def test_a_voter_that_crashes_in_an_election_tells_nothing_that_could_be_lost(effect: int) -> None:
     """Killed between the write and the fsync of its term and vote, it finds both in the page cache (S2)."""
     appends = tuple(Operation(500 + 200 * number, number % 3, "append", size=40) for number in range(20))

@@ -26,10 +26,12 @@ def survive(seeds: range) -> tuple[int, dict[str, int]]:
     return acknowledged, faults
 
 
-def test_nothing_acknowledged_is_lost_in_a_storm() -> None:
-    acknowledged, faults = survive(range(8))
-    assert acknowledged > 100, "too little was acknowledged to show anything"
-    assert len(faults) >= 20, sorted(faults)
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("first", [0, 4])
+def test_nothing_acknowledged_is_lost_in_a_storm(first: int) -> None:
+    acknowledged, faults = survive(range(first, first + 4))
+    assert acknowledged > 50, "too little was acknowledged to show anything"
+    assert len(faults) >= 15, sorted(faults)
 
 
 @pytest.mark.soak

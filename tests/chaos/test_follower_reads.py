@@ -77,6 +77,7 @@ def test_a_follower_answers_a_client_that_cannot_reach_the_leader(seed: int) -> 
 @pytest.mark.parametrize("was_leader", [False, True])
 @pytest.mark.parametrize("lease", [False, True])
 @pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.sample(4)
 def test_a_node_that_is_cut_off_fails_in_time_and_does_not_answer_stale(
     seed: int, lease: bool, was_leader: bool
 ) -> None:

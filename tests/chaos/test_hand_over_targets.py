@@ -98,6 +98,7 @@ def test_without_a_name_leadership_goes_to_a_follower_that_answers(seed: int) ->
 
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("one_way_s", [0.03, 0.05])
+@pytest.mark.sample(2)
 def test_on_slow_links_a_killed_leader_costs_one_term(size: int, one_way_s: float) -> None:
     """All followers notice at once; answers take longer than the first pause between two pre-votes."""
     for seed in range(5):

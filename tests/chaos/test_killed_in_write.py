@@ -29,6 +29,7 @@ def kill_all_in_write(group: DiskGroup) -> None:
 
 @pytest.mark.parametrize("sync_flush", [True, False])
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.sample(4)
 def test_a_group_that_dies_in_its_writes_goes_on(seed: int, sync_flush: bool) -> None:
     with World(seed, settings=SETTINGS) as world:
         group = DiskGroup(world, sync_flush=sync_flush)

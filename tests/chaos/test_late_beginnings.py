@@ -30,6 +30,7 @@ def delete_before(group: MemberGroup, begins: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.sample(1)
 def test_two_that_lost_power_follow_the_third_whose_log_begins_later(seed: int) -> None:
     """ASYNC_FLUSH, members never changed. The third was restarted since its log begins later, so it shows the
     index of that snapshot; its log goes further. It is no majority: all three have to go on together."""

@@ -137,9 +137,11 @@ def sums(seeds: range) -> dict[str, int]:
     return {name: sum(result[name] for result in results) for name in results[0]}
 
 
-def test_changes_of_members_under_faults_lose_nothing() -> None:
-    happened = sums(range(6))
-    assert happened["acknowledged"] > 300 and happened["change"] > 10 and happened["crash"] > 50, happened
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("first", [0, 2, 4])
+def test_changes_of_members_under_faults_lose_nothing(first: int) -> None:
+    happened = sums(range(first, first + 2))
+    assert happened["acknowledged"] > 100 and happened["change"] > 3 and happened["crash"] > 16, happened
 
 
 @pytest.mark.soak

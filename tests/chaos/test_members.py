@@ -22,6 +22,7 @@ FIVE = ("n0", "n1", "n2", "n3", "n4")
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sample(1)
 def test_a_group_grows_from_one_to_three_to_five_while_clients_write(seed: int) -> None:
     with World(seed) as world:
         group = MemberGroup(world, ("n0",))
@@ -45,6 +46,7 @@ def test_a_group_grows_from_one_to_three_to_five_while_clients_write(seed: int) 
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sample(1)
 def test_a_member_is_removed_learns_of_it_and_stays_quiet(seed: int) -> None:
     with World(seed) as world:
         group = MemberGroup(world, FIVE)
@@ -90,6 +92,7 @@ def test_a_member_that_missed_its_removal_disturbs_nobody(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sample(1)
 def test_a_leader_that_is_removed_hands_over_first(seed: int) -> None:
     with World(seed) as world:
         group = MemberGroup(world, FIVE)
@@ -122,6 +125,7 @@ def test_a_leader_that_nobody_relieves_goes_when_its_removal_is_committed() -> N
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.sample(1)
 def test_a_dead_member_is_replaced_by_an_empty_disk_without_a_pause(seed: int) -> None:
     with World(seed) as world:
         group = MemberGroup(world)
@@ -167,6 +171,7 @@ def test_a_dead_member_is_replaced_by_another_node() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.sample(1)
 def test_the_old_disk_of_a_replaced_member_comes_back_and_counts_for_nothing(seed: int) -> None:
     with World(seed) as world:
         group = MemberGroup(world)
@@ -192,6 +197,7 @@ def test_the_old_disk_of_a_replaced_member_comes_back_and_counts_for_nothing(see
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sample(1)
 def test_the_old_disk_comes_back_while_its_successor_is_being_let_in(seed: int) -> None:
     """In one step {a, b, c1} -> {a, b, c2} the majorities {a, c2} and {b, c1} would both go on."""
     with World(seed) as world:

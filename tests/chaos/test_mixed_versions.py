@@ -33,6 +33,7 @@ def upgrade(group: VotingGroup, name: str) -> None:
 
 
 @pytest.mark.parametrize("old", [("n0",), ("n1", "n2"), ("n0", "n1", "n2")])
+@pytest.mark.sample(1)
 def test_old_and_new_nodes_fail_over_to_each_other_and_agree(old: tuple[str, ...]) -> None:
     leaders: dict[bool, int] = {True: 0, False: 0}
     for seed in range(8):

@@ -64,6 +64,7 @@ def inode_size(server: Server, path: str) -> int:
 
 
 @pytest.mark.parametrize("power", [None, "none", "torn"])
+@pytest.mark.sample(1)
 def test_a_run_that_is_cut_short_making_a_segment_is_made_good_by_the_next(power: str | None) -> None:
     """Found by review: a short file in `data` ended each further run, or was taken as it was."""
     effects = recovers(0, None)

@@ -61,6 +61,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.sample(2)
 def test_an_entry_of_3_mib_is_repaired_over_10_mbit_s(seed: int, answers: list[int]) -> None:
     """Found by a review: an answer that took longer than 1 s was dropped and asked for again, for ever."""
     with World(seed, settings=SETTINGS) as world:

@@ -74,6 +74,7 @@ def test_a_second_process_with_a_members_id_is_refused_and_costs_nothing(whose: 
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.sample(3)
 def test_a_group_is_founded_once_although_two_call_themselves_alike(seed: int) -> None:
     """Of four fresh processes two and two formed a group each, and both groups served."""
     with World(seed, settings=SETTINGS) as world:

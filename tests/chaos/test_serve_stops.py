@@ -45,6 +45,7 @@ class Writers:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sample(1)
 def test_a_rolling_restart_leaves_no_outcome_unknown(seed: int) -> None:
     with World(seed) as world:
         group = ServeGroup(world, NAMES)
@@ -60,6 +61,7 @@ def test_a_rolling_restart_leaves_no_outcome_unknown(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.sample(2)
 def test_a_successor_that_is_stopped_at_once_does_not_hand_over_to_who_is_leaving(seed: int) -> None:
     """The one before it still answers, and is connected and well; the third node takes over."""
     with World(seed) as world:

@@ -200,6 +200,7 @@ def crash_at(seed: int, effect: int, power: bool, of_leader: bool) -> None:
 
 
 @pytest.mark.parametrize("power", [False, True])
+@pytest.mark.sample(1)
 def test_a_crash_anywhere_in_an_install_leaves_the_old_state_or_the_new(power: bool) -> None:
     effects, _ = effects_of_an_install(2)
     assert effects > 100

@@ -90,12 +90,14 @@ def crash_and_return(seed: int, effect: int, follower: bool, power: bool) -> Non
 
 
 @pytest.mark.parametrize("power", [False, True])
+@pytest.mark.sample(1)
 def test_a_leader_may_crash_before_any_effect(power: bool) -> None:
     for effect in range(1, 60, 7):
         crash_and_return(effect, effect, follower=False, power=power)
 
 
 @pytest.mark.parametrize("power", [False, True])
+@pytest.mark.sample(1)
 def test_a_follower_may_crash_before_any_effect(power: bool) -> None:
     for effect in range(1, 60, 7):
         crash_and_return(effect, effect, follower=True, power=power)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from dledger.broker import __main__ as outer_shell
+from dledger.broker import shell as outer_shell
 from dledger.broker.app import main
 from dledger.broker.broker import Broker
 from dledger.chaos.scenarios.newer import NEWER_TABLES, NOTES, Note

@@ -162,6 +162,7 @@ def run(seed: int, voters: int, learners: int) -> int:
 
 
 @pytest.mark.parametrize(("voters", "learners"), [(3, 0), (5, 0), (3, 2), (1, 2), (2, 1)])
+@pytest.mark.sample(3)
 def test_the_group_keeps_its_promises_under_any_schedule(voters: int, learners: int) -> None:
     committed = sum(run(seed, voters, learners) for seed in range(100))
     assert committed > 1000, "too little was committed to show anything"

@@ -139,7 +139,7 @@ def last_told(directory: Path) -> int:
 
 
 @settings(
-    max_examples=40,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

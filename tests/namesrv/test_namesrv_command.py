@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dledger.namesrv.__main__ import configure
+from dledger.namesrv.shell import configure
 from dledger.remoting.shell import parse_arguments
 from dledger.runtime.env import production_env
 

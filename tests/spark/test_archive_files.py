@@ -124,9 +124,11 @@ def test_it_may_die_before_every_operation(tmp_path: Path) -> None:
         assert visible(root) == EXPECTED, at
 
 
-def test_it_may_die_again_while_it_recovers(tmp_path: Path) -> None:
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("first", [0, 3, 6, 9])
+def test_it_may_die_again_while_it_recovers(tmp_path: Path, first: int) -> None:
     count = operations(tmp_path / "whole")
-    for at in range(0, count, 3):
+    for at in range(first, count, 12):
         for second in range(0, 30, 2):
             root = tmp_path / f"{at}-{second}"
             for files, parts in ((MortalFiles(at), 2), (MortalFiles(second), 3)):

@@ -108,6 +108,7 @@ def test_a_broker_reads_its_sealed_segments_once(log: Log, tmp_path: Path) -> No
         "unreadable segment",
     ],
 )
+@pytest.mark.sample(3)
 def test_findings_are_those_of_a_full_audit(name: str, log: Log, tmp_path: Path) -> None:
     stores = [Path(store) for store in aged(write_group(log, tmp_path / "stores"))]
     with live_group(stores) as group:

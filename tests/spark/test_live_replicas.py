@@ -52,6 +52,7 @@ def comparable(report: Report) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.sample(22)
 def test_each_fault_is_reported_as_in_the_directories(fault: Fault, log: Log, tmp_path: Path) -> None:
     stores = write_group(log, tmp_path)
     fault.inject(stores, log)

@@ -98,6 +98,7 @@ SCANNED = (
 
 
 @pytest.mark.parametrize("fault", list(by_names(*SCANNED)), ids=str)
+@pytest.mark.sample(4)
 def test_scan_rows_are_those_of_the_directories(fault: Fault, log: Log, tmp_path: Path) -> None:
     stores = write_group(log, tmp_path)
     fault.inject(stores, log)
@@ -229,6 +230,7 @@ def test_entries_that_no_index_unit_tells_of_are_read_too(
 @pytest.mark.parametrize(
     "name", ["flipped body byte", "rewritten committed entry", "zeroed pages", "deleted segment"]
 )
+@pytest.mark.sample(4)
 def test_damage_is_told_as_in_the_directories(
     name: str, asked: int, isolation: str, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,54 @@
+"""`dledger namesrv [-c FILE] [-p | -m] [--name value ...]`: the outer shell of a NameServer."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+
+from dledger.namesrv.config import SETTINGS, NamesrvConfig
+from dledger.namesrv.service import NameServer, main
+from dledger.remoting import shell
+from dledger.remoting.shell import EXIT_BAD_CONFIG, Arguments, announce, complain
+from dledger.runtime.env import Env, production_env
+from dledger.runtime.live_settings import SettingsSource
+from dledger.runtime.program import settle
+from dledger.runtime.settings import ConfigError
+
+
+def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, SettingsSource]:
+    """The effective settings. kvConfig.json lies next to the configuration file, or where RocketMQ has it."""
+    config, _, source = shell.configure(env, SETTINGS, arguments)
+    if config.kv_path is None:
+        home = os.path.join(os.path.expanduser("~"), "namesrv")
+        file = arguments.config_file
+        directory = os.path.dirname(os.path.abspath(file)) if file else home
+        config = dataclasses.replace(config, kv_path=os.path.join(directory, "kvConfig.json"))
+    return config, source
+
+
+def run(argv: list[str] | None = None) -> int:
+    """Parse, configure, run; the exit code."""
+    arguments = shell.parse_arguments("namesrv", "RocketMQ-compatible NameServer", argv)
+    env = production_env("namesrv")
+    try:
+        config, source = configure(env, arguments)
+        if shell.print_settings(SETTINGS, config, arguments):
+            return 0
+        shell.set_up_logging(config.log_dir, "namesrv.log")
+    except ConfigError as error:
+        return complain(str(error), EXIT_BAD_CONFIG)
+
+    def ready(nameserver: NameServer) -> None:
+        settle()
+        where = ", ".join(f"{host}:{port}" for host, port in nameserver.server.addresses)
+        env.log.info("boot success", address=where, pid=env.pid)
+        announce(f"The Name Server boot success. address={where} pid={env.pid}")
+
+    async def start(stop: asyncio.Event) -> None:
+        await main(env, config, stop, ready, source)
+
+    try:
+        return shell.run_program(env, start)
+    finally:
+        env.workers.close()
