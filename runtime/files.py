@@ -26,10 +26,13 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", None)
 
 @dataclass(frozen=True)
 class DiskUsage:
-    """Of the file system that holds a path, in bytes."""
+    """Of the file system that holds a path, in bytes, as `df` counts: what is kept back for root or by a
+    quota is neither used nor free."""
 
     total: int
+    """Used and free."""
     free: int
+    """What this process may still use."""
 
     @property
     def used_ratio(self) -> float:
@@ -281,7 +284,9 @@ class OsFiles:
 
     def usage(self, path: str) -> DiskUsage:
         stats = os.statvfs(path)
-        return DiskUsage(stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize)
+        used = (stats.f_blocks - stats.f_bfree) * stats.f_frsize
+        free = stats.f_bavail * stats.f_frsize
+        return DiskUsage(used + free, free)
 
     def lock(self, path: str) -> OsFile:
         file = self.open(path, create=True)

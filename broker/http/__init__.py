@@ -1,4 +1,5 @@
 """Health and metrics.
 
-* `server`   /health and /metrics
+* `server`   /health, /livez, /readyz and /metrics
+* `health`   what the first three say
 """

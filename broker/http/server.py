@@ -1,4 +1,4 @@
-"""/health and /metrics (aiohttp). `httpPort` 0 leaves it out."""
+"""/health, /livez, /readyz and /metrics (aiohttp). `httpPort` 0 leaves it out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from dledger.broker.broker import Broker
+from dledger.broker.http.health import health, why_not_ready
 from dledger.broker.registration.registrar import Registrar
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
@@ -25,6 +26,8 @@ class HttpServer:
         self._registry.register(BrokerCollector(broker))
         app = web.Application()
         app.router.add_get("/health", self._health)
+        app.router.add_get("/livez", self._live)
+        app.router.add_get("/readyz", self._ready)
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, access_log=None)
 
@@ -50,42 +53,15 @@ class HttpServer:
         body = health(self._broker)
         return web.json_response(body, status=200 if body["healthy"] else 503)
 
+    async def _live(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        reason = why_not_ready(self._broker)
+        return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
+
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": TEXT_FORMAT})
-
-
-def health(broker: Broker) -> dict[str, object]:
-    """What /health says. Healthy: opened, part of a group with a leader, and nothing to complain of.
-
-    `namesrv`: whether each NameServer took the last registration; `namesrv_failures`: why it did not. That
-    does not make a node unhealthy: it would all of them at once, while one NameServer is exchanged.
-    """
-    if not broker.opened.is_set():
-        return {"healthy": False, "broker": broker.config.broker_name, "reasons": ["the log is being opened"]}
-    status = broker.node.status()
-    leader = broker.node.leader_id
-    reasons = _texts(status.get("reasons"))
-    if leader is None:
-        reasons.append("no leader is known")
-    lag = _number(status.get("committed_index")) - broker.store.applied_index
-    meta = {} if leader is None else broker.node.peer_meta(leader)
-    return {
-        "healthy": not reasons,
-        "broker": broker.config.broker_name,
-        "id": broker.config.self_id,
-        "role": broker.node.role.value,
-        "term": broker.node.term,
-        "leader": leader,
-        "leader_addr": meta.get("client_addr"),
-        "serving": broker.node.serving,
-        "committed_index": status.get("committed_index"),
-        "applied_index": broker.store.applied_index,
-        "apply_lag": lag,
-        "namesrv": dict(broker.registrar.registered),
-        "namesrv_failures": {addr: error.remark for addr, error in broker.registrar.failures.items()},
-        "reasons": reasons,
-        "node": status,
-    }
 
 
 class BrokerCollector(Collector):
@@ -185,11 +161,3 @@ def _gauge(name: str, text: str, value: Number) -> Metric:
 
 def _counter(name: str, text: str, value: Number) -> Metric:
     return CounterMetricFamily(f"dledger_{name}", text, value=value)
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _texts(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else []

@@ -187,6 +187,42 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
+def test_who_watches_a_broker_is_told_of_a_member_that_is_away(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            running(*configs(tmp_path, 3, http=True)) as (nodes, _),
+            aiohttp.ClientSession() as session,
+        ):
+
+            async def asked(node: Running, path: str) -> tuple[int, str]:
+                async with session.get(f"http://127.0.0.1:{node.config.http_port}/{path}") as answer:
+                    return answer.status, await answer.text()
+
+            async def until(node: Running, path: str, status: int, **wanted: object) -> None:
+                while True:
+                    code, text = await asked(node, path)
+                    if code == status and all(json.loads(text)[key] == value for key, value in wanted.items()):
+                        return
+                    await asyncio.sleep(0.02)
+
+            leader = await leader_of(nodes)
+            one, other = (node for node in nodes if node is not leader)
+            for node in nodes:
+                await until(node, "health", 200, healthy=True, degraded=False, warnings=[])
+                await until(node, "readyz", 200)
+            one.stop.set()
+            away = f"{one.config.self_id} is not reached: the group bears one loss less"
+            for node in (leader, other):
+                await until(node, "health", 200, healthy=True, degraded=True, warnings=[away])
+            other.stop.set()
+            await until(leader, "readyz", 503)
+            assert await asked(leader, "readyz") == (503, "no leader is known\n")
+            assert await asked(leader, "livez") == (200, "ok\n"), "a restart would not help"
+            await until(leader, "health", 503, healthy=False, degraded=False)
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
 GOOD = "brokerName=b1\ndLegerPeers=n0-127.0.0.1:40911\ndLegerSelfId=n0\n"
 
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -101,3 +102,12 @@ def test_a_file_that_found_no_room_leaves_no_part_of_itself(tmp_path: Path) -> N
 
     asyncio.run(scenario())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_is_as_full_as_df_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 blocks 10 are kept back for root: 60 used and 30 free are two thirds, not 70 percent."""
+    told = SimpleNamespace(f_blocks=100, f_bfree=40, f_bavail=30, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: told)
+    usage = OsFiles().usage("/")
+    assert (usage.total, usage.free) == (90 * 4096, 30 * 4096)
+    assert usage.used_ratio == pytest.approx(2 / 3)

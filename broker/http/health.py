@@ -1,0 +1,66 @@
+"""What a broker says of itself to who watches it: healthy, degraded, ready or not."""
+
+from __future__ import annotations
+
+from dledger.broker.broker import Broker
+
+
+def health(broker: Broker) -> dict[str, object]:
+    """What /health says. Healthy: opened, part of a group with a leader, and nothing to complain of here.
+    Degraded: healthy, but a member is not reached, so that the group bears one loss less (`warnings`).
+
+    `namesrv`: whether each NameServer took the last registration; `namesrv_failures`: why it did not. That
+    does not make a node unhealthy: it would all of them at once, while one NameServer is exchanged.
+    """
+    if not broker.opened.is_set():
+        return {"healthy": False, "broker": broker.config.broker_name, "reasons": ["the log is being opened"]}
+    status = broker.node.status()
+    leader = broker.node.leader_id
+    reasons = _texts(status.get("reasons"))
+    if leader is None:
+        reasons.append("no leader is known")
+    warnings = [f"{peer} is not reached: the group bears one loss less" for peer in _not_reached(status)]
+    lag = _number(status.get("committed_index")) - broker.store.applied_index
+    meta = {} if leader is None else broker.node.peer_meta(leader)
+    return {
+        "healthy": not reasons,
+        "degraded": not reasons and bool(warnings),
+        "broker": broker.config.broker_name,
+        "id": broker.config.self_id,
+        "role": broker.node.role.value,
+        "term": broker.node.term,
+        "leader": leader,
+        "leader_addr": meta.get("client_addr"),
+        "serving": broker.node.serving,
+        "committed_index": status.get("committed_index"),
+        "applied_index": broker.store.applied_index,
+        "apply_lag": lag,
+        "namesrv": dict(broker.registrar.registered),
+        "namesrv_failures": {addr: error.remark for addr, error in broker.registrar.failures.items()},
+        "reasons": reasons,
+        "warnings": warnings,
+        "node": status,
+    }
+
+
+def why_not_ready(broker: Broker) -> str:
+    """Why no client should come here now; empty when this broker serves, or says who does."""
+    if not broker.opened.is_set():
+        return "the log is being opened"
+    return "no leader is known" if broker.node.leader_id is None else ""
+
+
+def _not_reached(status: dict[str, object]) -> list[str]:
+    """Voters that this node has no connection to."""
+    peers, voters = status.get("peers"), status.get("voters")
+    if not isinstance(peers, dict) or not isinstance(voters, list):
+        return []
+    return sorted(peer for peer in voters if peer in peers and not peers[peer]["connected"])
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
