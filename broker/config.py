@@ -12,8 +12,8 @@ from typing import Annotated
 
 from dledger.broker.store.message_store import StoreLimits
 from dledger.config import MAX_RATE, BindAddress, NodeConfig, NodeSettings, Peers, SelfId, StoreRoot
-from dledger.formats.addresses import check_host, split_address
-from dledger.formats.message_ids import pack_ipv4_host
+from dledger.formats.addresses import check_host, join_address, split_address
+from dledger.formats.message_ids import is_ipv4, pack_ipv4_host
 from dledger.formats.record import MAX_TOPIC_V1
 from dledger.log.retention import RetentionSettings
 from dledger.remoting.limits import ServerLimits
@@ -70,8 +70,13 @@ def _place(text: str) -> str:
     return absolute(f"file://{rest}") if scheme.lower() in ("file", "local") else text.rstrip("/")
 
 
+def _host(text: str) -> str:
+    return check_host(text.removeprefix("[").removesuffix("]"))
+
+
 def _ipv4(text: str) -> str:
-    pack_ipv4_host(text, 0)
+    if text:
+        pack_ipv4_host(text, 0)
     return text
 
 
@@ -92,8 +97,10 @@ class BrokerConfig:
     """Name of the cluster, for clients and tools."""
     broker_name: Annotated[str, Setting("brokerName", parse=name, important=True)] = "broker-a"
     """Name of the broker group, equal on all its members."""
-    broker_ip: Annotated[str, Setting("brokerIP1", parse=_ipv4, important=True)] = "127.0.0.1"
-    """Address that clients and peers are told, and that is in message ids."""
+    broker_ip: Annotated[str, Setting("brokerIP1", parse=_host, important=True)] = "127.0.0.1"
+    """IP address or host name of this broker: clients and peers are told it as it is written."""
+    store_ip: Annotated[str, Setting("storeHostIP", parse=_ipv4)] = ""
+    """IPv4 address of this broker in records and message ids; empty: that of `brokerIP1` at the start."""
     listen_port: Annotated[int, Setting("listenPort", 1, 65535, important=True)] = 10911
     """Port for clients."""
     bind_address: BindAddress = "0.0.0.0"
@@ -238,12 +245,17 @@ class BrokerConfig:
     @property
     def client_addr(self) -> str:
         """Where clients reach this broker."""
-        return f"{self.broker_ip}:{self.listen_port}"
+        return join_address(self.broker_ip, self.listen_port)
 
     @property
     def store_host(self) -> bytes:
         """Host field of the records that this broker seals."""
-        return pack_ipv4_host(self.broker_ip, self.listen_port)
+        return pack_ipv4_host(self.store_ip or self.broker_ip, self.listen_port)
+
+    @property
+    def lacks_store_ip(self) -> bool:
+        """Whether records cannot tell yet where this broker is: `brokerIP1` is a name, or an IPv6 address."""
+        return not self.store_ip and not is_ipv4(self.broker_ip)
 
     @property
     def follower_id(self) -> int:

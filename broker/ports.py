@@ -15,12 +15,8 @@ class Appender(Protocol):
     """Seals entries for one leadership (safety.md S12). All calls on the event loop."""
 
     @property
-    def room(self) -> bool:
-        """False when nothing may be added now; `refusal` says why."""
-
-    @property
     def refusal(self) -> Code | None:
-        """DISK_FULL, LEADER_PENDING_FULL, or None."""
+        """Why nothing may be added now: DISK_FULL, LEADER_PENDING_FULL; or None."""
 
     @property
     def term(self) -> int:

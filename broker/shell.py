@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import socket
 import time
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from dledger.errors import NodeFailed
 from dledger.node.node import Node
 from dledger.remoting.shell import (
     EXIT_BAD_CONFIG,
+    EXIT_FAILED,
     announce,
     complain,
     configure,
@@ -71,6 +73,14 @@ def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
     return code
 
 
+def ipv4_address(host: str) -> str:
+    """What the system's resolver says; empty when it knows none."""
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return ""
+
+
 def shell(argv: list[str] | None = None) -> int:
     """The command; returns its exit code."""
     arguments = parse_arguments("broker", "A RocketMQ-compatible broker on a replicated log.", argv)
@@ -84,5 +94,11 @@ def shell(argv: list[str] | None = None) -> int:
         return complain(str(error), EXIT_BAD_CONFIG)
     for warning in warnings:
         env.log.warning(warning)
+    if config.lacks_store_ip:
+        found = ipv4_address(config.broker_ip)
+        if not found:
+            text = f"brokerIP1: {config.broker_ip} has no IPv4 address that could be found now"
+            return complain(f"{text}, and message ids need one: say it with storeHostIP", EXIT_FAILED)
+        config = replace(config, store_ip=found)
     node = config.node.at_utc_offset(time.localtime().tm_gmtoff)
     return run(env, replace(config, node=node), source)

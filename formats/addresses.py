@@ -20,6 +20,11 @@ def split_address(address: str) -> tuple[str, int]:
     return check_host(host), number
 
 
+def join_address(host: str, port: int) -> str:
+    """ "host:port", with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def split_addresses(text: str) -> tuple[str, ...]:
     """Addresses from "host:port;host:port" (commas as well), none from a blank text; ValueError as above."""
     addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())

@@ -25,10 +25,15 @@ def pack_host(ip: bytes, port: int) -> bytes:
 
 def pack_ipv4_host(address: str, port: int) -> bytes:
     """Host field from dotted decimal; ValueError for anything else."""
-    parts = address.split(".")
-    if len(parts) != 4 or not all(part.isdigit() and int(part) < 256 for part in parts):
+    if not is_ipv4(address):
         raise ValueError(f"not an IPv4 address: {address!r}")
-    return pack_host(bytes(int(part) for part in parts), port)
+    return pack_host(bytes(int(part) for part in address.split(".")), port)
+
+
+def is_ipv4(address: str) -> bool:
+    """Whether `pack_ipv4_host` takes it."""
+    parts = address.split(".")
+    return len(parts) == 4 and all(part.isdigit() and int(part) < 256 for part in parts)
 
 
 def encode_message_id(host: bytes, physical_offset: int) -> str:

@@ -17,6 +17,7 @@ from dledger.broker.config import BrokerConfig
 from dledger.broker.ports import Node
 from dledger.broker.services import LeaderService
 from dledger.broker.topic.topic_table import TopicTable
+from dledger.formats.addresses import join_address
 from dledger.remoting import registration as wire
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode
@@ -181,7 +182,7 @@ class Registrar(LeaderService):
             brokerName=config.broker_name,
             brokerAddr=config.client_addr,
             clusterName=config.cluster_name,
-            haServerAddr=f"{config.broker_ip}:{config.listen_port + 1}",
+            haServerAddr=join_address(config.broker_ip, config.listen_port + 1),
             brokerId=self._broker_id(),
             heartbeatTimeoutMillis=HEARTBEAT_TIMEOUT_MS,
             bodyCrc32=crc,

@@ -80,7 +80,6 @@ class FakeAppender:
     def __init__(self, log: FakeLog, term: int, added: Callable[[], None], now_ms: Callable[[], int]) -> None:
         self.term = term
         self.now_ms = now_ms
-        self.room = True
         self.refusal: Code | None = None
         self.state_version = 1
         self.log = log

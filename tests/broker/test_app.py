@@ -14,10 +14,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from dledger.broker import shell as outer_shell
 from dledger.broker.app import main
 from dledger.broker.broker import Broker
 from dledger.broker.config import NODE_DEFAULTS, SETTINGS, BrokerConfig
 from dledger.broker.shell import shell
+from dledger.formats.message_ids import pack_ipv4_host
 from dledger.formats.record import decode_records
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -201,7 +203,7 @@ def test_who_watches_a_broker_is_told_of_a_member_that_is_away(tmp_path: Path) -
             async def until(node: Running, path: str, status: int, **wanted: object) -> None:
                 while True:
                     code, text = await asked(node, path)
-                    if code == status and all(json.loads(text)[key] == value for key, value in wanted.items()):
+                    if code == status and wanted.items() <= (json.loads(text) if wanted else {}).items():
                         return
                     await asyncio.sleep(0.02)
 
@@ -287,7 +289,7 @@ def test_a_wrong_command_line_says_how_it_is_used(
         (GOOD + "listenPort=many\n", "line 4: listenPort: 'many'"),
         (GOOD + "listenPort=70000\n", "line 4: listenPort"),
         (GOOD + "flushDiskType=SOMETIMES\n", "line 4: flushDiskType"),
-        (GOOD + "brokerIP1=localhost\n", "line 4: brokerIP1"),
+        (GOOD + "brokerIP1=not a host\n", "line 4: brokerIP1"),
         (GOOD + "namesrvAddr=localhost\n", "line 4: namesrvAddr"),
         (GOOD + "namesrvAddr=ns..example.com:9876\n", "line 4: namesrvAddr: 'ns..example.com' is neither"),
         (GOOD + "bindAddress=a..b\n", "line 4: bindAddress: 'a..b' is neither"),
@@ -382,3 +384,35 @@ def test_a_store_that_the_system_refuses_may_be_started_again(
     assert shell(["-c", str(file)]) == 1
     told = capsys.readouterr().err
     assert "cannot open the store" in told and "File exists" in told and "start it again when" in told
+
+
+@pytest.mark.parametrize(
+    ("host", "addr", "store_ip"),
+    [
+        ("localhost", "localhost", "127.0.0.1"),
+        ("::1", "[::1]", "10.9.8.7"),
+        ("[::1]", "[::1]", "10.9.8.7"),
+        ("broker-0.svc", "broker-0.svc", "10.9.8.7"),
+    ],
+)
+def test_a_host_name_is_told_as_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, addr: str, store_ip: str
+) -> None:
+    """Records have room for an IPv4 address only: that of the name, or the one of a setting."""
+    seen: list[BrokerConfig] = []
+    monkeypatch.setattr(outer_shell, "run", lambda env, config, source: seen.append(config) or 0)
+    told = [] if host == "localhost" else ["--storeHostIP", store_ip]
+    file = tmp_path / "broker.conf"
+    file.write_text(f"{GOOD}brokerIP1={host}\nlogDir={tmp_path}\n")
+    assert shell(["-c", str(file), *told]) == 0
+    assert seen[0].client_addr == f"{addr}:10911"
+    assert seen[0].store_host == pack_ipv4_host(store_ip, 10911)
+
+
+def test_a_name_that_nobody_knows_now_may_be_known_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(f"{GOOD}brokerIP1=no.such.host.invalid\nlogDir={tmp_path}\n")
+    assert shell(["-c", str(file)]) == 1
+    assert "no.such.host.invalid has no IPv4 address that could be found now" in capsys.readouterr().err

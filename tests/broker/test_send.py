@@ -258,7 +258,7 @@ def test_too_much_pending_is_busy(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
         assert world.node.appender is not None
-        world.node.appender.room = False
+        world.node.appender.refusal = Code.LEADER_PENDING_FULL
         assert (await world.send()).code == ResponseCode.SYSTEM_BUSY
 
     run(test)
