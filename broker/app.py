@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from dledger.broker.broker import Broker, NodeFactory
 from dledger.broker.config import BrokerConfig
-from dledger.errors import PASSING, NodeFailed
+from dledger.errors import EXIT_START, PASSING, NodeFailed, refused_by_system
 from dledger.formats.state import TABLES, Source
+from dledger.formats.store_files import LOCK_FILE
 from dledger.node.leadership import FAREWELL_S
 from dledger.runtime.env import Env
+from dledger.runtime.files import File, Files
 from dledger.runtime.live_settings import SettingsSource
+from dledger.runtime.workers import Lane
 
 if TYPE_CHECKING:
     from dledger.broker.http.server import HttpServer
@@ -40,6 +43,7 @@ async def main(
         from dledger.node.node import Node
 
         make_node = Node
+    lock = await env.workers.run(Lane.DISK, _take_root, env.files, config.store_root)
     broker = Broker(env, config, make_node, source, tables)
     http: HttpServer | None = None
     try:
@@ -70,6 +74,21 @@ async def main(
         await broker.server.close()
         if http is not None:
             await http.close()
+        lock.close()
+
+
+def _take_root(files: Files, root: str) -> File:
+    """Keep other brokers out of what lies beside the log: ConsumeQueues and snapshots are of one broker. The
+    log itself has a lock of its own, in its directory."""
+    path = f"{root}/{LOCK_FILE}"
+    try:
+        files.mkdir(root)
+        return files.lock(path)
+    except BlockingIOError as error:
+        text = f"another broker holds {path}: each needs a storePathRootDir of its own"
+        raise NodeFailed(text, EXIT_START) from error
+    except OSError as error:
+        raise refused_by_system(f"cannot open the store {root}", error) from error
 
 
 class _Tasks:

@@ -19,6 +19,7 @@ from dledger.broker.app import main
 from dledger.broker.broker import Broker
 from dledger.broker.config import NODE_DEFAULTS, SETTINGS, BrokerConfig
 from dledger.broker.shell import shell
+from dledger.errors import NodeFailed
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.formats.record import decode_records
 from dledger.remoting.client import RemotingClient
@@ -416,3 +417,23 @@ def test_a_name_that_nobody_knows_now_may_be_known_later(
     file.write_text(f"{GOOD}brokerIP1=no.such.host.invalid\nlogDir={tmp_path}\n")
     assert shell(["-c", str(file)]) == 1
     assert "no.such.host.invalid has no IPv4 address that could be found now" in capsys.readouterr().err
+
+
+def test_one_directory_is_of_one_broker(tmp_path: Path) -> None:
+    """ConsumeQueues and snapshots of three in one place belong to nobody."""
+
+    async def test() -> None:
+        first, second = configs(tmp_path, 2)
+        first = replace(first, peers={"n0": first.peers["n0"]})
+        second = replace(second, peers={"n1": second.peers["n1"]}, store_root=first.store_root)
+        async with running(first) as (nodes, _):
+            await leader_of(nodes)
+            with pytest.raises(
+                NodeFailed, match=r"another broker holds .*/n0/lock: each needs a store"
+            ) as told:
+                await main(production_env("test"), second, asyncio.Event())
+            assert told.value.exit_code == 1
+        async with running(first) as (nodes, _):
+            await leader_of(nodes)  # it was given back
+
+    asyncio.run(test())
