@@ -19,6 +19,7 @@ from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
 from dledger.log.reading import store_time_of
 from dledger.log.repair_writer import MendableLog, NoRoom
+from dledger.log.store_clock import StoreClock
 from dledger.log.writes import NotingWorkers
 from dledger.runtime import DiskUsage, Env, File, Lane
 
@@ -66,6 +67,7 @@ class FlushedLog(MendableLog):
         self._last_sync = 0.0
         self._marked = False
         self._skew_told = False
+        self.clock = StoreClock()
         self.resets = 0
         """How often the log was replaced."""
         self._wake = asyncio.Event()
@@ -97,13 +99,22 @@ class FlushedLog(MendableLog):
         self._wake.set()
 
     def store_time_now(self) -> int:
-        """Store time for the next record, in ms: the wall clock, but never before the newest one's (S15)."""
-        wall = self._env.wall.now_ms()
+        """Store time for the next record, in ms: the clock's, but never before the newest one's (S15)."""
+        wall = self.look_at_clock()
         behind = self.newest_ms - wall
         if behind > MAX_SKEW_MS and not self._skew_told:
             self._env.log.warning("clock is behind the newest record", by_ms=behind)
         self._skew_told = behind > MAX_SKEW_MS
         return max(wall, self.newest_ms)
+
+    def look_at_clock(self) -> int:
+        """What time it is, in ms; also called when nothing is appended, so that no leap goes unseen."""
+        before = self.clock.ahead_ms
+        now = self.clock.look(self._env.wall.now_ms(), asyncio.get_running_loop().time() * 1000)
+        ahead = self.clock.ahead_ms
+        if bool(ahead) != bool(before):
+            self._env.log.warning("the clock leapt ahead" if ahead else "the clock is right", by_ms=ahead)
+        return now
 
     async def run_flusher(self) -> None:
         """Write the tail until cancelled. A failed write or fsync is final: NodeFailed (S3)."""

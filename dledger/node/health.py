@@ -112,6 +112,7 @@ class HealthWatch:
         """Decide anew what this node is fit for."""
         now = asyncio.get_running_loop().time()
         log, elector = self._log, self._elector
+        log.look_at_clock()
         flags = Health.GOOD
         if log.faulty or self._members.doubtful(log.last_index):
             flags |= Health.FAULTY
@@ -215,6 +216,12 @@ class HealthWatch:
             yield f"the disk {why} ({self.used_ratio:.0%} used): appends are refused"
         if self.flags & Health.STALLED:
             yield f"the disk has not answered for more than {self._config.disk_stall_s} s"
+        ahead_ms = self._log.clock.ahead_ms
+        if ahead_ms:
+            yield (
+                f"the clock of this machine leapt {ahead_ms / 1000:.0f} s ahead: messages do not get its time "
+                "until it has stayed so for a minute"
+            )
         if self.flags & Health.SLOW:
             yield "the disk did not keep up with those of the others"
 

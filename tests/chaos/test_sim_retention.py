@@ -113,6 +113,42 @@ def test_store_time_goes_on_from_the_newest_record_under_any_leader() -> None:
         assert times == sorted(times) and len(times) > 13
 
 
+def test_a_clock_that_was_ahead_for_a_moment_marks_nothing() -> None:
+    """Store time never goes back: one stamp of ten years ahead would be on all messages of ten years."""
+    with World(4) as world:
+        scene = Dated(world, **settings(reserved_hours=72.0))
+        scene.add()
+        leader = scene.group.await_leader()
+        world.clock_jump(leader, 3650 * DAY_MS)
+        scene.add()
+        world.run_for(4)
+        scene.add()
+        (reason,) = scene.group.nodes[leader].status()["reasons"]  # type: ignore[misc]
+        assert "the clock of this machine leapt 315360000 s ahead" in reason
+        world.clock_jump(leader, -3650 * DAY_MS)
+        world.run_for(1)
+        assert scene.group.nodes[leader].status()["reasons"] == []
+        scene.add()
+        times = scene.store_times(leader)
+        assert times == sorted(times) and times[-1] - times[0] < 10_000
+
+
+def test_a_clock_that_was_set_right_is_believed_after_a_minute() -> None:
+    with World(4) as world:
+        scene = Dated(world, **settings(reserved_hours=72.0))
+        scene.add()
+        leader = scene.group.await_leader()
+        world.clock_jump(leader, DAY_MS)
+        world.run_for(50)
+        scene.add()
+        before = scene.store_times(leader)
+        assert before[-1] - before[0] < DAY_MS
+        world.run_for(12)
+        scene.add()
+        assert scene.store_times(leader)[-1] - before[0] >= DAY_MS
+        assert scene.group.nodes[leader].status()["reasons"] == []
+
+
 @pytest.mark.parametrize("hour", [EPOCH_HOUR, (EPOCH_HOUR + 3) % 24])
 def test_what_expired_waits_for_its_hour(hour: int) -> None:
     with World(2) as world:

@@ -24,6 +24,7 @@ from dledger.log.base import LogBase
 from dledger.log.hot_tail import Batch
 from dledger.log.reading import store_time_of
 from dledger.log.store import LogStore
+from dledger.log.store_clock import StoreClock
 from dledger.runtime import Env
 from dledger.runtime.env import production_env
 from dledger.runtime.log import Log
@@ -305,3 +306,19 @@ def test_a_log_that_begins_later_and_lost_the_rest_goes_on_from_where_it_begins(
         assert seal(session) == [1_000_000]
 
     use(tmp_path, work, env=clocked(Clock(7)))
+
+
+def test_a_leap_that_moves_on_is_never_believed() -> None:
+    clock = StoreClock()
+    assert clock.look(1_000_000, 0) == 1_000_000
+    for number in range(1, 200):  # ten seconds more each second
+        assert clock.look(1_000_000 + 11_000 * number, 1000 * number) == 1_000_000 + 1000 * number
+    assert clock.look(1_200_000, 200_000) == 1_200_000 and clock.ahead_ms == 0
+
+
+def test_a_clock_that_goes_back_is_followed_and_its_return_is_a_leap() -> None:
+    clock = StoreClock()
+    clock.look(1_000_000, 0)
+    assert clock.look(500_000, 10) == 500_000
+    assert clock.look(1_000_020, 20) == 500_010 and clock.ahead_ms == 500_010
+    assert clock.look(1_000_020 + 60_000, 60_020) == 1_060_020 and clock.ahead_ms == 0
