@@ -115,6 +115,7 @@ class Elector:
         self._votes: dict[str, VoteResult] = {}
         """Answers to the request for votes in this term; empty when this candidate sent none."""
         self._failed_rounds = 0
+        self.patience_s = 0.0
         self._round_ends = 0.0
         """Until when a pre-vote that nobody answers is not repeated."""
         self._save_s = 0.0
@@ -192,10 +193,12 @@ class Elector:
         """Whether the store is to be trusted from now on: else this node neither votes nor stands (S3)."""
         self.may_vote = trusted
 
-    def feels(self, health: int, *, may_stand: bool) -> None:
-        """How this node is (`Health` flags), and whether it would be a good leader."""
+    def feels(self, health: int, *, may_stand: bool, patience_s: float = 0.0) -> None:
+        """How this node is (`Health` flags), whether it would be a good leader, and for how much longer than
+        the time-outs say it waits for others: its own delays are no sign that they are gone."""
         self.health = health
         self.may_stand = may_stand
+        self.patience_s = patience_s
 
     def peer_feels(self, peer: str, health: int) -> None:
         """A peer told this leader how it is: to be shown, and asked before a hand-over."""
@@ -338,7 +341,7 @@ class Elector:
     # Time-outs
 
     def _timeout(self) -> float:
-        return self._rng.uniform(self._settings.timeout_min_s, self._settings.timeout_max_s)
+        return self._rng.uniform(self._settings.timeout_min_s, self._settings.timeout_max_s) + self.patience_s
 
     def _retry_pause(self) -> float:
         pause: float = self._settings.retry_min_s * (1 << min(self._failed_rounds, 10))
@@ -347,7 +350,7 @@ class Elector:
     def _tick_leader(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         if now >= self._quorum_deadline:
-            recent = now - self._settings.timeout_max_s
+            recent = now - self._settings.timeout_max_s - self.patience_s
             # A leader that is leaving the group leads without counting itself (dissertation 4.2.2).
             alive = sum(
                 1 for peer in self._voters if peer == self._self_id or self._contact.get(peer, -1e9) >= recent

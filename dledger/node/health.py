@@ -24,6 +24,7 @@ from dledger.messages import Health
 from dledger.node.context import NodeContext
 from dledger.node.device_watch import WatchedWorkers
 from dledger.node.leadership import Leadership
+from dledger.node.metrics import NodeMetrics
 from dledger.node.trust import Trust
 
 HYSTERESIS = 0.02
@@ -36,6 +37,12 @@ MiB). Equally slow disks fall as far behind each other in turn, but catch up bef
 times as much; one that is twice as slow as the others did not before 18 times (measured, simulated)."""
 SLOW_REST_S = 300.0
 """How long a slow disk must keep up until it is taken for a quick one: leadership comes back no sooner."""
+CORE_WAIT_FELT = 1 / 8
+"""Waits for a core above this share of the shortest election time-out make a node patient."""
+CORE_WAITS_BORNE = 3
+"""So many of its longest wait of late it is patient: the leader's, its own, and another."""
+MAX_PATIENCE = 4
+"""Times the longest election time-out: who waited longer would be no use without other programs either."""
 BACK_OFF_S = 5.0
 """After a hand-over that did not work."""
 
@@ -44,7 +51,12 @@ class HealthWatch:
     """One per node; `run` until cancelled."""
 
     def __init__(
-        self, context: NodeContext, leadership: Leadership, trust: Trust, workers: WatchedWorkers
+        self,
+        context: NodeContext,
+        leadership: Leadership,
+        trust: Trust,
+        workers: WatchedWorkers,
+        metrics: NodeMetrics,
     ) -> None:
         self.flags = Health.GOOD
         self._leaving = False
@@ -61,6 +73,9 @@ class HealthWatch:
         self._leadership = leadership
         self._trust = trust
         self._workers = workers
+        self._metrics = metrics
+        self.patience_s = 0.0
+        """For how much longer than the election time-outs this node waits for others: it lacks cores."""
         self._above_limit = False
         self._faulty_since = 0.0
         self._leaderless_since = 0.0
@@ -134,8 +149,24 @@ class HealthWatch:
         patient = now - self._leaderless_since > 2 * self._config.election_timeout_max_s
         bearable = not flags & ~(Health.DISK_FULL | Health.SLOW)
         fit = (not flags or (bearable and patient)) and not self._trust.stands_back(now)
-        elector.feels(int(flags), may_stand=fit)
+        self._be_patient()
+        elector.feels(int(flags), may_stand=fit, patience_s=self.patience_s)
         self._leadership.disk_full(self._above_limit)
+
+    def _be_patient(self) -> None:
+        """While this loop waits for cores, heartbeats and answers are late without anybody being gone."""
+        wait_s = self._metrics.core_wait_s
+        limit_s = self._config.election_timeout_min_s * CORE_WAIT_FELT
+        if self.patience_s and wait_s < limit_s / 4:
+            self._say.info("elections wait as long as is set")
+            self.patience_s = 0.0
+        elif self.patience_s or wait_s > limit_s:
+            patience_s = min(CORE_WAITS_BORNE * wait_s, MAX_PATIENCE * self._config.election_timeout_max_s)
+            if not self.patience_s:
+                self._say.warning(
+                    "this machine lacks cores: elections wait longer", by_ms=round(patience_s * 1000)
+                )
+            self.patience_s = patience_s
 
     def _is_slow(self, now: float) -> bool:
         """Whether this disk was found slow, and has not kept up for long enough since."""
@@ -219,8 +250,8 @@ class HealthWatch:
         ahead_ms = self._log.clock.ahead_ms
         if ahead_ms:
             yield (
-                f"the clock of this machine leapt {ahead_ms / 1000:.0f} s ahead: messages do not get its time "
-                "until it has stayed so for a minute"
+                f"the clock of this machine leapt {ahead_ms / 1000:.0f} s ahead: messages do not get its "
+                "time until it has stayed so for a minute"
             )
         if self.flags & Health.SLOW:
             yield "the disk did not keep up with those of the others"

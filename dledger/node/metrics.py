@@ -8,6 +8,8 @@ from dledger.log.flushing import FlushStats
 from dledger.runtime import Log
 from dledger.runtime.gc_pauses import Pauses
 
+CORE_WAIT_HALF_S = 10.0
+"""After this time half as much is thought of a wait for a core."""
 LATE_LOOP_S = 0.1
 """A delay of the event loop that is worth a line in the log: a quarter of the shortest election time-out."""
 
@@ -24,6 +26,8 @@ class NodeMetrics:
         self.flush_seconds_max = 0.0
         self.loop_lag_max_s = 0.0
         self.loop_lag_s = 0.0
+        self.core_wait_s = 0.0
+        """How long the loop had to wait for a core lately, between two probes."""
         self.loop_lag_max_waited_s = 0.0
         """Of the longest delay: how long the loop was ready to run and other programs had the cores."""
 
@@ -43,6 +47,8 @@ class NodeMetrics:
             await asyncio.sleep(every_s)
             self.loop_lag_s = max(0.0, loop.time() - began - every_s)
             waited_s = self._pauses.waited_s() - waited_before_s
+            fading = 0.5 ** ((every_s + self.loop_lag_s) / CORE_WAIT_HALF_S)
+            self.core_wait_s = max(waited_s, self.core_wait_s * fading)
             if self.loop_lag_s > self.loop_lag_max_s:
                 self.loop_lag_max_s, self.loop_lag_max_waited_s = self.loop_lag_s, waited_s
             if self.loop_lag_s >= LATE_LOOP_S:

@@ -114,8 +114,8 @@ class Node:
         self.reads = ReadPoints(context, self.leadership, self.applier, first_question)
         self.repairer = Repairer(context, self)
         self.scrubber = Scrubber(self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s)
-        self.health = HealthWatch(context, self.leadership, self.trust, workers)
         self.metrics = NodeMetrics(env.pauses)
+        self.health = HealthWatch(context, self.leadership, self.trust, workers, self.metrics)
         self._search = ConfigSearch(context, self.snapshots.base_config, self)
         # Those who speak with all of them.
         parts = NodeParts(

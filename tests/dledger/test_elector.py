@@ -257,6 +257,24 @@ def test_a_refused_connection_to_the_leader_starts_a_pre_vote_early_and_ends_sti
     assert vote_of(node.receive("n1", VoteRequest(4, "n1", 10, 3, pre=True), 1.08)) is not VoteResult.ACCEPT
 
 
+def test_who_lacks_cores_waits_longer_for_others() -> None:
+    """Its own delays are no sign that anybody is gone."""
+    node = elector()
+    node.feels(0, may_stand=True, patience_s=2.0)
+    node.receive("n1", Heartbeat(3, "n1"), 0.0)
+    assert 2.4 <= node.deadline <= 2.8
+    node.feels(0, may_stand=True)
+    node.receive("n1", Heartbeat(3, "n1"), 1.0)
+    assert 1.4 <= node.deadline <= 1.8
+    leader = elector()
+    make_leader(leader)
+    leader.feels(0, may_stand=True, patience_s=2.0)
+    leader.tick(3.5)
+    assert leader.state is State.LEADER
+    leader.tick(4.1)
+    assert leader.state is not State.LEADER
+
+
 def test_a_refused_connection_to_somebody_else_means_nothing() -> None:
     node = elector()
     node.receive("n2", Heartbeat(3, "n2"), 1.0)
