@@ -16,9 +16,8 @@ from dledger.broker.ports import Node
 from dledger.host import Role
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request
-from dledger.remoting.errors import RemotingError
 from dledger.remoting.limits import REQUEST_OVERHEAD
-from dledger.remoting.server import Connection, Handler
+from dledger.remoting.server import Connection
 from dledger.runtime.live_settings import LiveSettings
 
 LEADER_ADDR = "leaderAddr"
@@ -33,14 +32,14 @@ class LeaderGate:
         self._settings = settings
         self.writer: CommitLogWriter | None = None
         """Not None exactly while this node serves."""
-        self._held: deque[tuple[float, Connection, Request, Handler]] = deque()
+        self._held: deque[tuple[float, Connection, Request]] = deque()
         self._held_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self.refused = 0
         """Requests answered 14 since start."""
 
-    def wait_or_refuse(self, connection: Connection, request: Request, handler: Handler) -> None:
-        """For a request that came while `writer` is None: `handler` gets it again when the term opens."""
+    def wait_or_refuse(self, connection: Connection, request: Request) -> None:
+        """For a request that came while `writer` is None: it is handled again when the term opens."""
         if self._node.role is not Role.LEADER:
             self.refuse(connection, request)
             return
@@ -49,9 +48,7 @@ class LeaderGate:
             self.refuse(connection, request)
             return
         loop = asyncio.get_running_loop()
-        self._held.append(
-            (loop.time() + self._settings.now.hold_while_opening_s, connection, request, handler)
-        )
+        self._held.append((loop.time() + self._settings.now.hold_while_opening_s, connection, request))
         self._held_bytes += size
         if self._timer is None:
             self._timer = loop.call_at(self._held[0][0], self._expire)
@@ -77,15 +74,8 @@ class LeaderGate:
         """The term is open: serve, first those who waited."""
         self.writer = writer
         held = self._take_held()
-        for _, connection, request, handler in held:
-            try:
-                handler(connection, request)
-            except RemotingError as error:
-                code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
-                connection.respond(request, code, remark=error.remark)
-            except Exception as error:  # the boundary of one request, as in the server (safety.md S29)
-                remark = f"{type(error).__name__}: {error}"
-                connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+        for _, connection, request in held:
+            connection.again(request)
 
     def pause(self) -> None:
         """A hand-over begins: hold what comes, until `open` (it failed) or `close` (it worked)."""
@@ -94,10 +84,10 @@ class LeaderGate:
     def close(self) -> None:
         """Leadership ended, or was not reached."""
         self.writer = None
-        for _, connection, request, _ in self._take_held():
+        for _, connection, request in self._take_held():
             self.refuse(connection, request)
 
-    def _take_held(self) -> deque[tuple[float, Connection, Request, Handler]]:
+    def _take_held(self) -> deque[tuple[float, Connection, Request]]:
         held, self._held = self._held, deque()
         self._held_bytes = 0
         if self._timer is not None:
@@ -110,7 +100,7 @@ class LeaderGate:
         self._timer = None
         now = loop.time()
         while self._held and self._held[0][0] <= now:
-            _, connection, request, _ = self._held.popleft()
+            _, connection, request = self._held.popleft()
             self._held_bytes -= _cost(request)
             self.refuse(connection, request)
         if self._held:

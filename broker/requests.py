@@ -151,7 +151,7 @@ def _leader_only(
     def handler(connection: Connection, request: Request) -> None:
         writer = gate.writer
         if writer is None:
-            gate.wait_or_refuse(connection, request, handler)
+            gate.wait_or_refuse(connection, request)
             return
         fields = None if header is None else decode_fields(request.ext_fields, header, code)
         method(LeaderCall(connection, request, fields, writer))

@@ -98,6 +98,10 @@ class Connection(asyncio.BufferedProtocol):
             self._out.append(body)
         self._schedule_flush()
 
+    def again(self, request: Request) -> None:
+        """Hand a request that is not answered yet to its handler anew: what it waited for has come."""
+        self._server.dispatch(self, request)
+
     def close(self) -> None:
         """Close after what was answered so far has gone out."""
         if self._transport is not None and not self._transport.is_closing():

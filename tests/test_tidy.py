@@ -124,7 +124,6 @@ BLANKET_EXCEPT: dict[str, str] = {
     "dledger/node/node.py": "whatever its tasks raise is raised as NodeFailed (rule 7)",
     "dledger/node/elections.py": "callbacks have no caller: what they raise ends the node by `fail` (rule 7)",
     "broker/audit/audit_jobs.py": "the boundary of one scan: answered with code 1 and logged (S29)",
-    "broker/leader_gate.py": "the boundary of one held request: answered with code 1, as in the server (S29)",
     "broker/audit/shipping.py": "the boundary of one round: logged, tried again; a broker goes on without",
     "dledger/node/leadership.py": "the pump is a loop callback: the same",
     "dledger/peers/peers.py": "the same for the callbacks of peer connections",

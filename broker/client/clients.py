@@ -67,6 +67,8 @@ class Clients:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Member]] = {}
         self._notify = notify or notify_members
+        self.on_subscribed: Callable[[str], None] = lambda group: None
+        """Called with the name of a group whose consumer told its subscriptions."""
         self._memberships = 0
         self._by_connection: dict[int, dict[tuple[str, str, str], None]] = {}
 
@@ -96,6 +98,8 @@ class Clients:
         changed = False if keep_subscriptions else group.subscribe(data.subscriptionDataSet)
         if changed or moved or not known:
             self._notify(group)
+        if not keep_subscriptions:
+            self.on_subscribed(data.groupName)
 
     def remove_producer(self, group: str, client_id: str) -> None:
         """Unregistered, expired or gone."""

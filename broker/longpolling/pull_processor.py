@@ -11,6 +11,7 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.filter.message_filter import MessageFilter, filter_of
 from dledger.broker.longpolling.pull_hold import HeldPulls, Pull
+from dledger.broker.longpolling.subscription_wait import SubscriptionWait
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue
@@ -56,6 +57,7 @@ class PullProcessor(LeaderService):
         self._background = context.background
         self._reader = context.reader
         self.held = HeldPulls(lambda: self._settings.now.max_held_pulls, self._serve, self._expired)
+        self.ahead = SubscriptionWait(context.clients, lambda call: call.connection.again(call.request))
         self.messages = 0
         """Messages given out since start."""
         self.bytes = 0
@@ -66,6 +68,11 @@ class PullProcessor(LeaderService):
         """Messages from an offset on, now or when there are some."""
         header = call.header
         self._check(call.writer, header)
+        if not header.sysFlag & PULL_SUBSCRIPTION:
+            missing = self.ahead.missing(header)
+            if missing is not None:
+                self.ahead.wait(call, missing)
+                return
         wanted = self._filter(header)
         if header.sysFlag & PULL_COMMIT_OFFSET:
             self._offsets.report(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
@@ -99,6 +106,8 @@ class PullProcessor(LeaderService):
         """Those who wait hear who leads."""
         for pull in self.held.take_all():
             self._gate.refuse(pull.connection, pull.request)
+        for call in self.ahead.take_all():
+            self._gate.refuse(call.connection, call.request)
 
     @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, needs=Needs.LEADER, reads=APPLIED)
     def view_message(self, call: LeaderCall[ViewMessageHeader]) -> None:
@@ -156,16 +165,7 @@ class PullProcessor(LeaderService):
             kind = header.expressionType or "TAG"
             expression = header.subscription
         else:
-            group = self._clients.consumers.get(header.consumerGroup)
-            subscription = None if group is None else group.subscriptions.get(header.topic)
-            if subscription is None:
-                raise RemotingError(
-                    ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
-                )
-            if subscription.subVersion < header.subVersion:
-                raise RemotingError(
-                    ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
-                )
+            subscription = self._clients.consumers[header.consumerGroup].subscriptions[header.topic]
             kind, expression = subscription.expressionType, subscription.subString
         if header.sysFlag & PULL_CLASS_FILTER:
             kind = "class filter"

@@ -82,6 +82,11 @@ class FakeConnection:
     replies: dict[int, Reply] = field(default_factory=dict)
     notices: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     opaque: int = 0
+    dispatch: Callable[[FakeConnection, Request], None] | None = None
+
+    def again(self, request: Request) -> None:
+        assert self.dispatch is not None
+        self.dispatch(self, request)
 
     def respond(
         self,
@@ -156,11 +161,16 @@ class World:
         connection.opaque += 1
         frame = encode_request(code, connection.opaque, header, len(body), flag, serialize) + body
         [request] = decode(frame)
+        connection.dispatch = self.dispatch
+        self.dispatch(connection, request)
+        return Pending(connection, request.opaque)
+
+    def dispatch(self, connection: FakeConnection, request: Request) -> None:
+        """As the server does."""
         try:
-            self.broker.handlers[code](cast(Connection, connection), request)
+            self.broker.handlers[request.code](cast(Connection, connection), request)
         except RemotingError as error:
             connection.respond(request, error.code or ResponseCode.SYSTEM_ERROR, remark=error.remark)
-        return Pending(connection, request.opaque)
 
     async def call(self, code: int, header: Any = None, body: bytes = b"", **how: Any) -> Reply:
         """Ask, and wait for the answer."""

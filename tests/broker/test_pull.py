@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from dledger.broker.longpolling import subscription_wait
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, ViewMessageHeader
 from tests.broker.harness import FakeConnection, World, run
@@ -76,7 +79,32 @@ def test_tags_are_filtered_here(tmp_path: Path) -> None:
     run(test)
 
 
-def test_the_heartbeat_subscription_counts_without_one_in_the_request(tmp_path: Path) -> None:
+def test_a_pull_that_is_ahead_of_its_heartbeat_waits_for_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        for tag in ("A", "B"):
+            await world.send(properties=f"TAGS\x01{tag}\x02")
+        first = world.pull(sysFlag=0, subscription="", subVersion=7)
+        await asyncio.sleep(0.01)
+        assert not first.done and world.broker.pulls.ahead.count == 1
+        await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1", "CG", "T", "A", version=6))
+        assert not first.done, "that was an older one"
+        newer = world.pull(sysFlag=0, subscription="", subVersion=8)
+        await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1", "CG", "T", "B", version=7))
+        assert [record.queue_offset for record in (await first).records] == [1]
+        assert not newer.done
+        world.node.follow("n1")
+        assert (await newer).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert world.broker.pulls.ahead.count == 0
+
+    run(test)
+
+
+def test_the_heartbeat_subscription_counts_without_one_in_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription_wait, "WAIT_S", 0.02)
+
     async def test() -> None:
         world = await World(str(tmp_path)).open()
         await world.send(properties="TAGS\x01A\x02")
@@ -90,6 +118,18 @@ def test_the_heartbeat_subscription_counts_without_one_in_the_request(tmp_path: 
         assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
         other = await world.pull("BenchmarkTest", sysFlag=0)
         assert other.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+    run(test)
+
+
+def test_no_more_than_so_many_wait_for_a_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_wait, "MAX_WAITING", 1)
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await world.send()
+        first, second = world.pull(sysFlag=0), world.pull(sysFlag=0)
+        assert second.reply.code == ResponseCode.SUBSCRIPTION_NOT_EXIST and not first.done
 
     run(test)
 
