@@ -74,6 +74,35 @@ def test_no_module_imports_itself_over_others() -> None:
     assert circle(graph) == []
 
 
+FLOORS = (
+    ("log", "replication"),
+    ("election",),
+    ("peers",),
+    ("files", "members", "node", "snapshots"),
+    ("commands",),
+)
+"""Folders of `dledger/`, the lowest first. Those of one floor are parts of a node and know its context."""
+
+
+def test_folders_of_the_log_stand_on_each_other() -> None:
+    floor = {f"dledger.{folder}": number for number, folders in enumerate(FLOORS) for folder in folders}
+    inside = {path.name for path in (ROOT / "dledger").iterdir() if path.is_dir() and not path.is_symlink()}
+    assert inside - {"local", "__pycache__"} == {name.removeprefix("dledger.") for name in floor}
+
+    def floor_of(name: str) -> int | None:
+        return floor.get(".".join(name.split(".")[:2]))
+
+    found = 0
+    for name, imported in graph_of_the_product().items():
+        here = floor_of(name)
+        for other in imported:
+            below = floor_of(other)
+            if here is not None and below is not None:
+                found += 1
+                assert below <= here, f"{name} imports {other}, which stands above it"
+    assert found > 100
+
+
 def test_nobody_imports_the_command_line() -> None:
     """But for the command itself, and what tries the product from the outside."""
     assert "commands" in INNER
