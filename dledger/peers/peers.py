@@ -311,7 +311,7 @@ class Peers:
             hello = connection.hello
             if hello is not None and not connection.closed and not keeps(hello):
                 text = f"{hello.node} is no member of the group any more"
-                self._refuse(connection, "removed", text)
+                self.refuse(connection, "removed", text)
 
     def refresh(self) -> None:
         """This node's identity changed: connections must say hello anew."""
@@ -340,7 +340,7 @@ class Peers:
         if hello.get("client"):
             if sum(1 for other in self._accepted if other.client) >= self._config.max_client_connections:
                 text = f"more than {self._config.max_client_connections} client connections"
-                self._refuse(connection, "clients", text)
+                self.refuse(connection, "clients", text)
                 return
             connection.client = True
             connection.hand_to(self._on_client_frame, self._on_lost, self._config.max_frame_bytes)
@@ -350,7 +350,7 @@ class Peers:
             strangers = [one for one in peers if one.peer is None and not one.closed]
             if len(strangers) >= MAX_STRANGERS:
                 text = f"more than {MAX_STRANGERS} connections without their nonce"
-                self._refuse(strangers[0], "strangers", text)
+                self.refuse(strangers[0], "strangers", text)
             connection.hand_to(self._on_frame, self._on_lost, MAX_STRANGER_FRAME)
             self._greet(connection, hello)
         if not connection.closed:
@@ -374,7 +374,7 @@ class Peers:
 
     def _check_introduced(self, connection: PeerConnection) -> None:
         if not connection.closed and connection.peer is None:
-            self._refuse(connection, "silent", "the nonce was not sent back in time")
+            self.refuse(connection, "silent", "the nonce was not sent back in time")
 
     def _check(self, connection: PeerConnection, header: object) -> Hello | None:
         """The hello of the other side if it may connect; else the connection is refused."""
@@ -395,7 +395,7 @@ class Peers:
                 check_certificate(hello, connection.names)
             self._check_store(connection, hello)
         except HelloRefused as refusal:
-            self._refuse(connection, refusal.cause, str(refusal))
+            self.refuse(connection, refusal.cause, str(refusal))
             return None
         connection.version = version
         return hello
@@ -449,7 +449,7 @@ class Peers:
             self._on_answer(connection, frame.header)
         elif connection.hello is not None and frame.number == PROOF:
             if frame.header != connection.nonce:
-                self._refuse(connection, "replay", "another nonce than the one asked for: a replay")
+                self.refuse(connection, "replay", "another nonce than the one asked for: a replay")
                 return
             self._introduced(connection, connection.hello)
         else:
@@ -520,7 +520,8 @@ class Peers:
         if peer not in self._inbound and peer not in self._outbound:
             self.hellos.pop(peer, None)
 
-    def _refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
+    def refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
+        """End a connection, and say why to both sides; `cause` is a constant to count by."""
         self._note(connection, cause, reason)
         connection.send_error(reason)
         connection.close(reason)

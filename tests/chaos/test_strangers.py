@@ -218,3 +218,21 @@ def test_a_hello_of_version_1_is_refused_and_raises_no_term(message: Message) ->
             assert isinstance(refused, dict) and refused["version"] == 1
         group.await_applied(node_group.NAMES, group.append(leader, [b"still here"]))
         assert len({group.hosts[name].digest for name in node_group.NAMES}) == 1
+
+
+@pytest.mark.parametrize("term", [(1 << 63) - 1, 1 << 40])
+def test_a_term_that_no_elections_can_have_made_is_refused_and_said(term: int) -> None:
+    """One such frame ended all elections for ever, also behind a restart of all."""
+    with World(6, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world, protocol_min=1)
+        leader = group.await_leader()
+        hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].trust.hello()) | {"protocol": [1, 1]})
+        forged = [Heartbeat(term, "n1"), VoteRequest(term, "n1", term, term, transfer=True)]
+        forged.append(Append(term, "n1", -1, -1, 0, 0, 0, 0, b"x" * 64))
+        play(world, [(name, hello + frames(one)) for name in ("n0", "n2") for one in forged])
+        assert max(node.term for node in group.nodes.values()) < 100
+        refused = [node.status()["refused"] for node in group.nodes.values()]
+        assert sum(causes.get("term", 0) for causes in refused if isinstance(causes, dict)) >= 4
+        world.run_for(3)
+        leader = group.await_leader()
+        group.await_applied(node_group.NAMES, group.append(leader, [b"still here"]))
