@@ -19,6 +19,12 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 
+MAX_HEARTBEAT = 128 * 1024
+"""Bytes of a heartbeat: some 1,000 subscriptions."""
+MAX_GROUPS = 1000
+"""Groups of one client."""
+MAX_NEW_GROUPS = 100
+"""Groups that one heartbeat creates; further ones are created by their first pull."""
 MAX_CLIENT_ID = 255
 """Characters of a client id."""
 
@@ -32,7 +38,7 @@ class ClientProcessor(LeaderService):
         self._store = context.store
         self._clients = context.clients
 
-    @handles(RequestCode.HEART_BEAT, needs=Needs.ANY)
+    @handles(RequestCode.HEART_BEAT, needs=Needs.ANY, max_body=MAX_HEARTBEAT)
     def heartbeat(self, call: Call[None]) -> None:
         """Producers and consumers of one client. The leader creates groups that are new.
 
@@ -43,6 +49,10 @@ class ClientProcessor(LeaderService):
         client_id = heartbeat.clientID
         if not 0 < len(client_id) <= MAX_CLIENT_ID:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, "clientID must have 1 to 255 characters")
+        groups = len(heartbeat.consumerDataSet) + len(heartbeat.producerDataSet)
+        if groups > MAX_GROUPS:
+            remark = f"a heartbeat of {groups} groups: at most {MAX_GROUPS} of one client"
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, remark)
         for consumer in heartbeat.consumerDataSet:
             problem = group_problem(consumer.groupName)
             if problem is not None:
@@ -51,9 +61,12 @@ class ClientProcessor(LeaderService):
         member = Member(client_id, call.connection, call.request.language, call.request.version, now)
         for producer in heartbeat.producerDataSet:
             self._clients.add_producer(producer.groupName, member)
+        created = 0
         for consumer in heartbeat.consumerDataSet:
-            if self._gate.writer is not None:
-                self._create_group(self._gate.writer, consumer.groupName)
+            writer = self._gate.writer
+            if writer is not None and created < MAX_NEW_GROUPS and writer.group(consumer.groupName) is None:
+                created += 1
+                self._create_group(writer, consumer.groupName)
             self._clients.add_consumer(consumer, member, keep_subscriptions=heartbeat.withoutSub)
         call.respond()
 

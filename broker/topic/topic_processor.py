@@ -11,6 +11,7 @@ from functools import partial
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
+from dledger.broker.topic.topic_creation import MAX_TOPIC_BYTES
 from dledger.broker.topic.topic_names import group_problem, is_system_topic, topic_problem
 from dledger.formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
 from dledger.remoting.bodies import SubscriptionGroupConfig, decode_body
@@ -136,6 +137,11 @@ class TopicProcessor:
 
 def _change_attributes(attributes: dict[str, str], text: str) -> None:
     """`+key=value,-key` (AttributeParser); RemotingError 29 for anything else."""
+    if len(text) > MAX_TOPIC_BYTES:
+        raise RemotingError(
+            ResponseCode.INVALID_PARAMETER,
+            f"attributes of {len(text)} characters: at most {MAX_TOPIC_BYTES}",
+        )
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, separator, value = part[1:].partition("=")
         if part[0] == "+" and separator and key:
