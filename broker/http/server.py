@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from dledger.broker.broker import Broker
+from dledger.broker.http.listener import Listener
 from dledger.broker.registration.registrar import Registrar
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,12 +28,13 @@ class HttpServer:
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, access_log=None)
+        self._listener = Listener(self._runner)
 
     async def start(self, host: str, port: int) -> None:
         """Listen. OSError names the address."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await self._listener.open(host, port)
         except OSError as error:
             await self._runner.cleanup()
             raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
@@ -40,17 +42,20 @@ class HttpServer:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Where it listens."""
-        return [tuple(address[:2]) for address in self._runner.addresses]
+        return self._listener.addresses
 
     async def close(self) -> None:
         """Stop."""
+        self._listener.close()
         await self._runner.cleanup()
 
     async def _health(self, request: web.Request) -> web.Response:
+        self._listener.served(request)
         body = health(self._broker)
         return web.json_response(body, status=200 if body["healthy"] else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        self._listener.served(request)
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": TEXT_FORMAT})
 
 
