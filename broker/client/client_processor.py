@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dledger.broker.client.clients import Member
+from dledger.broker.client.clients import ConsumerGroup, Member
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, Needs, handles
@@ -25,6 +25,10 @@ MAX_GROUPS = 1000
 """Groups of one client."""
 MAX_NEW_GROUPS = 100
 """Groups that one heartbeat creates; further ones are created by their first pull."""
+SAID_AGAIN_S = 60.0
+"""Time between two warnings of one group in the log: while its members come and go, each is another one."""
+MAX_WARNING = 2000
+"""Characters of warnings in the answer to a heartbeat."""
 MAX_CLIENT_ID = 255
 """Characters of a client id."""
 
@@ -37,6 +41,7 @@ class ClientProcessor(LeaderService):
         self._creation = context.creation
         self._store = context.store
         self._clients = context.clients
+        self._log = context.env.log.child("clients")
 
     @handles(RequestCode.HEART_BEAT, needs=Needs.ANY, max_body=MAX_HEARTBEAT)
     def heartbeat(self, call: Call[None]) -> None:
@@ -61,6 +66,7 @@ class ClientProcessor(LeaderService):
         member = Member(client_id, call.connection, call.request.language, call.request.version, now)
         for producer in heartbeat.producerDataSet:
             self._clients.add_producer(producer.groupName, member)
+        warnings: list[str] = []
         created = 0
         for consumer in heartbeat.consumerDataSet:
             writer = self._gate.writer
@@ -68,7 +74,17 @@ class ClientProcessor(LeaderService):
                 created += 1
                 self._create_group(writer, consumer.groupName)
             self._clients.add_consumer(consumer, member, keep_subscriptions=heartbeat.withoutSub)
-        call.respond()
+            self._warn(self._clients.consumers[consumer.groupName], now, warnings)
+        # Who has not read this field before looks at the code only.
+        call.respond(remark="; ".join(warnings)[:MAX_WARNING] or None)
+
+    def _warn(self, group: ConsumerGroup, now: float, warnings: list[str]) -> None:
+        text = group.warning if group.agreement.variants > 1 or group.agreement.shared else ""
+        if text:
+            warnings.append(text)
+        if text and text != group.said and now - group.said_at >= SAID_AGAIN_S:
+            group.said, group.said_at = text, now
+            self._log.warning(text)
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, needs=Needs.ANY)
     def unregister(self, call: Call[UnregisterClientHeader]) -> None:

@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from dledger.broker.broker import Broker
+from dledger.broker.http.consumer_metrics import consumer_metrics
 from dledger.broker.http.listener import Listener
 from dledger.broker.registration.registrar import Registrar
 
@@ -133,6 +134,7 @@ class BrokerCollector(Collector):
             yield _counter(
                 "digest_rounds_failed", "Rounds in which digests could not be shipped", ship.failures
             )
+        yield from consumer_metrics(broker)
         yield from _registrations(broker.registrar)
         errors = CounterMetricFamily("dledger_errors", "Failed requests and connections", labels=["cause"])
         for cause, count in sorted(stats.errors.items()):
@@ -164,6 +166,7 @@ def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:
     yield role
     for name, value in sorted(status.items()):
         if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "applied_index":
+            name = "boundary_snapshot_index" if name == "snapshot_index" else name  # the state has one, too
             yield _gauge(name, f"{name.replace('_', ' ')} of the replicated log", value)
     refused = CounterMetricFamily("dledger_refused", "Refused peer connections and frames", labels=["cause"])
     causes = status.get("refused")

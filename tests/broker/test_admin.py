@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from dledger.broker.http import consumer_metrics
 from dledger.broker.http import server as http
 from dledger.broker.http.server import BrokerCollector
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import ConnectFailed
-from dledger.remoting.headers import CreateTopicHeader, NoHeader, RegisterBrokerHeader
+from dledger.remoting.headers import (
+    CreateTopicHeader,
+    NoHeader,
+    RegisterBrokerHeader,
+    UpdateConsumerOffsetHeader,
+)
 from dledger.remoting.registration import decode_registration
 from tests.broker.harness import World, run
 
@@ -299,5 +305,29 @@ def test_a_topic_with_fewer_queues_strands_no_message(tmp_path: Path) -> None:
         await create(world, "empty", queues=8)
         assert (await create(world, "empty", queues=3)).remark is None
         assert world.broker.store.state.topics["empty"].read_queues == 3
+
+    run(test)
+
+
+def test_the_backlog_of_a_consumer_group_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        for queue in (0, 0, 0, 1, 1):
+            await world.send("T", queue=queue)
+        for group, queue, offset in (("CG", 0, 1), ("CG", 1, 2), ("late", 0, 0)):
+            header = UpdateConsumerOffsetHeader(group, "T", queue, offset)
+            world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header, flag=2)
+        world.broker.offsets.flush()
+        await asyncio.sleep(0.01)
+        registry = CollectorRegistry()
+        registry.register(BrokerCollector(world.broker))
+        page = generate_latest(registry).decode()
+        assert 'dledger_consumer_lag_messages{group="CG",topic="T"} 2.0' in page
+        assert 'dledger_consumer_lag_messages{group="late",topic="T"} 3.0' in page
+        assert "dledger_consumer_groups_without_lag 0.0" in page
+        monkeypatch.setattr(consumer_metrics, "MAX_LAG_QUEUES", 2)
+        page = generate_latest(registry).decode()
+        assert page.count("dledger_consumer_lag_messages{") == 1
+        assert "dledger_consumer_groups_without_lag 1.0" in page
 
     run(test)
