@@ -338,7 +338,7 @@ class ClientCore:
             if len(self._warned) >= MAX_WARNED:
                 self._warned.clear()
             self._warned[remark] = None
-            self.log.warning(remark)
+            self.log.warning("a broker warns", text=remark)
 
     async def unregister(self, producer_group: str | None, consumer_group: str | None) -> None:
         """Tell every broker that a group of ours ends, so that others take over at once."""

@@ -84,7 +84,7 @@ class ClientProcessor(LeaderService):
             warnings.append(text)
         if text and text != group.said and now - group.said_at >= SAID_AGAIN_S:
             group.said, group.said_at = text, now
-            self._log.warning(text)
+            self._log.warning("members of a consumer group disagree", group=group.name, text=text)
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, needs=Needs.ANY)
     def unregister(self, call: Call[UnregisterClientHeader]) -> None:
