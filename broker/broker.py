@@ -24,7 +24,7 @@ from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
-from dledger.broker.requests import Processor, handler_table
+from dledger.broker.requests import Processor, body_limits, handler_table
 from dledger.broker.services import LeaderService, LeaderServices
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
@@ -130,6 +130,7 @@ class Broker:
             limits=config.server,
             name="remoting",
             on_close=self.clients.connection_closed,
+            max_body=body_limits(self.processors),
         )
         self.store.on_arrival = self.pulls.arrived
         self.store.on_ops = self._ops_applied

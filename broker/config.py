@@ -18,7 +18,7 @@ from dledger.formats.record import MAX_TOPIC_V1
 from dledger.log.retention import RetentionSettings
 from dledger.remoting.limits import ServerLimits
 from dledger.runtime.remote_files import absolute, is_url
-from dledger.runtime.settings import ConfigError, Schema, Setting, name, parts
+from dledger.runtime.settings import ConfigError, Protective, Schema, Setting, name, parts
 from dledger.runtime.tls import TlsFiles
 
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
@@ -39,10 +39,50 @@ IGNORED = MappingProxyType(
     {
         "brokerId": "who leads is elected: it registers as 0, a follower by the number in its dLegerSelfId",
         "brokerRole": "who leads is elected",
+        "brokerIP2": "brokers replicate over the addresses in dLegerPeers",
+        "haListenPort": "brokers replicate over the addresses in dLegerPeers",
+        "mappedFileSizeCommitLog": "the size of a segment is mapedFileSizeCommitLog, with one p",
+        "flushConsumerOffsetHistoryInterval": "consumer offsets are in the replicated log",
         "sendMessageThreadPoolNums": "one event loop takes all messages",
+        "queryMessageThreadPoolNums": "one event loop takes all requests",
+        "storePathCommitLog": "everything lies below storePathRootDir",
     }
 )
 """Accepted without effect, so that a broker.conf of RocketMQ's works as it is -> why."""
+_OFF = ("false", "")
+_NO_ACL = (
+    "this broker has no access control, so that everybody who reaches listenPort could read and write. Take "
+    "the property out if a private network is protection enough"
+)
+PROTECTIVE = MappingProxyType(
+    {
+        "aclEnable": Protective(_OFF, _NO_ACL),
+        "authenticationEnabled": Protective(_OFF, _NO_ACL),
+        "authorizationEnabled": Protective(_OFF, _NO_ACL),
+        "migrateAuthFromV1Enabled": Protective(_OFF, _NO_ACL),
+        "tls.server.mode": Protective(
+            ("disabled", "permissive", ""),
+            "clients connect without TLS only. Take the property out, and keep listenPort on a private "
+            "network (tls.peer.* is TLS between the brokers)",
+        ),
+        "tls.enable": Protective(
+            _OFF, "clients connect without TLS only (tls.peer.* is TLS between the brokers)"
+        ),
+        "brokerPermission": Protective(
+            ("6", ""), "a broker takes reads and writes. Take permissions from topics (updateTopic -p)"
+        ),
+        "allAckInSyncStateSet": Protective(
+            _OFF, "an acknowledgement means a majority of the group, however many are in step"
+        ),
+        "inSyncReplicas": Protective(
+            ("1", "2", ""), "an acknowledgement means a majority of the group: of three members, two"
+        ),
+        "minInSyncReplicas": Protective(
+            ("1", "2", ""), "an acknowledgement means a majority of the group: of three members, two"
+        ),
+    }
+)
+"""Names that protect, or make durable, in RocketMQ: with another value than these the start is refused."""
 
 
 def _name_or_none(text: str) -> str:
@@ -281,4 +321,4 @@ class BrokerConfig:
         )
 
 
-SETTINGS = Schema(BrokerConfig, ignored=IGNORED, lenient=True)
+SETTINGS = Schema(BrokerConfig, ignored=IGNORED, protective=PROTECTIVE, lenient=True)

@@ -87,7 +87,7 @@ def shell(argv: list[str] | None = None) -> int:
     env = production_env("broker")
     try:
         config, warnings, source = configure(env, SETTINGS, arguments)
-        if print_settings(SETTINGS, config, arguments):
+        if print_settings(SETTINGS, config, arguments, warnings):
             return 0
         set_up_logging(config.log_dir or None, "broker.log")
     except ConfigError as error:

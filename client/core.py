@@ -42,6 +42,10 @@ OnLeader = Callable[[BrokerGroup], None]
 """Told the group whose leader moved; must not raise."""
 
 
+MAX_WARNED = 64
+"""Different warnings of brokers that are remembered, so that each is logged once."""
+
+
 class ClientCore:
     """One client's view of the cluster; `async with` starts and ends its background tasks.
 
@@ -84,6 +88,8 @@ class ClientCore:
         self._wanted: dict[str | None, None] = {}  # topics whose route is to be asked for at once
         self._wake = asyncio.Event()
         self._beat = asyncio.Event()
+        self._warned: dict[str, None] = {}
+        """What brokers said of our groups in answers to heartbeats, each time again."""
         self._closed = False
 
     # --- life -----------------------------------------------------------------------------------------
@@ -326,28 +332,40 @@ class ClientCore:
         if not heartbeat.producerDataSet and not heartbeat.consumerDataSet:
             return
         body = heartbeat.encode()
-        await self._tell_all(RequestCode.HEART_BEAT, None, body)
+        for remark in dict.fromkeys(await self._tell_all(RequestCode.HEART_BEAT, None, body)):
+            if remark in self._warned:
+                continue
+            if len(self._warned) >= MAX_WARNED:
+                self._warned.clear()
+            self._warned[remark] = None
+            self.log.warning("a broker warns", text=remark)
 
     async def unregister(self, producer_group: str | None, consumer_group: str | None) -> None:
         """Tell every broker that a group of ours ends, so that others take over at once."""
         header = UnregisterClientHeader(self.client_id, producer_group, consumer_group)
         await self._tell_all(RequestCode.UNREGISTER_CLIENT, header, b"")
 
-    async def _tell_all(self, code: int, header: Fields, body: bytes) -> None:
+    async def _tell_all(self, code: int, header: Fields, body: bytes) -> list[str]:
+        """Remarks of those who answered that all is well."""
         addresses = dict.fromkeys(
             address for group in self.groups.values() for address in group.addresses.values()
         )
         outcomes = await asyncio.gather(
             *(self._tell(address, code, header, body) for address in addresses), return_exceptions=True
         )
+        remarks = []
         for address, outcome in zip(addresses, outcomes, strict=True):
             if isinstance(outcome, RemotingError):
                 self.log.debug("broker not told", address=address, error=outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
+            elif outcome:
+                remarks.append(outcome)
+        return remarks
 
-    async def _tell(self, address: str, code: int, header: Fields, body: bytes) -> None:
-        await self.remoting.invoke(address, code, header, body, self.options.probe_timeout_s)
+    async def _tell(self, address: str, code: int, header: Fields, body: bytes) -> str:
+        answer = await self.remoting.invoke(address, code, header, body, self.options.probe_timeout_s)
+        return (answer.remark or "") if answer.code == ResponseCode.SUCCESS else ""
 
     async def _heartbeats(self) -> None:
         while True:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from ipaddress import ip_network
 from typing import Annotated, Any
 
 from dledger.election.configuration import MAX_ID, MAX_MEMBERS, ConfigurationRefused, check_node
@@ -50,6 +51,21 @@ def parse_peers(text: str) -> dict[str, str]:
 def format_peers(peers: Mapping[str, str]) -> str:
     """Inverse of `parse_peers`."""
     return ";".join(f"{node}-{address}" for node, address in peers.items())
+
+
+def _host_or_none(text: str) -> str:
+    return check_host(text) if text else ""
+
+
+def _sources(text: str) -> tuple[str, ...]:
+    found = names(text)
+    for source in found:
+        if source != "*":
+            try:
+                ip_network(source)
+            except ValueError as error:
+                raise ValueError(f"{error}: an address, a network such as 10.1.0.0/16, or *") from error
+    return found
 
 
 SelfId = Annotated[str, Setting("dLegerSelfId", parse=name, important=True)]
@@ -166,6 +182,15 @@ class NodeSettings:
     refused."""
     redial_max_s: Annotated[float, Setting("peerRedialMaxMs", 1, 600000, "ms")] = 1.0
     """Longest pause between dials."""
+
+    peer_bind: Annotated[str, Setting("peerBindAddress", parse=_host_or_none)] = ""
+    """Where to listen for peers. Empty: at `bindAddress` if that is one address, or with TLS; else at the
+    node's own address in `dLegerPeers`, or everywhere if that is none of this machine's."""
+    allowed_sources: Annotated[
+        tuple[str, ...], Setting("peerAllowedSources", parse=_sources, format=";".join)
+    ] = ()
+    """Without TLS, who besides members' addresses and this machine may connect as a member and change the
+    group: addresses and networks (`10.1.0.0/16`), separated by `;`; `*`: anybody who reaches the port."""
 
     # The client protocol of DLedger, at the port for peers.
     max_client_connections: Annotated[int, Setting("maxLogClientConnections", 1, 100000)] = 64

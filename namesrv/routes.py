@@ -5,8 +5,11 @@ registration says which topics there are. Rules:
 
 * An address that registers under another id gives up its old id first (a slave became master or back).
 * Fencing (safety.md S23): the master's DataVersion.stateVersion is the term of its leadership. The highest
-  one per brokerName is remembered, also after the group is gone; id 0 from another address with a lower
-  one is refused.
+  one per brokerName is remembered while the address that brought it is registered; id 0 from another address
+  with a lower one is refused. Nobody here knows who belongs to a group, and anybody can say a high number. So
+  a claim that has stood for `SETTLED_S` gives way to a master that more of the group's addresses agree with:
+  those that have registered since, with lower terms. (A true one was elected by a majority, whose
+  registrations say its term.)
 * A registration ends when its connection closes, when it is withdrawn, or when nothing was heard for its
   time-out. A displaced or late event of an old owner never removes the new one.
 * The topics of a group stay while any node of it is there.
@@ -34,8 +37,11 @@ from dledger.remoting.registration import DataVersion, Registration, TopicConfig
 DEFAULT_TIMEOUT_S = 120.0
 """Seconds without a sign of life until a registration expires (DEFAULT_BROKER_CHANNEL_EXPIRED_TIME)."""
 
+SETTLED_S = 60.0
+"""How long a master's term stands before other members may contradict it: they register every 30 s, and may
+not have heard of a new leader when it registers first."""
 MAX_BROKER_NAMES = 10_000
-"""Broker groups (and remembered terms): a new name above is refused."""
+"""Broker groups: a new name above is refused."""
 MAX_TOPICS = 1_000_000
 """Topics: a registration that brings more is refused."""
 
@@ -60,6 +66,10 @@ class LiveBroker:
     timeout_s: float
     ha_address: str
     data_version: DataVersion | None
+    term: int
+    """stateVersion of its last registration."""
+    registered: float
+    """When that was."""
     filter_servers: list[str] = field(default_factory=list)
 
 
@@ -79,6 +89,8 @@ class Term:
 
     value: int
     address: str
+    since: float
+    """When it registered so first."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,7 @@ class Routes:
         self._check(identity, registration)
         version = registration.data_version
         if identity.id == MASTER_ID:
-            self._remember_term(identity, version)
+            self._remember_term(now, identity, version)
         known = self._live.get(identity.address)
         if known is not None and known.identity != identity:
             if known.identity.name != identity.name:
@@ -135,7 +147,7 @@ class Routes:
         previous = group.addresses.get(identity.id)
         if previous != identity.address:
             if previous is not None:
-                self._live.pop(previous, None)  # the displaced owner of this id
+                self._forget(identity.name, previous)  # the displaced owner of this id
             group.addresses[identity.id] = identity.address
             self.revision += 1
         first = known is None
@@ -149,7 +161,15 @@ class Routes:
             filter_servers = registration.filter_servers
             self.revision += 1
         self._live[identity.address] = LiveBroker(
-            identity, channel, now, timeout_s, ha_address, None if partial else version, filter_servers
+            identity,
+            channel,
+            now,
+            timeout_s,
+            ha_address,
+            None if partial else version,
+            version.stateVersion,
+            now,
+            filter_servers,
         )
         return self._master_of(group) if identity.id != MASTER_ID else Registered()
 
@@ -158,8 +178,6 @@ class Routes:
             raise _refused("brokerName, brokerAddr and clusterName must not be empty")
         if identity.id < 0:
             raise _refused(f"brokerId {identity.id} is negative")
-        if identity.name not in self.terms and len(self.terms) >= MAX_BROKER_NAMES:
-            raise _refused(f"there are {MAX_BROKER_NAMES} broker names already")
         if identity.name not in self._groups and len(self._groups) >= MAX_BROKER_NAMES:
             raise _refused(f"there are {MAX_BROKER_NAMES} broker groups already")
         if len(self._topics) + len(registration.topics) > MAX_TOPICS:
@@ -167,19 +185,41 @@ class Routes:
             if len(self._topics) + new > MAX_TOPICS:
                 raise _refused(f"more than {MAX_TOPICS} topics")
 
-    def _remember_term(self, identity: BrokerIdentity, version: DataVersion) -> None:
+    def _remember_term(self, now: float, identity: BrokerIdentity, version: DataVersion) -> None:
         """Fence off a master of an older term (safety.md S23)."""
         highest = self.terms.get(identity.name)
-        if highest is not None and version.stateVersion < highest.value:
-            if highest.address != identity.address:
-                raise _refused(
-                    f"{identity.address} registers as master of {identity.name} with stateVersion (term) "
-                    f"{version.stateVersion}, but {highest.address} was master with {highest.value}; if the "
-                    "group was made anew under an old name, restart this NameServer"
-                )
+        if (
+            highest is not None
+            and version.stateVersion < highest.value
+            and highest.address != identity.address
+            and not self._contradicted(now, identity, highest)
+        ):
+            raise _refused(
+                f"{identity.address} registers as master of {identity.name} with stateVersion (term) "
+                f"{version.stateVersion}, but {highest.address} is registered with {highest.value}. If that "
+                f"is wrong, the group's members outvote it when it is {SETTLED_S:.0f} s old"
+            )
+        claim = Term(version.stateVersion, identity.address, now)
+        if highest is not None and (highest.value, highest.address) == (claim.value, claim.address):
             return
-        if version.stateVersion > 0:
-            self.terms[identity.name] = Term(version.stateVersion, identity.address)
+        self.terms.pop(identity.name, None)
+        if claim.value > 0:
+            self.terms[identity.name] = claim
+
+    def _contradicted(self, now: float, identity: BrokerIdentity, claim: Term) -> bool:
+        """Whether more addresses of the group say lower terms than say this one, since it was claimed."""
+        group = self._groups.get(identity.name)
+        if group is None or now - claim.since < SETTLED_S:
+            return False
+        others = {*group.addresses.values(), claim.address} - {identity.address}
+        against, behind = 1, 0  # against it: who registers now
+        for address in others:
+            broker = self._live.get(address)
+            if broker is not None and broker.term < claim.value:
+                against += broker.registered > claim.since
+            else:
+                behind += 1
+        return against > behind
 
     def _apply_topics(self, name: str, group: Group, topics: Mapping[str, TopicConfig]) -> None:
         for topic, config in topics.items():
@@ -233,7 +273,7 @@ class Routes:
     def _remove(self, broker: LiveBroker) -> None:
         identity = broker.identity
         self.revision += 1
-        self._live.pop(identity.address, None)
+        self._forget(identity.name, identity.address)
         group = self._groups.get(identity.name)
         if group is None:
             return
@@ -243,6 +283,13 @@ class Routes:
             for topic in list(group.topics):
                 self._drop_topic(identity.name, group, topic)
             del self._groups[identity.name]
+
+    def _forget(self, name: str, address: str) -> None:
+        """An address is registered no more, and its term ends with that."""
+        self._live.pop(address, None)
+        claim = self.terms.get(name)
+        if claim is not None and claim.address == address:
+            del self.terms[name]
 
     def _drop_topic(self, name: str, group: Group, topic: str) -> None:
         del group.topics[topic]

@@ -27,6 +27,7 @@ from dledger.remoting.headers import (
     RegisterBrokerHeader,
     TopicHeader,
 )
+from dledger.remoting.limits import MAX_FRAME_SIZE
 from dledger.remoting.registration import KnownTopics, decode_data_version, decode_registration
 from dledger.remoting.server import Connection, Handler, RemotingServer
 from dledger.remoting.settings_requests import SettingsRequests
@@ -37,6 +38,8 @@ FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further detai
 
 MAX_CACHED_ROUTES = 10_000
 """Encoded routes kept between changes; further topics are encoded for each question."""
+MAX_REGISTRATION = MAX_FRAME_SIZE
+"""Bytes of a registration: the whole table of topics of a broker group."""
 MAX_KNOWN_BYTES = 64 * 1024 * 1024
 """Topic tables kept as they came, all broker groups together: the one not heard of for longest goes first."""
 
@@ -61,6 +64,7 @@ class NameServer:
             limits=config.server,
             name="server",
             on_close=self._connection_closed,
+            max_body={RequestCode.REGISTER_BROKER: MAX_REGISTRATION},
         )
 
     def _handlers(self) -> dict[int, Handler]:

@@ -16,15 +16,16 @@ from dledger.runtime.program import settle
 from dledger.runtime.settings import ConfigError
 
 
-def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, SettingsSource]:
-    """The effective settings. kvConfig.json lies next to the configuration file, or where RocketMQ has it."""
-    config, _, source = shell.configure(env, SETTINGS, arguments)
+def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, list[str], SettingsSource]:
+    """The effective settings, and warnings. kvConfig.json lies next to the configuration file, or where
+    RocketMQ has it."""
+    config, warnings, source = shell.configure(env, SETTINGS, arguments)
     if config.kv_path is None:
         home = os.path.join(os.path.expanduser("~"), "namesrv")
         file = arguments.config_file
         directory = os.path.dirname(os.path.abspath(file)) if file else home
         config = dataclasses.replace(config, kv_path=os.path.join(directory, "kvConfig.json"))
-    return config, source
+    return config, warnings, source
 
 
 def run(argv: list[str] | None = None) -> int:
@@ -32,10 +33,12 @@ def run(argv: list[str] | None = None) -> int:
     arguments = shell.parse_arguments("namesrv", "RocketMQ-compatible NameServer", argv)
     env = production_env("namesrv")
     try:
-        config, source = configure(env, arguments)
-        if shell.print_settings(SETTINGS, config, arguments):
+        config, warnings, source = configure(env, arguments)
+        if shell.print_settings(SETTINGS, config, arguments, warnings):
             return 0
         shell.set_up_logging(config.log_dir, "namesrv.log")
+        for warning in warnings:
+            env.log.warning(warning)
     except ConfigError as error:
         return complain(str(error), EXIT_BAD_CONFIG)
 

@@ -20,23 +20,46 @@ from dledger.remoting.errors import BadBody
 MAX_DEPTH = 64
 """Nested values in a body; deeper is refused."""
 
+MAX_ODD = 4 * 1024
+"""Bytes of a body that only the parser below reads: 2 microseconds each."""
+MAX_UNQUOTED = 48 * 1024
+"""Bytes of a body whose keys are quoted first: up to 0.2 microseconds each."""
+
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 _SPACE = re.compile(r"[ \t\r\n]*")
+_UNQUOTED = re.compile(
+    rb'"(?:[^"\\]+|\\.)*+"?|([A-Za-z_$][A-Za-z0-9_$]*+|-?\d++(?:\.\d+)?+(?:[eE][-+]?\d+)?+)([ \t\r\n]*+:)?+',
+    re.DOTALL,
+)
+"""A text, which is left alone, or a word or number (group 1); before a colon (group 2) it is a key. Each byte
+is looked at once, whatever the body is: nothing goes back, and what begins is taken to its end."""
 _NAMED = {"true": True, "false": False, "null": None}
 
 
-def loads(data: bytes) -> Any:
+def loads(data: bytes, *, large: bool = False) -> Any:
     """A body as Python values; BadBody when it is not JSON even in fastjson's sense.
 
-    A key that is a number becomes its text, a key that is an object its `dumps` text.
+    A key that is a number becomes its text, a key that is an object its `dumps` text. Whoever reads what
+    somebody sent must not be held up by it: bodies that are not strict JSON are refused when they are long,
+    but where `large` says that the answer to an own question is read.
     """
     try:
         return msgspec.json.decode(data)
     except DECODE_ERRORS:
         pass
+    if large or len(data) <= MAX_UNQUOTED:
+        try:
+            return msgspec.json.decode(_UNQUOTED.sub(_quote, data))
+        except DECODE_ERRORS:
+            pass
+    if len(data) > MAX_ODD and not large:
+        raise BadBody(
+            f"the body is not JSON with texts or numbers as keys: of other forms at most {MAX_ODD} bytes are "
+            f"read, it has {len(data)}"
+        )
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -47,6 +70,10 @@ def loads(data: bytes) -> Any:
     if parser.at != len(text):
         raise parser.error("the end of the body")
     return value
+
+
+def _quote(match: re.Match[bytes]) -> bytes:
+    return match[0] if match[2] is None else b'"%b"%b' % (match[1], match[2])
 
 
 def dumps(value: object) -> bytes:

@@ -17,6 +17,7 @@ it is mapped back here.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 
@@ -25,7 +26,7 @@ import msgspec
 from dledger.remoting.codes import VERSION, LanguageCode, RequestCode
 from dledger.remoting.commands import DECODE_ERRORS, FLAG_RESPONSE, NO_FIELDS, Request, SerializeType
 from dledger.remoting.errors import FrameError
-from dledger.remoting.limits import MAX_FRAME_SIZE
+from dledger.remoting.limits import MAX_FRAME_SIZE, MAX_REQUEST_HEADER
 
 HEAD = struct.Struct(">II")
 HEAD_SIZE = 8
@@ -210,7 +211,10 @@ def decode_header(serialize: int, header: bytes) -> Request:
 
 
 def _decode_lenient(header: bytes) -> Request:
-    """JSON whose envelope has numbers as text, or text as numbers, or nulls."""
+    """JSON whose envelope has numbers as text, or text as numbers, or nulls; or texts that are not Unicode:
+    half of a surrogate pair, or bytes that are no UTF-8. Those become U+FFFD, as a Java client's encoder has
+    it: an error would end the connection, and with it all that is under way on it."""
+    header = _LONE_SURROGATE.sub(_replaced, header.decode(errors="replace").encode())
     try:
         value = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
         request = Request(_whole(value["code"]))
@@ -225,6 +229,17 @@ def _decode_lenient(header: bytes) -> Request:
     except (*DECODE_ERRORS, ValueError, TypeError, OverflowError) as error:
         raise FrameError("bad JSON header", str(error)) from error
     return request
+
+
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.",
+    re.DOTALL,
+)
+"""An escape in JSON; group 1: of half a surrogate pair without the other half."""
+
+
+def _replaced(match: re.Match[bytes]) -> bytes:
+    return match[0] if match[1] is None else b"\\ufffd"
 
 
 def _whole(raw: msgspec.Raw | None) -> int:
@@ -245,11 +260,11 @@ def _decode_binary(header: bytes) -> Request:
     try:
         code, language, version, opaque, flag, remark_size = _BINARY.unpack_from(header)
         at = _BINARY.size
-        remark = _slice(header, at, remark_size).decode()
+        remark = _slice(header, at, remark_size).decode(errors="replace")
         at += remark_size
         (ext_size,) = _INT.unpack_from(header, at)
         ext = _decode_binary_fields(_slice(header, at + 4, ext_size))
-    except (struct.error, UnicodeDecodeError) as error:
+    except struct.error as error:
         raise FrameError("bad binary header", str(error)) from error
     if not flag & FLAG_RESPONSE:
         code = _WIDE_CODES.get(code & 0xFFFF, code)
@@ -270,11 +285,11 @@ def _decode_binary_fields(data: bytes) -> dict[str, str]:
     at = 0
     while at < len(data):
         (name_size,) = _SHORT.unpack_from(data, at)
-        name = _slice(data, at + 2, name_size).decode()
+        name = _slice(data, at + 2, name_size).decode(errors="replace")
         at += 2 + name_size
         (value_size,) = _INT.unpack_from(data, at)
         if value_size:  # no bytes stand for null
-            fields[name] = _slice(data, at + 4, value_size).decode()
+            fields[name] = _slice(data, at + 4, value_size).decode(errors="replace")
         at += 4 + value_size
     return fields
 
@@ -350,6 +365,10 @@ class FrameReader:
                 if body_at > stop:
                     raise FrameError(
                         "bad header length", f"header of {word & 0xFFFFFF} bytes, frame of {length}"
+                    )
+                if body_at - at - HEAD_SIZE > MAX_REQUEST_HEADER:
+                    raise FrameError(
+                        "header too large", f"{word & 0xFFFFFF} bytes: at most {MAX_REQUEST_HEADER}"
                     )
                 command = decode_header(word >> 24, bytes(view[at + HEAD_SIZE : body_at]))
                 command.body = bytes(view[body_at:stop]) if stop > body_at else b""

@@ -10,6 +10,12 @@ from dledger.runtime.settings import Setting
 MAX_FRAME_SIZE = 16 * 1024 * 1024
 """Bytes of one frame after its length field (`frameMaxLength` of RocketMQ): more closes the connection."""
 
+MAX_REQUEST_HEADER = 384 * 1024
+"""Bytes of a command's header: the properties of a message may take 192 KiB in JSON. More closes the
+connection: decoding it would hold up the event loop."""
+MAX_BODY = 64 * 1024
+"""Bytes of a request's body, unless its code takes more (sends, heartbeats, registrations)."""
+
 REQUEST_OVERHEAD = 512
 """Bytes that one waiting request costs besides its frame, for the in-flight accounts."""
 

@@ -15,7 +15,7 @@ from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request, request_name
 from dledger.remoting.connection import Connection, Handler
 from dledger.remoting.errors import RemotingError
-from dledger.remoting.limits import ServerLimits
+from dledger.remoting.limits import MAX_BODY, ServerLimits
 from dledger.runtime.env import Env
 
 __all__ = ["Connection", "Handler", "RemotingServer", "ServerLimits", "ServerStats"]
@@ -58,8 +58,11 @@ class RemotingServer:
         on_connect: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         default: Handler | None = None,
+        max_body: Mapping[int, int] | None = None,
     ) -> None:
+        """`max_body`: bodies are bounded, by MAX_BODY or what is said there of a code."""
         self.handlers = dict(handlers)
+        self._max_body = max_body
         self.limits = limits
         self.default = default
         self.stats = ServerStats()
@@ -126,6 +129,8 @@ class RemotingServer:
 
     def dispatch(self, connection: Connection, request: Request) -> None:
         """Hand a request to its handler; what that raises becomes the answer (safety.md S29)."""
+        if len(request.body) > MAX_BODY and self._too_large(connection, request):
+            return
         handler = self.handlers.get(request.code, self.default)
         if handler is None:
             remark = f" request type {request.code} not supported"
@@ -145,6 +150,19 @@ class RemotingServer:
             self.complain(cause, connection.peer, error=error)
             if request.size:
                 connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=f"{name}: {error}")
+
+    def _too_large(self, connection: Connection, request: Request) -> bool:
+        """Refuse a body that nobody sends with this code, before it is parsed. Whether it was."""
+        if self._max_body is None or request.code not in self.handlers:
+            return False
+        limit = self._max_body.get(request.code, MAX_BODY)
+        if len(request.body) <= limit:
+            return False
+        name = request_name(request.code)
+        self.complain(f"{name}: body too large", connection.peer, size=len(request.body), limit=limit)
+        remark = f"the body of {name} has {len(request.body)} bytes: at most {limit}"
+        connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+        return True
 
     def next_opaque(self) -> int:
         """Correlation number of a request of ours: 31 bits, going round."""

@@ -11,7 +11,7 @@ import logging
 import logging.handlers
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -77,10 +77,13 @@ def configure(env: Env, schema: Schema[C], arguments: Arguments) -> tuple[C, lis
     return config, warnings, SettingsSource(real, tuple(item.key for item in arguments.overrides))
 
 
-def print_settings(schema: Schema[C], config: C, arguments: Arguments) -> bool:
-    """What `-p` and `-m` ask for; False when they do not."""
+def print_settings(schema: Schema[C], config: C, arguments: Arguments, warnings: Iterable[str] = ()) -> bool:
+    """What `-p` and `-m` ask for; False when they do not. What was given and does not count comes first, in
+    comments."""
     if not (arguments.print_all or arguments.print_important):
         return False
+    for warning in warnings:
+        announce(f"# {warning}")
     for key, value in schema.format(config, important=arguments.print_important).items():
         announce(f"{key}={value}")
     return True

@@ -37,6 +37,15 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; the text says where and why."""
 
 
+class Protective(NamedTuple):
+    """A name that makes a program safer elsewhere, and does nothing here."""
+
+    harmless: tuple[str, ...]
+    """Values, in lower case, that ask for nothing: they are ignored."""
+    why: str
+    """What is missing, and what to do: a start with another value is refused with it."""
+
+
 class Property(NamedTuple):
     """One property as it was given: `where` it stands, for messages; empty on a command line."""
 
@@ -136,12 +145,19 @@ class Schema(Generic[C]):
     """All settings of one configuration class. `C()` must work: it has the defaults."""
 
     def __init__(
-        self, type_: type[C], *, ignored: Mapping[str, str] | None = None, lenient: bool = False
+        self,
+        type_: type[C],
+        *,
+        ignored: Mapping[str, str] | None = None,
+        protective: Mapping[str, Protective] | None = None,
+        lenient: bool = False,
     ) -> None:
-        """`ignored`: names of RocketMQ's that are taken without effect -> why. `lenient`: an unknown name is
-        only warned of, unless it is near to a known one."""
+        """`ignored`: names of RocketMQ's that are taken without effect -> why. `protective`: names whose
+        being ignored would leave less protected, or less durable, than was written. `lenient`: an unknown
+        name is only warned of, unless it is near to a known one."""
         self.type = type_
         self.ignored = ignored or {}
+        self._protective = protective or {}
         self.settings = tuple(_declared(type_, ()))
         self._lenient = lenient
         self._by_name = {one.setting.name: one for one in self.settings}
@@ -213,6 +229,11 @@ class Schema(Generic[C]):
             elif item.key in self.ignored:
                 if not skip:
                     raise ConfigError(f"{item.key} has no effect here: {self.ignored[item.key]}")
+                warnings.append(f"{place}{item.key} has no effect here: {self.ignored[item.key]}")
+            elif item.key in self._protective:
+                harmless, why = self._protective[item.key]
+                if not skip or item.value.strip().lower() not in harmless:
+                    raise ConfigError(f"{place}{item.key}={item.value} has no effect here: {why}")
             else:
                 hint = self._hint(item.key, NEAR_UNKNOWN if lenient else NEAR_HINT)
                 if hint or not lenient:
@@ -221,7 +242,8 @@ class Schema(Generic[C]):
         return given, warnings
 
     def _hint(self, key: str, cutoff: float) -> str:
-        lowered = {name.lower(): name for name in [*self._by_name, *self.ignored]}
+        known = [*self._by_name, *self.ignored, *self._protective]
+        lowered = {name.lower(): name for name in known}
         near = difflib.get_close_matches(key.lower()[:100], lowered, 1, cutoff)
         return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
 

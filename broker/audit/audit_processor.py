@@ -44,6 +44,10 @@ MAX_DESCRIPTIONS = 16
 """Of the replica, each as it was once; the one not used for longest makes room for another."""
 MAX_DRILLED_ENTRIES = 1 << 20
 """Entries of one drill request."""
+MAX_RANGES = 256 * 1024
+"""Bytes of index ranges in a request."""
+MAX_QUEUE_ROWS = 1024 * 1024
+"""Bytes of a request that tells a segment's queues: some 25,000."""
 MAX_UNITS = 1 << 18
 """Units of the index files that one request gets: 8 MiB."""
 _ROW_UNITS = 1 << 14
@@ -98,12 +102,12 @@ class AuditProcessor:
         """Look at what belongs to no segment."""
         self._answer(call, self._jobs.start(None, partial(_side, self._replica(call.header.description))))
 
-    @handles(RequestCode.AUDIT_DRILL, AuditDrillHeader, needs=Needs.ANY, reads=DISK)
+    @handles(RequestCode.AUDIT_DRILL, AuditDrillHeader, needs=Needs.ANY, reads=DISK, max_body=MAX_RANGES)
     def drill(self, call: Call[AuditDrillHeader]) -> None:
         """Entries of index ranges, each with its CRCs."""
         self._read(call, _drill)
 
-    @handles(RequestCode.AUDIT_ENTRIES, AuditDrillHeader, needs=Needs.ANY, reads=DISK)
+    @handles(RequestCode.AUDIT_ENTRIES, AuditDrillHeader, needs=Needs.ANY, reads=DISK, max_body=MAX_RANGES)
     def entries(self, call: Call[AuditDrillHeader]) -> None:
         """The same as columns."""
         self._read(call, _entries)
@@ -118,12 +122,11 @@ class AuditProcessor:
         """The next page of an answer."""
         self._answer(call, self._jobs.find(call.header.job), call.header.page)
 
-    @handles(RequestCode.AUDIT_STAMP, AuditStampHeader, needs=Needs.ANY, reads=DISK)
+    @handles(RequestCode.AUDIT_STAMP, AuditStampHeader, needs=Needs.ANY, reads=DISK, max_body=MAX_QUEUE_ROWS)
     def stamp(self, call: Call[AuditStampHeader]) -> None:
         """What tells whether a segment changed."""
         task = self._task(call.header.description, call.header.start)
-        queues = parse_queues(call.request.body, task) if call.request.body else None
-        work = partial(_stamp, task, queues, self._jobs.now_ms())
+        work = partial(_stamp, task, call.request.body, self._jobs.now_ms())
         self._answer(call, self._jobs.start(None, work))
 
     @handles(RequestCode.AUDIT_UNITS, AuditUnitsHeader, needs=Needs.ANY, reads=DISK)
@@ -263,9 +266,11 @@ def _drill(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> It
     yield from drill_segment(files, task, task.first_index, ranges)
 
 
-def _stamp(task: SegmentTask, queues: list[QueueRow] | None, now_ms: int, files: Files) -> Iterator[AnyRow]:
+def _stamp(task: SegmentTask, body: bytes, now_ms: int, files: Files) -> Iterator[AnyRow]:
+    """`body`: messages of the segment by queue, parsed here, as they may be many; empty for none."""
     from dledger.audit.segment_stamp import stamp
 
+    queues = parse_queues(body, task) if body else None
     found = stamp(files, task, queues, now_ms)
     if found is not None:
         yield found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dledger.broker.client.clients import Member
+from dledger.broker.client.clients import ConsumerGroup, Member
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, Needs, handles
@@ -19,6 +19,16 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 
+MAX_HEARTBEAT = 128 * 1024
+"""Bytes of a heartbeat: some 1,000 subscriptions."""
+MAX_GROUPS = 1000
+"""Groups of one client."""
+MAX_NEW_GROUPS = 100
+"""Groups that one heartbeat creates; further ones are created by their first pull."""
+SAID_AGAIN_S = 60.0
+"""Time between two warnings of one group in the log: while its members come and go, each is another one."""
+MAX_WARNING = 2000
+"""Characters of warnings in the answer to a heartbeat."""
 MAX_CLIENT_ID = 255
 """Characters of a client id."""
 
@@ -31,8 +41,9 @@ class ClientProcessor(LeaderService):
         self._creation = context.creation
         self._store = context.store
         self._clients = context.clients
+        self._log = context.env.log.child("clients")
 
-    @handles(RequestCode.HEART_BEAT, needs=Needs.ANY)
+    @handles(RequestCode.HEART_BEAT, needs=Needs.ANY, max_body=MAX_HEARTBEAT)
     def heartbeat(self, call: Call[None]) -> None:
         """Producers and consumers of one client. The leader creates groups that are new.
 
@@ -43,6 +54,10 @@ class ClientProcessor(LeaderService):
         client_id = heartbeat.clientID
         if not 0 < len(client_id) <= MAX_CLIENT_ID:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, "clientID must have 1 to 255 characters")
+        groups = len(heartbeat.consumerDataSet) + len(heartbeat.producerDataSet)
+        if groups > MAX_GROUPS:
+            remark = f"a heartbeat of {groups} groups: at most {MAX_GROUPS} of one client"
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, remark)
         for consumer in heartbeat.consumerDataSet:
             problem = group_problem(consumer.groupName)
             if problem is not None:
@@ -51,11 +66,25 @@ class ClientProcessor(LeaderService):
         member = Member(client_id, call.connection, call.request.language, call.request.version, now)
         for producer in heartbeat.producerDataSet:
             self._clients.add_producer(producer.groupName, member)
+        warnings: list[str] = []
+        created = 0
         for consumer in heartbeat.consumerDataSet:
-            if self._gate.writer is not None:
-                self._create_group(self._gate.writer, consumer.groupName)
+            writer = self._gate.writer
+            if writer is not None and created < MAX_NEW_GROUPS and writer.group(consumer.groupName) is None:
+                created += 1
+                self._create_group(writer, consumer.groupName)
             self._clients.add_consumer(consumer, member, keep_subscriptions=heartbeat.withoutSub)
-        call.respond()
+            self._warn(self._clients.consumers[consumer.groupName], now, warnings)
+        # Who has not read this field before looks at the code only.
+        call.respond(remark="; ".join(warnings)[:MAX_WARNING] or None)
+
+    def _warn(self, group: ConsumerGroup, now: float, warnings: list[str]) -> None:
+        text = group.warning if group.agreement.variants > 1 or group.agreement.shared else ""
+        if text:
+            warnings.append(text)
+        if text and text != group.said and now - group.said_at >= SAID_AGAIN_S:
+            group.said, group.said_at = text, now
+            self._log.warning("members of a consumer group disagree", group=group.name, text=text)
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, needs=Needs.ANY)
     def unregister(self, call: Call[UnregisterClientHeader]) -> None:

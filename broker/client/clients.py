@@ -6,9 +6,11 @@ consumers, else the clients divide the queues differently.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dledger.broker.client.agreement import Agreement, interests_of
 from dledger.remoting.bodies import ConsumerData, Subscription
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
@@ -39,6 +41,15 @@ class ConsumerGroup:
     consume_from: str
     members: dict[str, Member] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    agreement: Agreement = field(default_factory=Agreement)
+    said: str = ""
+    """The warning that the log has."""
+    said_at: float = -math.inf
+
+    @property
+    def warning(self) -> str:
+        """What is wrong among its members. Who gets all messages anyway may want others than the rest."""
+        return "" if self.message_model == "BROADCASTING" else self.agreement.warning(self.name)
 
     def subscribe(self, subscriptions: list[Subscription]) -> bool:
         """Take over a heartbeat's subscriptions. Whether anything changed but versions."""
@@ -91,10 +102,15 @@ class Clients:
             )
         group.consume_type, group.message_model = data.consumeType, data.messageModel
         group.consume_from = data.consumeFromWhere
-        moved = known and group.members[member.client_id].connection is not member.connection
+        before = group.members[member.client_id].connection if known else member.connection
+        moved = before is not member.connection
+        if moved and not before.closed:
+            group.agreement.moved(member.client_id, before.serial, member.connection.serial)
         group.members[member.client_id] = member
         self._memberships += not known
         self._remember(member.connection, "consumer", data.groupName, member.client_id)
+        if not keep_subscriptions:
+            group.agreement.wants(member.client_id, interests_of(data))
         changed = False if keep_subscriptions else group.subscribe(data.subscriptionDataSet)
         if changed or moved or not known:
             self._notify(group)
@@ -115,6 +131,7 @@ class Clients:
         if group is None or group.members.pop(client_id, None) is None:
             return
         self._memberships -= 1
+        group.agreement.left(client_id)
         if group.members:
             self._notify(group)
         else:

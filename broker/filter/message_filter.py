@@ -66,6 +66,8 @@ def tag_filter(expression: str) -> MessageFilter:
     return TagFilter(codes) if codes else ALL
 
 
+MAX_EXPRESSION = 16 * 1024
+"""Characters of a subscription: each tag's Java hash is worked out at each pull."""
 KINDS: Final[Mapping[str, Callable[[str], MessageFilter]]] = MappingProxyType({"TAG": tag_filter})
 """Expression type -> maker of filters. It raises RemotingError 23 for an expression that is none."""
 
@@ -73,6 +75,11 @@ KINDS: Final[Mapping[str, Callable[[str], MessageFilter]]] = MappingProxyType({"
 def filter_of(kind: str, expression: str) -> MessageFilter:
     """The filter of a subscription; RemotingError 1 for a kind that this version does not have, as RocketMQ
     answers where it is turned off."""
+    if len(expression) > MAX_EXPRESSION:
+        raise RemotingError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"a subscription of {len(expression)} characters: at most {MAX_EXPRESSION}",
+        )
     maker = KINDS.get(kind)
     if maker is None:
         raise RemotingError(

@@ -10,7 +10,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from dledger.broker.broker import Broker
+from dledger.broker.http.consumer_metrics import consumer_metrics
 from dledger.broker.http.health import health, why_not_ready
+from dledger.broker.http.listener import Listener
 from dledger.broker.registration.registrar import Registrar
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
@@ -30,12 +32,13 @@ class HttpServer:
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, access_log=None)
+        self._listener = Listener(self._runner)
 
     async def start(self, host: str, port: int) -> None:
         """Listen. OSError names the address."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await self._listener.open(host, port)
         except OSError as error:
             await self._runner.cleanup()
             raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
@@ -43,13 +46,15 @@ class HttpServer:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Where it listens."""
-        return [tuple(address[:2]) for address in self._runner.addresses]
+        return self._listener.addresses
 
     async def close(self) -> None:
         """Stop."""
+        self._listener.close()
         await self._runner.cleanup()
 
     async def _health(self, request: web.Request) -> web.Response:
+        self._listener.served(request)
         body = health(self._broker)
         return web.json_response(body, status=200 if body["healthy"] else 503)
 
@@ -61,6 +66,7 @@ class HttpServer:
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        self._listener.served(request)
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": TEXT_FORMAT})
 
 
@@ -104,6 +110,7 @@ class BrokerCollector(Collector):
             yield _counter(
                 "digest_rounds_failed", "Rounds in which digests could not be shipped", ship.failures
             )
+        yield from consumer_metrics(broker)
         yield from _registrations(broker.registrar)
         errors = CounterMetricFamily("dledger_errors", "Failed requests and connections", labels=["cause"])
         for cause, count in sorted(stats.errors.items()):
@@ -135,6 +142,7 @@ def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:
     yield role
     for name, value in sorted(status.items()):
         if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "applied_index":
+            name = "boundary_snapshot_index" if name == "snapshot_index" else name  # the state has one, too
             yield _gauge(name, f"{name.replace('_', ' ')} of the replicated log", value)
     refused = CounterMetricFamily("dledger_refused", "Refused peer connections and frames", labels=["cause"])
     causes = status.get("refused")

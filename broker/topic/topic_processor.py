@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
+
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
+from dledger.broker.topic.topic_creation import MAX_TOPIC_BYTES
 from dledger.broker.topic.topic_names import group_problem, is_system_topic, topic_problem
 from dledger.formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
 from dledger.remoting.bodies import SubscriptionGroupConfig, decode_body
@@ -37,15 +40,25 @@ class TopicProcessor:
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, needs=Needs.LEADER)
     def create_topic(self, call: LeaderCall[CreateTopicHeader]) -> None:
-        """Create a topic or change it."""
+        """Create a topic or change it. A queue that holds messages stays readable: producers choose it no
+        more, and the answer says so. (RocketMQ strands what it holds.)"""
         header, writer = call.header, call.writer
         config = self._topic_config(writer, header)
+        respond = call.respond
+        kept = self._queues_with_messages(writer, header.topic)
+        if config.read_queues < kept:
+            remark = (
+                f"readQueueNums stays {kept}, not {config.read_queues}: the queues up to {kept - 1} hold "
+                "messages. Set it again when they have expired"
+            )
+            respond = partial(respond, remark=remark)
+            config = msgspec.structs.replace(config, read_queues=kept)
         if self._store.state.topics.get(header.topic) == config and writer.topic(header.topic) == config:
-            self._registrar.announce(call.respond)
+            self._registrar.announce(respond)
             return
         _check_room(writer)
         index = self._creation.put_topic(writer, config)
-        announce = partial(self._registrar.announce, call.respond)
+        announce = partial(self._registrar.announce, respond)
         self._applied.add(index, call.connection, call.request, announce)
 
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, needs=Needs.LEADER)
@@ -106,6 +119,18 @@ class TopicProcessor:
         body = dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": groups})
         call.respond(ext={"totalGroupNum": str(len(groups))}, body=body)
 
+    def _queues_with_messages(self, writer: CommitLogWriter, topic: str) -> int:
+        """How many queues consumers must see of a topic: up to the last one that holds a message, pending
+        ones included."""
+        slot = writer.slot(topic)
+        if slot is None:
+            return 0
+        for queue_id in reversed(range(slot.config.read_queues)):
+            queue = self._store.queues.get(topic, queue_id)
+            if slot.next[queue_id] > (0 if queue is None else queue.bounds.min):
+                return queue_id + 1
+        return 0
+
     def _topic_config(self, writer: CommitLogWriter, header: CreateTopicHeader) -> TopicConfig:
         problem = topic_problem(header.topic)
         if problem is None and is_system_topic(header.topic):
@@ -136,6 +161,11 @@ class TopicProcessor:
 
 def _change_attributes(attributes: dict[str, str], text: str) -> None:
     """`+key=value,-key` (AttributeParser); RemotingError 29 for anything else."""
+    if len(text) > MAX_TOPIC_BYTES:
+        raise RemotingError(
+            ResponseCode.INVALID_PARAMETER,
+            f"attributes of {len(text)} characters: at most {MAX_TOPIC_BYTES}",
+        )
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, separator, value = part[1:].partition("=")
         if part[0] == "+" and separator and key:

@@ -9,11 +9,10 @@ from functools import partial
 from dledger.chaos.machine.settings import MS
 from dledger.chaos.scenarios.link_faults import LinkFaults
 from dledger.chaos.scenarios.plan import Fault
-from dledger.chaos.scenarios.stage import PORT
+from dledger.chaos.scenarios.stage import OPERATOR, PORT
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import Env
 
-OPERATOR = "op"
 START_MS = 20
 """A new node is started first, then added."""
 TRIES, PAUSE_S = 10, 0.5

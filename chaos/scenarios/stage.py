@@ -70,6 +70,10 @@ def _changes_members(node: Node) -> bool:
     return node.role is Role.LEADER and node.members.pending(node.commit_index)
 
 
+OPERATOR = "op"
+"""The machine from which the group is changed."""
+
+
 class Stage:
     """Machines by name; starts and restarts nodes; remembers what was seen."""
 
@@ -147,6 +151,7 @@ class Stage:
             scrub_pause_s=3.0,
             lag_probe_s=1.0,
             retention=self._retention(),
+            allowed_sources=(self.world.node(OPERATOR).address,),
         )
         probe = Probe(self, machine)
         machine.host = host = RegisterHost(probe, self.profile.ballast, self._dawdles(machine))

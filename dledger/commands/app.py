@@ -65,7 +65,9 @@ COMMANDS = MappingProxyType(
         "delete-before": Program(LOG, "retention by hand", _LOG, ("delete-before",)),
         "dump": Program(LOG, "list the entries of a store directory", _LOG, ("dump",)),
         "backup": Program(LOG, "copy a store while its node runs", _LOG, ("backup",)),
-        "recover": Program(LOG, "go on after the loss of a majority", _LOG, ("recover",)),
+        "recover": Program(
+            LOG, "go on after the loss of a majority, or end a forged term", _LOG, ("recover",)
+        ),
         "verify": Program(CHECKS, "check one store directory", _AUDIT, ("verify",), "server"),
         "audit": Program(CHECKS, "check store directories, and compare replicas", _AUDIT, extra="server"),
         "spark": Program(CHECKS, "the same, and jobs over topics, on Spark", _SPARK, extra="spark"),

@@ -1,4 +1,7 @@
-"""`dledger recover --force-single`: go on with one store after the loss of a majority.
+"""`dledger recover`: what a stopped node's store needs when its group cannot help any more.
+
+`--reset-term` (`dledger.commands.reset_term`) ends a term that no elections can have made.
+`--force-single`: go on with one store after the loss of a majority.
 
 For the day when a majority of a group's stores is gone for good, or all nodes stopped with failed disks
 (decision 0009). It works on one store of a node that does not run, and makes it the only member of a **new
@@ -27,6 +30,8 @@ from dataclasses import asdict, dataclass, replace
 import msgpack
 
 from dledger.commands.counting import STATE_FILE, Counted, decode_count
+from dledger.commands.reset_term import TERM_JUMP, RecoverRefused, reset_term
+from dledger.election.elector import MAX_TERM
 from dledger.election.identity import cluster_id
 from dledger.files.offline import (
     Found,
@@ -81,9 +86,6 @@ from dledger.log.hard_state import HardStateFile
 from dledger.runtime import Env, Files, Lane
 from dledger.runtime.atomic_file import publish, read_file
 
-TERM_JUMP = 1000
-"""How far the new term lies above every term known here, so that whoever compares terms (NameServers, S23)
-prefers this group to remains of the old one."""
 _UNFINISHED = "recover.filling"
 """In the pool: a segment that is being made. A start removes it."""
 MARKERS = (POISONED_FILE, REFILL_FILE)
@@ -144,10 +146,6 @@ class Report:
                 "the log begins before them."
             )
         return text
-
-
-class RecoverRefused(Exception):
-    """Nothing was changed; the text says why."""
 
 
 def inspect(files: Files, node_dir: str, written: int | None) -> tuple[Report, Identity, Walk]:
@@ -309,7 +307,8 @@ class _Forced:
         run, files = self._env.workers.run, self._files
         state = await run(Lane.DISK, read_hard_state, files, self._dir)
         self._committed = (await run(Lane.DISK, read_checkpoint, files, self._dir)).committed_index
-        term = max(self._log.last_term, state[1].term if state else 0) + TERM_JUMP
+        saved = state[1].term if state and state[1].term <= MAX_TERM else 0  # else a stranger's
+        term = max(self._log.last_term, saved) + TERM_JUMP
         await self._remove_derived()
         await self._write_again()
         await self._remove_segments_behind()
@@ -484,9 +483,16 @@ class _Forced:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register `recover`."""
-    command = commands.add_parser("recover", help="go on with one store after the loss of a majority")
-    command.add_argument("--force-single", action="store_true", required=True, help="what to do")
+    command = commands.add_parser(
+        "recover", help="go on with one store after the loss of a majority, or end a forged term"
+    )
+    what = command.add_mutually_exclusive_group(required=True)
+    what.add_argument("--force-single", action="store_true", help="make this store's node a new cluster")
+    what.add_argument(
+        "--reset-term", action="store_true", help="end a term that no elections can have made (a stranger's)"
+    )
     command.add_argument("--store", required=True, help="storePathRootDir of the stopped node")
+    command.add_argument("--term", type=int, help="with --reset-term: the term to go on with")
     command.add_argument("--yes", action="store_true", help="do it; without, only say what would be lost")
     command.add_argument(
         "--cut-damage", action="store_true", help="give up everything from the first damaged entry on"
@@ -496,6 +502,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 async def command(env: Env, args: argparse.Namespace) -> int:
     """Run `recover`; 0 done, 1 refused or not confirmed."""
+    if args.reset_term:
+        return await _reset_term(env, args)
     try:
         report = await force_single(env, args.store, yes=args.yes, cut_damage=args.cut_damage)
     except (RecoverRefused, StoreUnreadable, OSError) as error:
@@ -513,3 +521,16 @@ async def command(env: Env, args: argparse.Namespace) -> int:
         "\nwith an empty store. Members of the old cluster are refused: never start them with old stores."
     )
     return 0
+
+
+async def _reset_term(env: Env, args: argparse.Namespace) -> int:
+    try:
+        report = await reset_term(env, args.store, args.term, yes=args.yes)
+    except (RecoverRefused, StoreUnreadable, OSError) as error:
+        print(json.dumps({"done": False, "error": str(error)}) if args.json else f"recover: {error}")
+        return 1
+    if args.json:
+        print(json.dumps({"done": args.yes} | asdict(report)))
+    else:
+        print("\n".join(report.lines(done=args.yes)))
+    return 0 if args.yes else 1

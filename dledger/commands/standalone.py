@@ -108,7 +108,15 @@ async def main(
     On `stop` each leadership is handed over first, and the states are saved.
     """
     _, number = split_address(config.peers[config.self_id])
-    port = PeerPort(env, config.bind_host, number, tls=tls, expected=config.groups)
+    port = PeerPort(
+        env,
+        config.node.peer_bind or config.bind_host,
+        number,
+        tls=tls,
+        expected=config.groups,
+        peers=None if config.node.peer_bind else config.peers,
+        self_id=config.self_id,
+    )
     await port.open()
     members = [_Member(env, config.node_config(group), port, tls) for group in config.groups]
 

@@ -43,6 +43,12 @@ from dledger.messages import (
 )
 from dledger.replication.quorum import quorum_index
 
+MAX_TERM_AHEAD = 1 << 24
+"""Terms that a message may be ahead of this node's. An election takes a time-out of some 0.4 s: so many are
+78 days of nothing else, and `recover` jumps by a thousand. No member is so far ahead. Without a bound one
+frame with the highest number that fits would end all elections for ever, as no term follows it."""
+MAX_TERM = 1 << 62
+"""No election goes beyond it: a store that holds a higher term was told it by a stranger."""
 MAX_OPEN_ROUNDS = 256
 """Unanswered rounds whose time of sending is remembered; an older one gives no lease."""
 
@@ -170,6 +176,10 @@ class Elector:
     def voters(self) -> tuple[str, ...]:
         """Voting members, sorted."""
         return self._voters
+
+    def may_follow(self, term: int) -> bool:
+        """Whether elections can have made this term: else its sender is a stranger, or was told by one."""
+        return term - self.term <= MAX_TERM_AHEAD
 
     def quorum(self, count: int) -> bool:
         """More than half of the voters (isQuorum)."""

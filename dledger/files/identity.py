@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration, decode_configuration, encode_configuration
+from dledger.election.elector import MAX_TERM
 from dledger.errors import (
     DISK_IS_FULL,
     EXIT_CONFIG,
@@ -121,6 +122,13 @@ class StoreFiles:
         await run(Lane.FLUSH, hard_state.settle)
         await run(Lane.FLUSH, self._env.files.sync_dir, self._dir)
         self._hard_state = hard_state
+        if hard_state.loaded is not None and hard_state.loaded.term > MAX_TERM:
+            raise NodeFailed(
+                f"term {hard_state.loaded.term} in {self._dir} is one that no elections can have made: a "
+                "stranger told it to an older version of this program. Stop all nodes that have such a term, "
+                "and run `dledger recover --reset-term` on each of their stores",
+                EXIT_STORE,
+            )
         poison = await run(Lane.DISK, self._read, POISONED_FILE)
         await self._read_refill()
         # What may be gone depends on the mode of the run that lost the power, not on that of this one. Stores

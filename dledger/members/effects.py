@@ -160,6 +160,7 @@ class MemberEffects:
         wanted = self._members.dialled(self._replicator.commit_index)
         wanted |= {node: address for node, (_, _, address) in self.leaving.items() if address}
         self.dials.want(dict(sorted(wanted.items())))
+        self._peers.sources.members_changed()
         self._peers.prune(self._keeps)
         self._peers.tell_clients(self._members.addresses(self._replicator.commit_index))
 

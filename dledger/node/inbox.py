@@ -46,6 +46,14 @@ dledger/members/config_log.py), and a learner's answers move its window. Other a
 named voter."""
 
 
+def far_ahead(peer: str, term: int, mine: int) -> str:
+    """What is said of a term that no elections can have made."""
+    return (
+        f"{peer} says term {term}, this node is at {mine}: no elections can have made that. If {peer} has it "
+        "in its store, stop it and run `dledger recover --reset-term` there"
+    )
+
+
 class Inbox:
     """The node as its peers meet it (`dledger.peers.peers.PeerEvents`)."""
 
@@ -56,6 +64,7 @@ class Inbox:
         self._members = context.members
         self._versions = context.versions
         self._held = context.held
+        self._peers = context.peers
         self._elector = context.elector
         self._elections = context.elections
         self._replicator = context.replicator
@@ -122,6 +131,10 @@ class Inbox:
     def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
         """A message from a peer; held back while term and vote are being saved."""
         parts = self._parts
+        term = getattr(message, "term", -1)
+        if not self._elector.may_follow(term):
+            self._peers.refuse(connection, "term", far_ahead(peer, term, self._elector.term))
+            return
         if isinstance(message, REPLIES):
             if connection.dialled is None:
                 return

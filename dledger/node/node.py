@@ -230,6 +230,7 @@ class Node:
             ("identity", self.joining.run()),
             ("loop-lag", self.metrics.watch_loop(self.config.lag_probe_s, self._say)),
             ("dials", self.membership.dials.run()),
+            ("sources", self.peers.sources.run()),
             ("changes", self.reconfiguration.run()),
             ("repair", self.repairer.run()),
             ("config-search", self._search.run()),

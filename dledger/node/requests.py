@@ -29,6 +29,8 @@ from dledger.peers.wire import CLIENT_RESPONSE, MAX_BODY, Frame, WireError, enco
 
 MAX_TEXT = 1024
 """Characters of the explanation in an answer."""
+CHANGES = ("delete_before", "add", "promote", "remove", "prefer", "transfer")
+"""Operations that change the group or its log, but for appends, which are what a log is there for."""
 _REFUSALS = {
     Code.DISK_FULL: "the leader's disk is full: nothing was stored",
     Code.LEADER_PENDING_FULL: "too much is uncommitted: try later",
@@ -56,6 +58,7 @@ class ClientRequests:
         self._reads = parts.reads
         self._snapshots = parts.snapshots
         self._status = status
+        self._sources = context.peers.sources
         self._waiting: deque[tuple[int, PeerConnection, int]] = deque()
         self._members = MemberRequests(context, parts, self._answer, self._await_commit)
 
@@ -68,7 +71,15 @@ class ClientRequests:
         operation = header.get("op")
         if not isinstance(operation, str):  # nor looked at: a thousand lists in one another overflow str()
             raise WireError("a request names its operation")
-        if operation == "append":
+        if operation in CHANGES and not self._sources.admits(connection.host):
+            self._sources.look()
+            text = (
+                f"{operation} changes the group: it is taken from this machine and from members' addresses "
+                f"only, not from {connection.host}. Run it on a member's machine, or name this address in "
+                "peerAllowedSources of the nodes, or use TLS (tls.peer.*)"
+            )
+            self._answer(connection, number, Code.UNEXPECTED_ARGUMENT, text=text)
+        elif operation == "append":
             self._append(connection, number, bytes(frame.payload))
         elif operation == "get":
             self._get(connection, number, header.get("index"), header.get("linearizable") is True)

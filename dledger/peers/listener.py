@@ -8,12 +8,14 @@ are few, may not send much, and do not stay long, so that they cannot crowd out 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Mapping
 from typing import Protocol
 
 from dledger.errors import EXIT_CONFIG, EXIT_START, NodeFailed
 from dledger.peers.links import MAX_ERROR_TEXT, PeerConnection
 from dledger.peers.refusals import Refusals
+from dledger.peers.sources import EVERYWHERE, own_places
 from dledger.peers.wire import ERROR, HELLO, Frame, WireError
 from dledger.runtime import Env
 from dledger.runtime.tls import PeerTls
@@ -45,10 +47,16 @@ class PeerPort:
         tls: PeerTls | None = None,
         hello_timeout_s: float = 2.0,
         expected: tuple[str, ...] = (),
+        peers: Mapping[str, str] | None = None,
+        self_id: str = "",
     ) -> None:
-        """`expected`: groups whose nodes may still be opening their logs."""
+        """`expected`: groups whose nodes may still be opening their logs. With `peers` and `self_id`, and
+        without TLS, `host` 0.0.0.0 is narrowed to where the others find this node."""
+        self._say = env.log.child("port")
         self._host = host
         self._port = port
+        self._narrow = peers if tls is None and host in EVERYWHERE else None
+        self._self_id = self_id
         self._tls = tls
         self._hello_timeout_s = hello_timeout_s
         self._server: asyncio.AbstractServer | None = None
@@ -65,7 +73,7 @@ class PeerPort:
         loop = asyncio.get_running_loop()
         try:
             if self._tls is None:
-                self._server = await loop.create_server(self._accept, self._host, self._port)
+                self._server = await self._open_plain()
             else:
                 self._tls.on_refused = lambda reason: self.refusals.note("tls", _ANYBODY, reason)
                 self._server = await loop.create_server(
@@ -78,6 +86,24 @@ class PeerPort:
                 )
         except OSError as error:
             raise NodeFailed(f"cannot listen for peers on port {self._port}: {error}", EXIT_START) from error
+
+    async def _open_plain(self) -> asyncio.AbstractServer:
+        loop = asyncio.get_running_loop()
+        if self._narrow is not None:
+            own = self._narrow[self._self_id]
+            places = await own_places(own, self._narrow)
+            try:
+                if places:
+                    host = places[0] if len(places) == 1 else places
+                    return await loop.create_server(self._accept, host, self._port)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise
+            self._say.warning(
+                "listening for peers on all addresses: the own one is not of this machine, or not known",
+                own=own,
+            )
+        return await loop.create_server(self._accept, self._host, self._port)
 
     async def close(self) -> None:
         """Accept nothing more; connections that a node adopted stay with it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dledger.config import NodeConfig
+from dledger.election.configuration import MAX_ID
 from dledger.election.identity import (
     Hello,
     HelloRefused,
@@ -21,6 +22,7 @@ from dledger.peers.dialling import Dialler
 from dledger.peers.links import MAX_ERROR_TEXT, PeerConnection
 from dledger.peers.listener import MAX_STRANGER_FRAME, MAX_STRANGERS, PeerPort
 from dledger.peers.refusals import Refusals
+from dledger.peers.sources import Sources
 from dledger.peers.wire import (
     CLIENT_REQUEST,
     ERROR,
@@ -97,6 +99,8 @@ class Peers:
         self._log = env.log.child("peers")
         self._config = config
         self._events: PeerEvents
+        self._heard = False
+        """Whether there is somebody to hear of anything: `listen` was called."""
         self._fail = fail
         self._tls = tls
         self._port = port
@@ -110,6 +114,7 @@ class Peers:
         """Last hello of each peer that is connected in some direction."""
         self.too_new = 0
         """Messages that were not sent, because the peer's version of the protocol does not know them."""
+        self.sources = Sources(env, config, self, tls=tls is not None)
         self._refusals = Refusals(self._log)
         self.refusals: dict[str, str] = {}
         """What was said last against a connection to a peer, for the operator, until one stands."""
@@ -120,15 +125,18 @@ class Peers:
         """Open the peer port, or join the shared one; NodeFailed names the port when it is in use. Before
         this nobody is dialled; from now on `events` hears of everything."""
         self._events = events
+        self._heard = True
         config = self._config
         if self._port is None:
-            host, port = split_address(config.peers[config.self_id])
+            _, port = split_address(config.peers[config.self_id])
             self._port = PeerPort(
                 self._env,
-                config.bind_host or host,
+                config.peer_bind or config.bind_host,
                 port,
                 tls=self._tls,
                 hello_timeout_s=config.hello_timeout_s,
+                peers=None if config.peer_bind else config.peers,
+                self_id=config.self_id,
             )
             await self._port.open()
         self._port.join(config.group, self)
@@ -302,8 +310,14 @@ class Peers:
                 self._tell_client(connection, addresses)
 
     def _tell_client(self, connection: PeerConnection, addresses: Mapping[str, str]) -> None:
-        hello = encode_hello(self._events.my_hello())
-        connection.send_frame(HELLO, {**hello, "addresses": dict(addresses)})
+        """No more than a client needs: with stores and cluster it could pass for a member."""
+        config = self._config
+        known = {"group": config.group, "node": config.self_id, "addresses": dict(addresses)}
+        connection.send_frame(HELLO, known)
+
+    def addresses(self) -> Mapping[str, str]:
+        """Peer ports of the members, by id."""
+        return self._events.addresses() if self._heard else self._config.peers
 
     def prune(self, keeps: Callable[[Hello], bool]) -> None:
         """Close the connections of peers that may not connect any more."""
@@ -311,7 +325,7 @@ class Peers:
             hello = connection.hello
             if hello is not None and not connection.closed and not keeps(hello):
                 text = f"{hello.node} is no member of the group any more"
-                self._refuse(connection, "removed", text)
+                self.refuse(connection, "removed", text)
 
     def refresh(self) -> None:
         """This node's identity changed: connections must say hello anew."""
@@ -340,9 +354,11 @@ class Peers:
         if hello.get("client"):
             if sum(1 for other in self._accepted if other.client) >= self._config.max_client_connections:
                 text = f"more than {self._config.max_client_connections} client connections"
-                self._refuse(connection, "clients", text)
+                self.refuse(connection, "clients", text)
                 return
             connection.client = True
+            if not self.sources.admits(connection.host):
+                self.sources.look()
             connection.hand_to(self._on_client_frame, self._on_lost, self._config.max_frame_bytes)
             self._tell_client(connection, self._events.addresses())
         else:
@@ -350,13 +366,26 @@ class Peers:
             strangers = [one for one in peers if one.peer is None and not one.closed]
             if len(strangers) >= MAX_STRANGERS:
                 text = f"more than {MAX_STRANGERS} connections without their nonce"
-                self._refuse(strangers[0], "strangers", text)
+                self.refuse(strangers[0], "strangers", text)
             connection.hand_to(self._on_frame, self._on_lost, MAX_STRANGER_FRAME)
-            self._greet(connection, hello)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._config.hello_timeout_s, self._check_introduced, connection)
+            self.sources.decide(connection, hello)
         if not connection.closed:
             self._accepted.append(connection)
 
-    def _greet(self, connection: PeerConnection, header: Mapping[str, object]) -> None:
+    def turn_away(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
+        """A peer's hello came from where no member is."""
+        node = str(hello.get("node"))[:MAX_ID]
+        self.refuse(
+            connection,
+            "source",
+            f"{node} is no member of group {self._config.group} at {connection.host}: add it (dledger member "
+            "add) if it is none yet; if members come from other addresses than they are known by, name those "
+            "in peerAllowedSources, or use TLS (tls.peer.*)",
+        )
+
+    def admit(self, connection: PeerConnection, header: Mapping[str, object]) -> None:
         """Answer the hello of a peer that dialled."""
         hello = self._check(connection, header)
         if hello is None:
@@ -369,12 +398,10 @@ class Peers:
         connection.hello = hello
         connection.nonce = self._env.ids.uuid()
         connection.send_frame(HELLO, mine | {"nonce": connection.nonce})
-        loop = asyncio.get_running_loop()
-        loop.call_later(self._config.hello_timeout_s, self._check_introduced, connection)
 
     def _check_introduced(self, connection: PeerConnection) -> None:
         if not connection.closed and connection.peer is None:
-            self._refuse(connection, "silent", "the nonce was not sent back in time")
+            self.refuse(connection, "silent", "the nonce was not sent back in time")
 
     def _check(self, connection: PeerConnection, header: object) -> Hello | None:
         """The hello of the other side if it may connect; else the connection is refused."""
@@ -395,7 +422,7 @@ class Peers:
                 check_certificate(hello, connection.names)
             self._check_store(connection, hello)
         except HelloRefused as refusal:
-            self._refuse(connection, refusal.cause, str(refusal))
+            self.refuse(connection, refusal.cause, str(refusal))
             return None
         connection.version = version
         return hello
@@ -449,7 +476,7 @@ class Peers:
             self._on_answer(connection, frame.header)
         elif connection.hello is not None and frame.number == PROOF:
             if frame.header != connection.nonce:
-                self._refuse(connection, "replay", "another nonce than the one asked for: a replay")
+                self.refuse(connection, "replay", "another nonce than the one asked for: a replay")
                 return
             self._introduced(connection, connection.hello)
         else:
@@ -520,7 +547,8 @@ class Peers:
         if peer not in self._inbound and peer not in self._outbound:
             self.hellos.pop(peer, None)
 
-    def _refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
+    def refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
+        """End a connection, and say why to both sides; `cause` is a constant to count by."""
         self._note(connection, cause, reason)
         connection.send_error(reason)
         connection.close(reason)

@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from dledger.broker.http import consumer_metrics
 from dledger.broker.http import server as http
 from dledger.broker.http.server import BrokerCollector
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import ConnectFailed
-from dledger.remoting.headers import CreateTopicHeader, NoHeader, RegisterBrokerHeader
+from dledger.remoting.headers import (
+    CreateTopicHeader,
+    NoHeader,
+    RegisterBrokerHeader,
+    UpdateConsumerOffsetHeader,
+)
 from dledger.remoting.registration import decode_registration
 from tests.broker.harness import World, run
 
@@ -39,7 +45,8 @@ def test_a_topic_is_created_and_changed_after_commit(tmp_path: Path) -> None:
         world.node.commit()
         assert again.reply.code == ResponseCode.SUCCESS
         topic = world.broker.store.state.topics["T"]
-        assert (topic.read_queues, topic.perm, topic.attributes) == (2, 4, ())
+        # What is sent to queue 3 has readers.
+        assert (topic.read_queues, topic.write_queues, topic.perm, topic.attributes) == (4, 2, 4, ())
         entries = len(world.node.log.entries)
         assert create(world, queues=2, perm=4).reply.code == ResponseCode.SUCCESS
         assert len(world.node.log.entries) == entries
@@ -64,9 +71,11 @@ def test_offsets_survive_fewer_and_more_queues(tmp_path: Path) -> None:
         await create(world, queues=4)
         await world.send(queue=3)
         await create(world, queues=1)
-        assert (await world.send(queue=3)).code == ResponseCode.INVALID_PARAMETER
+        assert (await world.send(queue=3)).ext["queueOffset"] == "1", (
+            "who has the old route still sends there"
+        )
         await create(world, queues=8)
-        assert (await world.send(queue=3)).ext["queueOffset"] == "1"
+        assert (await world.send(queue=3)).ext["queueOffset"] == "2"
         assert (await world.send(queue=7)).ext["queueOffset"] == "0"
 
     run(test)
@@ -265,5 +274,60 @@ def test_health_and_metrics(tmp_path: Path) -> None:
         ):
             assert line in text
         assert "dledger_committed_index" in text and "dledger_applied_index" in text
+
+    run(test)
+
+
+def test_a_topic_with_fewer_queues_strands_no_message(tmp_path: Path) -> None:
+    """Two programs create it with different numbers: three quarters of the messages had no reader."""
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await create(world, "shrunk", queues=8)
+        for queue in range(6):
+            await world.send("shrunk", b"in %d" % queue, queue)
+        pending = world.send("shrunk", b"in 6", 6)
+        reply = await create(world, "shrunk", queues=2)
+        await pending
+        assert reply.code == ResponseCode.SUCCESS
+        assert "readQueueNums stays 7, not 2: the queues up to 6 hold messages" in (reply.remark or "")
+        config = world.broker.store.state.topics["shrunk"]
+        assert (config.read_queues, config.write_queues) == (7, 2)
+        for queue in range(7):
+            [record] = (await world.pull("shrunk", queue)).records
+            assert record.body == b"in %d" % queue
+        grown = await create(world, "shrunk", queues=8)
+        assert (grown.code, grown.remark) == (ResponseCode.SUCCESS, None)
+        assert [(await world.pull("shrunk", queue, 1)).code for queue in range(7)] == [19] * 7, (
+            "nothing twice"
+        )
+        # Without messages it shrinks.
+        await create(world, "empty", queues=8)
+        assert (await create(world, "empty", queues=3)).remark is None
+        assert world.broker.store.state.topics["empty"].read_queues == 3
+
+    run(test)
+
+
+def test_the_backlog_of_a_consumer_group_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        for queue in (0, 0, 0, 1, 1):
+            await world.send("T", queue=queue)
+        for group, queue, offset in (("CG", 0, 1), ("CG", 1, 2), ("late", 0, 0)):
+            header = UpdateConsumerOffsetHeader(group, "T", queue, offset)
+            world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header, flag=2)
+        world.broker.offsets.flush()
+        await asyncio.sleep(0.01)
+        registry = CollectorRegistry()
+        registry.register(BrokerCollector(world.broker))
+        page = generate_latest(registry).decode()
+        assert 'dledger_consumer_lag_messages{group="CG",topic="T"} 2.0' in page
+        assert 'dledger_consumer_lag_messages{group="late",topic="T"} 3.0' in page
+        assert "dledger_consumer_groups_without_lag 0.0" in page
+        monkeypatch.setattr(consumer_metrics, "MAX_LAG_QUEUES", 2)
+        page = generate_latest(registry).decode()
+        assert page.count("dledger_consumer_lag_messages{") == 1
+        assert "dledger_consumer_groups_without_lag 1.0" in page
 
     run(test)

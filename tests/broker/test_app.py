@@ -17,7 +17,7 @@ import pytest
 from dledger.broker import shell as outer_shell
 from dledger.broker.app import main
 from dledger.broker.broker import Broker
-from dledger.broker.config import NODE_DEFAULTS, SETTINGS, BrokerConfig
+from dledger.broker.config import NODE_DEFAULTS, PROTECTIVE, SETTINGS, BrokerConfig
 from dledger.broker.shell import shell
 from dledger.errors import NodeFailed
 from dledger.formats.message_ids import pack_ipv4_host
@@ -331,6 +331,41 @@ def test_unknown_properties_of_rocketmq_are_tolerated(
     file = tmp_path / "broker.conf"
     file.write_text(GOOD + "useEpollNativeSelector=true\n")
     assert shell(["-c", str(file), "-p"]) == 0
+
+
+@pytest.mark.parametrize(
+    "line", ["aclEnable=true", "authenticationEnabled=TRUE", "inSyncReplicas=3", "brokerPermission=4"]
+)
+def test_a_start_that_would_be_less_protected_than_was_written_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    """It was a warning in a log."""
+    file = tmp_path / "broker.conf"
+    file.write_text(GOOD + line + "\n")
+    for more in ((), ("-p",)):
+        assert shell(["-c", str(file), *more]) == 2
+        assert f"line 4: {line} has no effect here: " in capsys.readouterr().err
+    key, _, value = line.partition("=")
+    file.write_text(GOOD)
+    assert shell(["-c", str(file), f"--{key}", value, "-p"]) == 2
+    file.write_text(GOOD + f"{key}={PROTECTIVE[key].harmless[0]}\n")
+    assert shell(["-c", str(file), "-p"]) == 0
+
+
+def test_what_does_not_count_is_shown_before_what_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Five of these were refused as slips of the pen."""
+    file = tmp_path / "broker.conf"
+    names = ("brokerIP2", "haListenPort", "queryMessageThreadPoolNums", "flushConsumerOffsetHistoryInterval")
+    ignored = (*names, "mappedFileSizeCommitLog", "brokerRole")
+    file.write_text(GOOD + "".join(f"{name}=1\n" for name in ignored) + "transactionTimeOut=1\n")
+    assert shell(["-c", str(file), "-p"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for number, name in enumerate(ignored, 4):
+        assert f"line {number}: {name} has no effect here: " in lines[number - 4]
+    assert lines[6].endswith("line 10: unknown key 'transactionTimeOut' is ignored")
+    assert all(line.startswith("# ") for line in lines[:7]) and lines[7] == "brokerClusterName=DefaultCluster"
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from dledger.broker.http.server import BrokerCollector
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
+from dledger.remoting.server import Connection
 from tests.broker.harness import FakeConnection, World, run
 
 
@@ -22,6 +28,12 @@ def heartbeat(client: str, group: str = "CG", topic: str = "T", tags: str = "*",
     }
     value = {"clientID": client, "producerDataSet": [{"groupName": "PG"}], "consumerDataSet": [consumer]}
     return json.dumps(value).encode() + b"\n"
+
+
+def metrics(world: World) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(BrokerCollector(world.broker))
+    return registry
 
 
 async def consumers(world: World, group: str = "CG") -> list[str]:
@@ -127,5 +139,75 @@ def test_bad_heartbeats_are_answered_and_change_nothing(tmp_path: Path) -> None:
             reply = await world.call(RequestCode.HEART_BEAT, None, body)
             assert reply.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
         assert not world.broker.clients.consumers and not world.broker.clients.producers
+
+    run(test)
+
+
+def test_members_that_subscribe_differently_are_told_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of the messages were lost in silence, as with RocketMQ."""
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        first, second = FakeConnection(serial=1), FakeConnection(serial=2)
+
+        async def beat(connection: FakeConnection, client: str, tags: str) -> str | None:
+            beating = heartbeat(client, tags=tags)
+            reply = await world.call(RequestCode.HEART_BEAT, None, beating, connection=connection)
+            assert reply.code == ResponseCode.SUCCESS
+            return reply.remark
+
+        assert await beat(first, "c1", "A || B") is None
+        assert await beat(second, "c2", "B||A") is None, "the same in another order"
+        said = await beat(second, "c2", "C") or ""
+        for part in ("consumer group CG subscribe differently", "c1 wants T A || B", "c2 wants T C"):
+            assert part in said
+        assert await beat(first, "c1", "A || B") == said
+        assert sum(said in line for line in caplog.messages) == 1
+        figures = generate_latest(metrics(world)).decode()
+        assert 'dledger_consumer_group_subscriptions{group="CG"} 2.0' in figures
+        world.broker.clients.connection_closed(cast(Connection, second))
+        assert await beat(first, "c1", "A || B") is None
+        assert (
+            'dledger_consumer_group_subscriptions{group="CG"}' not in generate_latest(metrics(world)).decode()
+        )
+
+    run(test)
+
+
+def test_other_subscriptions_of_broadcast_consumers_are_their_own_matter(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        for serial, tags in enumerate("AB"):
+            body = heartbeat(f"c{serial}", tags=tags).replace(b'"messageModel": 1', b'"messageModel": 0')
+            connection = FakeConnection(serial=serial + 1)
+            reply = await world.call(RequestCode.HEART_BEAT, None, body, connection=connection)
+            assert reply.remark is None
+
+    run(test)
+
+
+def test_two_consumers_of_one_client_id_are_told_and_a_client_that_comes_back_is_not(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        first, second = FakeConnection(serial=1), FakeConnection(serial=2)
+
+        async def beat(connection: FakeConnection) -> str | None:
+            reply = await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"), connection=connection)
+            return reply.remark
+
+        assert await beat(first) is None
+        assert await beat(second) is None, "it may have connected anew before the old connection was closed"
+        assert "group CG have one client id" in (await beat(first) or "")
+        assert "one client id, so that each gets what the others get: c1" in (await beat(second) or "")
+        assert 'shared_client_ids{group="CG"} 1.0' in generate_latest(metrics(world)).decode()
+
+        calm = await World(str(tmp_path / "calm")).open()
+        for serial in range(1, 5):  # each closes the one before
+            connection = FakeConnection(serial=serial)
+            again = await calm.call(RequestCode.HEART_BEAT, None, heartbeat("c1"), connection=connection)
+            assert again.remark is None
+            connection.closed = True
 
     run(test)

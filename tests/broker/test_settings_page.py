@@ -24,6 +24,11 @@ def tables() -> dict[str, str]:
         "broker": table(broker.SETTINGS, lambda one: one.path[0] not in LOG),
         "log": table(broker.SETTINGS, lambda one: one.path[0] in LOG),
         "namesrv": table(namesrv.SETTINGS),
+        "protective": "| name | may be | why |\n|---|---|---|\n"
+        + "".join(
+            f"| `{name}` | {' or '.join(f'`{value}`' for value in one.harmless if value)} | {one.why} |\n"
+            for name, one in broker.PROTECTIVE.items()
+        ),
         "ignored": "| name | of | why |\n|---|---|---|\n" + "".join(rows),
     }
 

@@ -39,6 +39,7 @@ class DiskGroup(node_group.Group):
             "index_units_per_file": UNITS,
             "pool_segments": 1,
             "scrub_bytes_per_s": 0,
+            "allowed_sources": node_group.OPERATORS,
         }
         config = NodeConfig(
             group="g0",

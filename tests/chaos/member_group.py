@@ -30,6 +30,7 @@ SETTINGS: dict[str, Any] = {
     "max_entry_bytes": 64 * 1024,
     "index_units_per_file": 256,
     "pool_segments": 1,
+    "allowed_sources": node_group.OPERATORS,
     "preferred": PreferredSettings(settle_s=0.5, short_lived_s=3.0, backoff_min_s=1.0, backoff_max_s=8.0),
 }
 
@@ -180,8 +181,7 @@ class MemberGroup:
                     outcome.append((None, error))
 
         self._commands += 1
-        self.world.node(f"operator{self._commands}")
-        self.world.spawn(f"operator{self._commands}", main)
+        self.world.spawn(node_group.operator_machine(self.world, self._commands), main)
         return outcome
 
     def command(self, work: Callable[[DLedgerClient], Awaitable[Any]], timeout_s: float = 5.0) -> Any:

@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from dledger.chaos.machine import Settings, Trace, World
+from dledger.chaos.machine.node import Node as Machine
 from dledger.config import NodeConfig
 from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
 from dledger.host import Chunk, LogReader, Role
@@ -21,6 +22,13 @@ from dledger.runtime.env import Env
 NAMES = ("n0", "n1", "n2")
 SEGMENT = 8 * 1024 * 1024 + 256 * 1024
 SETTINGS = Settings()
+OPERATORS = ("10.0.9.0/24",)
+"""Where operators sit: on machines that are none of the group's (`allowed_sources`)."""
+
+
+def operator_machine(world: World, number: int) -> Machine:
+    """One of them, for one command."""
+    return world.foreign_node(f"operator{number}", 9 * 250 + number)
 
 
 class ListHost:

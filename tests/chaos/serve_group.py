@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from node_group import OPERATORS, operator_machine
+
 from dledger.chaos.machine import World
 from dledger.chaos.machine.disk import Disk
 from dledger.commands import standalone
@@ -59,7 +61,11 @@ class ServeGroup:
 
     async def _main(self, env: Env, name: str) -> None:
         config = SmallConfig(
-            self.groups, name, self.peers, "/store", node=replace(NODE_DEFAULTS, **self._changes)
+            self.groups,
+            name,
+            self.peers,
+            "/store",
+            node=replace(NODE_DEFAULTS, allowed_sources=OPERATORS, **self._changes),
         )
         stop = self._stops[name] = asyncio.Event()
 
@@ -128,8 +134,7 @@ class ServeGroup:
 
     def _run(self, main: Callable[[Env], Coroutine[Any, Any, None]]) -> None:
         self._clients += 1
-        self.world.node(f"client{self._clients}")
-        self.world.spawn(f"client{self._clients}", main)
+        self.world.spawn(operator_machine(self.world, self._clients), main)
 
     def saved(self, name: str, group: str = "g") -> dict[str, Any]:
         """What its file says that it counted."""

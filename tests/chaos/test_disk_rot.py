@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from disk_group import NAMES, SEGMENT, DiskGroup
-from node_group import SETTINGS
+from node_group import SETTINGS, operator_machine
 
 from dledger.chaos.machine import World
 from dledger.chaos.machine.files import SimFile
@@ -299,13 +299,12 @@ def test_a_rotten_configuration_entry_keeps_nobody_from_starting(what: str, fill
         group = DiskGroup(world)
         group.fill(10)
         victim = group.followers()[0]
-        world.node("op")
 
         async def prefer(env: Env) -> None:
             async with DLedgerClient(env, {name: f"{name}:40911" for name in NAMES}) as client:
                 await client.prefer([group.await_leader()])
 
-        world.spawn("op", prefer)
+        world.spawn(operator_machine(world, 1), prefer)
         world.run_for(0.5)
         index = group.nodes[victim].members.index
         assert index > 0

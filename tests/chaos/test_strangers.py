@@ -11,13 +11,16 @@ import pytest
 from dledger.chaos.machine import World
 from dledger.election.identity import encode_hello
 from dledger.formats.entry import Kind
-from dledger.messages import Append, Heartbeat, Message, TimeoutNow, VoteRequest
+from dledger.messages import Append, Code, Heartbeat, Message, TimeoutNow, VoteRequest
 from dledger.node.node import Node
 from dledger.peers.links import PeerConnection
-from dledger.peers.wire import HELLO, PROOF, encode_frame, encode_message
+from dledger.peers.log_client import DLedgerClient, RequestFailed
+from dledger.peers.wire import HELLO, PROOF, Frame, encode_frame, encode_message
 from dledger.runtime.env import Env
 
 HIGH = 1_000_000
+ANYBODY = ("*",)
+"""For the checks behind the one of a sender's address."""
 FORGED: list[Message] = [
     VoteRequest(HIGH, "n1", HIGH, HIGH),
     VoteRequest(HIGH, "n1", HIGH, HIGH, transfer=True),
@@ -79,7 +82,7 @@ async def attack(env: Env, group: node_group.Group, done: list[int]) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_that_a_stranger_sends_raises_a_term(seed: int) -> None:
     with World(seed, settings=node_group.SETTINGS) as world:
-        group = node_group.Group(world)
+        group = node_group.Group(world, allowed_sources=ANYBODY)
         leader = group.await_leader()
         terms = {name: node.term for name, node in group.nodes.items()}
         done: list[int] = []
@@ -154,7 +157,7 @@ def test_what_a_leader_of_before_said_is_played_again(
     """With version 1, which has no nonce, it is believed to come from that node: and is out of date."""
     with World(seed, settings=node_group.SETTINGS) as world:
         tape = Tape(monkeypatch)
-        group = node_group.Group(world, protocol_min=1, protocol_max=version)
+        group = node_group.Group(world, allowed_sources=ANYBODY, protocol_min=1, protocol_max=version)
         group.await_leader()
         others = [name for name in node_group.NAMES if name != group.leader()]
         hand_over(group, others[0])
@@ -189,7 +192,7 @@ def test_where_version_1_is_allowed_a_forged_hello_of_it_raises_terms_and_loses_
 ) -> None:
     """Who has listened and writes messages of its own passes for a member: against that there is TLS."""
     with World(5, settings=node_group.SETTINGS) as world:
-        group = node_group.Group(world, protocol_min=1)
+        group = node_group.Group(world, allowed_sources=ANYBODY, protocol_min=1)
         leader = group.await_leader()
         last = group.append(leader, [b"before"] * 5)
         group.await_applied(node_group.NAMES, last)
@@ -206,7 +209,7 @@ def test_where_version_1_is_allowed_a_forged_hello_of_it_raises_terms_and_loses_
 @pytest.mark.parametrize("message", FORGED[1:3], ids=["vote in a hand-over", "heartbeat"])
 def test_a_hello_of_version_1_is_refused_and_raises_no_term(message: Message) -> None:
     with World(5, settings=node_group.SETTINGS) as world:
-        group = node_group.Group(world)
+        group = node_group.Group(world, allowed_sources=ANYBODY)
         leader = group.await_leader()
         terms = {name: node.term for name, node in group.nodes.items()}
         hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].trust.hello()) | {"protocol": [1, 1]})
@@ -218,3 +221,87 @@ def test_a_hello_of_version_1_is_refused_and_raises_no_term(message: Message) ->
             assert isinstance(refused, dict) and refused["version"] == 1
         group.await_applied(node_group.NAMES, group.append(leader, [b"still here"]))
         assert len({group.hosts[name].digest for name in node_group.NAMES}) == 1
+
+
+@pytest.mark.parametrize("term", [(1 << 63) - 1, 1 << 40])
+def test_a_term_that_no_elections_can_have_made_is_refused_and_said(term: int) -> None:
+    """One such frame ended all elections for ever, also behind a restart of all."""
+    with World(6, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world, allowed_sources=ANYBODY, protocol_min=1)
+        leader = group.await_leader()
+        hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].trust.hello()) | {"protocol": [1, 1]})
+        forged = [Heartbeat(term, "n1"), VoteRequest(term, "n1", term, term, transfer=True)]
+        forged.append(Append(term, "n1", -1, -1, 0, 0, 0, 0, b"x" * 64))
+        play(world, [(name, hello + frames(one)) for name in ("n0", "n2") for one in forged])
+        assert max(node.term for node in group.nodes.values()) < 100
+        refused = [node.status()["refused"] for node in group.nodes.values()]
+        assert sum(causes.get("term", 0) for causes in refused if isinstance(causes, dict)) >= 4
+        world.run_for(3)
+        leader = group.await_leader()
+        group.await_applied(node_group.NAMES, group.append(leader, [b"still here"]))
+
+
+def test_without_tls_a_peer_is_believed_from_members_addresses_only() -> None:
+    """Also with all that a member's hello says, in a version of the protocol without a nonce."""
+    with World(7, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world, protocol_min=1)
+        leader = group.await_leader()
+        terms = {name: node.term for name, node in group.nodes.items()}
+        seen = encode_hello(group.nodes["n1"].trust.hello())
+        hellos = [encode_frame(HELLO, seen | extra) for extra in ({}, {"protocol": [1, 1]})]
+        forged = [("n0", hello + frames(message)) for hello in hellos for message in FORGED]
+        play(world, forged + [("n0", hello) for hello in hellos] + [("n1", b"")] * 4)
+        assert {name: node.term for name, node in group.nodes.items()} == terms
+        assert group.leader() == leader
+        refused = group.nodes["n0"].status()["refused"]
+        assert isinstance(refused, dict) and sorted(refused) == ["garbage", "source"]
+
+
+def test_what_a_client_is_told_does_not_let_it_pass_for_a_member() -> None:
+    with World(8, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world)
+        group.await_leader()
+        said: list[dict[str, object]] = []
+
+        async def listen(env: Env) -> None:
+            loop = asyncio.get_running_loop()
+
+            def keep(connection: PeerConnection, frame: Frame) -> None:
+                said.append(frame.header)
+
+            _, connection = await loop.create_connection(
+                lambda: PeerConnection(keep, lambda lost: None, 1 << 20), "n0", 40911
+            )
+            connection.send_frame(HELLO, {"client": True})
+            await asyncio.sleep(1)
+
+        world.node("stranger")
+        world.restart("stranger", listen)
+        world.run_until(lambda: bool(said), 5)
+        assert sorted(said[0]) == ["addresses", "group", "node"]
+
+
+@pytest.mark.parametrize(("sources", "code"), [((), Code.UNEXPECTED_ARGUMENT), (ANYBODY, None)])
+def test_what_changes_the_group_is_refused_from_elsewhere(
+    sources: tuple[str, ...], code: Code | None
+) -> None:
+    with World(9, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world, allowed_sources=sources)
+        group.await_leader()
+        answers: list[Code | None] = []
+
+        async def operate(env: Env, peers: dict[str, str]) -> None:
+            async with DLedgerClient(env, peers, 2.0) as client:
+                await client.append(b"from anywhere")
+                for call in (client.prefer(["n1"]), client.delete_before("n0:40911", 1)):
+                    try:
+                        await call
+                        answers.append(None)
+                    except RequestFailed as failed:
+                        assert "from members' addresses only" in str(failed)
+                        answers.append(failed.code)
+
+        world.node("stranger")
+        world.restart("stranger", partial(operate, peers={n: f"{n}:40911" for n in node_group.NAMES}))
+        world.run_until(lambda: len(answers) == 2, 20)
+        assert answers == [code, code]

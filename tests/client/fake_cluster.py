@@ -90,6 +90,8 @@ class FakeBroker:
         self.number = number
         self.held: list[tuple[Connection, Request, PullMessageHeader]] = []
         self.heartbeats: list[str] = []
+        self.warning: str | None = None
+        """Remark of the answers to heartbeats."""
         self.clients: dict[str, dict[str, Connection]] = {}
         self.requests: list[int] = []
         """Codes, as they came."""
@@ -278,7 +280,7 @@ class FakeBroker:
             if heartbeat.clientID not in members:
                 members[heartbeat.clientID] = connection
                 self._notify(data.groupName)
-        connection.respond(request, 0)
+        connection.respond(request, 0, remark=self.warning)
 
     def _unregister(self, connection: Connection, request: Request) -> None:
         header = request.header(UnregisterClientHeader)

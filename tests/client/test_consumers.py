@@ -223,6 +223,24 @@ def test_two_consumers_share_the_queues_and_one_inherits_them() -> None:
     asyncio.run(main())
 
 
+def test_what_brokers_warn_of_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """In an answer to a heartbeat, such as members of a group that subscribe differently."""
+
+    async def main() -> None:
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(5):
+            for broker in fake.brokers:
+                broker.warning = "members of consumer group group subscribe differently"
+            consumer = AsyncPushConsumer("group", fake.namesrv, Collector(), options=QUICK)
+            consumer.subscribe("orders")
+            async with consumer:
+                await eventually(lambda: len(consumer.queues) == 4)
+                await consumer._core.beat()
+                await consumer._core.beat()
+        assert sum("group group subscribe differently" in line for line in caplog.messages) == 1
+
+    asyncio.run(main())
+
+
 def test_batch_listeners_get_several_messages() -> None:
     async def main() -> None:
         sizes: list[int] = []

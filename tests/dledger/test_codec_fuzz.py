@@ -533,6 +533,7 @@ def client_requests() -> ClientRequests:
         log=FakeLog(),
         elector=SimpleNamespace(leader_id=None, term=1),
         replicator=SimpleNamespace(commit_index=3),
+        peers=SimpleNamespace(sources=SimpleNamespace(admits=lambda host: True)),
     )
     leadership = SimpleNamespace(appender=None, serving=False)
     others: Any = SimpleNamespace(
@@ -543,6 +544,8 @@ def client_requests() -> ClientRequests:
 
 
 class Answers:
+    host = "127.0.0.1"
+
     def __init__(self) -> None:
         self.frames: list[bytes] = []
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from dledger.election.effects import Effect, RoleChanged, SaveHardState, Send
-from dledger.election.elector import ElectionSettings, Elector
+from dledger.election.elector import MAX_TERM_AHEAD, ElectionSettings, Elector
 from dledger.election.transitions import State
 from dledger.errors import InvariantBroken
 from dledger.formats.store_files import HardState
@@ -382,3 +382,10 @@ def test_a_pre_vote_that_nobody_answers_is_not_repeated_before_slow_links_had_ti
                 asked = now
         assert min(pauses) >= SETTINGS.timeout_min_s / 2
         assert max(pauses) <= SETTINGS.timeout_min_s
+
+
+@pytest.mark.parametrize(
+    ("ahead", "follows"), [(1, True), (MAX_TERM_AHEAD, True), (MAX_TERM_AHEAD + 1, False)]
+)
+def test_a_term_further_ahead_than_elections_make_is_not_followed(ahead: int, follows: bool) -> None:
+    assert elector(term=3).may_follow(3 + ahead) is follows

@@ -15,12 +15,15 @@ from test_node import Group
 
 from dledger.commands.log import _parser
 from dledger.commands.recover import RecoverRefused, command, force_single
+from dledger.commands.reset_term import reset_term
 from dledger.config import NodeConfig
+from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.files.offline import StoreUnreadable, durable_mark, node_directory, read_identity, walk
 from dledger.formats.entry import HEADER_SIZE, unpack_header
 from dledger.formats.snapshot import BEGINS_FILE, MANIFEST_FILE
-from dledger.formats.store_files import encode_json, segment_name
+from dledger.formats.store_files import HardState, encode_json, segment_name
 from dledger.host import Role
+from dledger.log.hard_state import HardStateFile
 from dledger.peers.log_client import DLedgerClient
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFile
@@ -474,6 +477,71 @@ def test_snapshots_stay_where_the_next_start_gives_up_what_is_before_them(
         assert report.founders == ()
         group.start("n0")
         await group.until(lambda: group.nodes["n0"].serving, 10)
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def poison(group: Group, name: str, term: int) -> None:
+    node_dir = node_directory(production_env("x").files, str(group.directory / name))
+    hard_state = HardStateFile.open(production_env("x").files, node_dir)
+    hard_state.save(HardState(term, None))
+    hard_state.close()
+
+
+def test_a_group_whose_stores_have_a_strangers_term_goes_on_after_reset_term(
+    tmp_path: Path, ports: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        for name in group.peers:
+            poison(group, name, (1 << 63) - 1)
+        group.start("n0")
+        with pytest.raises(NodeFailed, match="recover --reset-term") as failed:
+            await group.tasks.pop("n0")
+        assert failed.value.exit_code == EXIT_STORE
+        del group.nodes["n0"]
+        for name in group.peers:
+            said = ["recover", "--reset-term", "--store", str(tmp_path / name)]
+            assert await command(production_env("x"), _parser().parse_args(said)) == 1
+            assert "new term    1" in capsys.readouterr().out
+            said += ["--term", "1234", "--yes"]
+            assert await command(production_env("x"), _parser().parse_args(said)) == 0
+        for name in group.peers:
+            group.start(name)
+        await group.append([b"again"])
+        assert await group.agree(len(BODIES) + 1) == [*BODIES, b"again"]
+        assert (await group.elected()).term > 1234
+        await stop_all(group)
+
+    asyncio.run(scenario())
+
+
+def test_a_term_that_elections_made_is_not_lowered(tmp_path: Path, ports: list[int]) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        poison(group, "n0", 5000)
+        store = str(tmp_path / "n0")
+        with pytest.raises(RecoverRefused, match="is not lowered"):
+            await reset_term(production_env("x"), store, 4000, yes=True)
+        for wrong in (0, 1 << 63):
+            poison(group, "n0", (1 << 63) - 1)
+            with pytest.raises(RecoverRefused, match="above"):
+                await reset_term(production_env("x"), store, wrong, yes=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_strangers_term_does_not_keep_one_store_from_going_on_alone(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    async def scenario() -> None:
+        group = await majority_lost(tmp_path, ports)
+        poison(group, "n0", (1 << 63) - 1)
+        await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
+        group.start("n0")
+        await group.append([b"alone"])
+        assert group.nodes["n0"].term < 5000
         await stop_all(group)
 
     asyncio.run(scenario())

@@ -37,7 +37,9 @@ def test_the_page_has_every_metric_and_no_other(tmp_path: Path) -> None:
         text = generate_latest(registry).decode()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        return {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+        names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
+        assert len(names) == len(set(names)), "a name twice"
+        return set(names)
 
     found = asyncio.run(names())
     assert found == told

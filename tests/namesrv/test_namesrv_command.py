@@ -89,6 +89,6 @@ def test_it_boots_says_where_refuses_a_second_on_its_port_and_stops_cleanly(tmp_
 
 
 def test_without_a_file_the_defaults_of_rocketmq_hold() -> None:
-    config, _ = configure(production_env(), parse_arguments("namesrv", "", []))
+    config, _, _ = configure(production_env(), parse_arguments("namesrv", "", []))
     assert config.listen_port == 9876
     assert config.kv_path is not None and config.kv_path.endswith("/namesrv/kvConfig.json")

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dledger.namesrv import routes as module
-from dledger.namesrv.routes import BrokerIdentity, Registered, Routes
+from dledger.namesrv.routes import SETTLED_S, BrokerIdentity, Registered, Routes
 from dledger.remoting.bodies import QueueData
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.registration import DataVersion, Registration, TopicConfig
 
+STRANGER = "192.0.2.9:10911"
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 
 
@@ -118,22 +119,64 @@ def test_a_master_of_an_older_term_is_refused_and_changes_nothing() -> None:
     world.register(A, 0, term=1)
     world.register(B, 0, term=2)
     revision = world.routes.revision
-    with pytest.raises(RemotingError, match=r"term\) 1, but 10.0.0.2:10911 was master with 2") as caught:
+    with pytest.raises(RemotingError, match=r"term\) 1, but 10.0.0.2:10911 is registered with 2") as caught:
         world.register(A, 0, term=1, counter=99)
     assert caught.value.code == 1
     assert world.addresses() == {0: B}
     assert world.routes.revision == revision
 
 
-def test_the_highest_term_is_remembered_after_the_group_is_gone() -> None:
+@pytest.mark.parametrize("end", ["closed", "withdrawn", "silent"])
+def test_a_term_ends_with_the_registration_that_brought_it(end: str) -> None:
+    """A stranger's took the group from its clients until the NameServer was started anew."""
     world = World()
-    world.register(B, 0, term=5, channel=7)
-    world.routes.channel_closed(7)
-    assert world.routes.route("T") is None
+    world.register(A, 0, term=4)
+    world.register(STRANGER, 0, term=1 << 62, channel=7)
     with pytest.raises(RemotingError, match="register broker failed"):
         world.register(A, 0, term=4)
-    world.register(A, 0, term=6)
-    assert world.addresses() == {0: A}
+    if end == "closed":
+        world.routes.channel_closed(7)
+    elif end == "withdrawn":
+        world.routes.unregister(BrokerIdentity("c", "broker-a", 0, STRANGER))
+    else:
+        world.now += 121
+        world.routes.expire(world.now)
+    world.register(A, 0, term=4)
+    assert world.addresses() == {0: A} and not world.routes.terms.keys() - {"broker-a"}
+
+
+def test_members_of_the_group_outvote_a_strangers_term() -> None:
+    world = World()
+    for address, id_ in ((A, 0), (B, 2), (C, 3)):
+        world.register(address, id_, term=4)
+    world.register(STRANGER, 0, term=1 << 62, timeout_s=1e9)
+    world.now = SETTLED_S - 1
+    for address, id_ in ((B, 2), (C, 3)):
+        world.register(address, id_, term=4)
+    with pytest.raises(RemotingError):
+        world.register(A, 0, term=4)
+    world.now = SETTLED_S
+    world.register(A, 0, term=4)
+    assert world.addresses() == {0: A, 2: B, 3: C}
+
+
+@pytest.mark.parametrize(("told", "id_"), [((B,), 2), ((C,), 3), ((B, C), 2)])
+def test_a_deposed_master_is_not_let_back_by_members_that_know_the_new_one(
+    told: tuple[str, ...], id_: int
+) -> None:
+    world = World()
+    for address, number in ((A, 0), (B, 2), (C, 3)):
+        world.register(address, number, term=4)
+    leader = told[0]
+    world.register(leader, 0, term=5)
+    for address, number in ((B, 2), (C, 3)):
+        if address in told[1:]:
+            world.register(address, number, term=5)
+    world.now = 2 * SETTLED_S
+    world.routes.heartbeat(world.now, leader)
+    with pytest.raises(RemotingError):
+        world.register(A, 0, term=4)
+    assert world.addresses()[0] == leader
 
 
 def test_the_same_address_may_come_back_with_a_lower_term() -> None:
@@ -142,7 +185,7 @@ def test_the_same_address_may_come_back_with_a_lower_term() -> None:
     world.register(A, 0, term=4)
     assert world.addresses() == {0: A}
     with pytest.raises(RemotingError):
-        world.register(B, 0, term=4)
+        world.register(B, 0, term=3)
 
 
 def test_a_followers_term_fences_nobody() -> None:
@@ -316,7 +359,7 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world.register(A, 0, "T", "U", "V", counter=1)
     with pytest.raises(RemotingError, match="more than 3 topics"):
         world.register(A, 0, "T", "W", counter=2)
-    with pytest.raises(RemotingError, match="1 broker names already"):
+    with pytest.raises(RemotingError, match="1 broker groups already"):
         world.register(B, 0, name="broker-b")
 
 
@@ -376,6 +419,8 @@ class RoutesMachine(RuleBasedStateMachine):
         for name, group in routes._groups.items():
             for topic in group.topics:
                 assert name in routes._topics[topic]
+        # A term that nobody stands for any more fences nobody.
+        assert all(claim.address in routes._live for claim in routes.terms.values())
 
 
 RoutesMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -109,7 +109,7 @@ def test_an_old_master_is_refused_with_the_reason() -> None:
             await world.register(OTHER, 0, term=3)
             response = await world.register(ADDRESS, 0, term=2)
             assert response.code == ResponseCode.SYSTEM_ERROR
-            assert f"{OTHER} was master with 3" in (response.remark or "")
+            assert f"{OTHER} is registered with 3" in (response.remark or "")
 
     run(main())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from typing import Any
 
 import pytest
@@ -190,7 +191,37 @@ def test_what_is_not_even_relaxed_json_is_refused(text: str) -> None:
 
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(BadBody, match="nested more than"):
-        fastjson.loads(b"{0:" * 100_000)
+        fastjson.loads(b"{0:" * 1000)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_what_is_not_strict_is_read_quickly_or_refused(large: bool) -> None:
+    """400 KB of it held a leader for 0.9 s; whatever the bytes are, each is looked at once."""
+    unquoted = b'{"a":[' + b"{1:2}," * 6000 + b"{1:2}]}"
+    assert fastjson.loads(unquoted, large=large) == {"a": [{"1": 2}] * 6001}
+    odd = b'{"a":[' + b"{{0:1}:2}," * 600 + b"{{0:1}:2}]}"
+    if large:
+        assert fastjson.loads(odd, large=True) == {"a": [{'{"0":1}': 2}] * 601}
+    else:
+        with pytest.raises(BadBody, match="of other forms at most 4096 bytes are read"):
+            fastjson.loads(odd)
+    text = {'a{1:"': {"1:2,b:": [True, None, -1.5e3]}}
+    assert fastjson.loads(b'{1:2,b :3,"c":' + fastjson.dumps_plain(text) + b"}") == {
+        "1": 2,
+        "b": 3,
+        "c": text,
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'"' + b'\\"' * 20_000, b"{a:[" + b"a " * 20_000, b"a" * 48_000, b"{a" + b" " * 48_000, b'{"":' * 9000],
+)
+def test_no_body_is_looked_at_again_and_again(body: bytes) -> None:
+    began = time.thread_time()
+    with pytest.raises(BadBody):
+        fastjson.loads(body)
+    assert time.thread_time() - began < 0.1
 
 
 @given(st.binary(max_size=60) | st.text(st.sampled_from('{}[]:,"01a \\'), max_size=30).map(str.encode))

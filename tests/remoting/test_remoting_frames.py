@@ -26,6 +26,7 @@ from dledger.remoting.frames import (
     encode_response_json,
 )
 from dledger.remoting.headers import REQUEST_HEADERS, SendMessageV2Header
+from dledger.remoting.limits import MAX_REQUEST_HEADER
 
 JSON, BINARY = SerializeType.JSON, SerializeType.ROCKETMQ
 FRAMES = recorded_frames()
@@ -191,6 +192,32 @@ def test_a_lone_surrogate_does_not_break_an_answer() -> None:
     assert remark == "x?y"
 
 
+@pytest.mark.parametrize(
+    ("cut", "read"),
+    [
+        (rb"cut \ud83d", "cut \ufffd"),
+        (rb"\udc00\ud83dx", "\ufffd\ufffdx"),
+        (rb"whole \ud83d\ude00 \uD83D", "whole \U0001f600 \ufffd"),
+        (rb"no escape \\ud83d, \ud83d", "no escape \\ud83d, \ufffd"),
+    ],
+)
+def test_half_of_a_surrogate_pair_spoils_no_neighbour(cut: bytes, read: str) -> None:
+    """JavaScript writes it for a text that was cut in an emoji: the connection was closed, with 40 others."""
+    good = [encode_request(310, opaque, {"i": "KEYS\x01k\x02"}) for opaque in range(40)]
+    header = b'{"code":310,"opaque":99,"extFields":{"i":"KEYS\\u0001%b\\u0002"}}' % cut
+    reader = FrameReader()
+    commands = feed(reader, b"".join([*good[:20], frame(header), *good[20:]]))
+    assert reader.error is None and len(commands) == 41
+    assert (commands[20].opaque, commands[20].ext()) == (99, {"i": f"KEYS\x01{read}\x02"})
+
+
+def test_bytes_that_are_no_text_spoil_no_neighbour_in_a_binary_header() -> None:
+    header = encode_request(10, 7, {"a": "xyz"}, serialize=BINARY)
+    reader = FrameReader()
+    [command] = feed(reader, header.replace(b"xyz", b"\xed\xa0\xbd"))
+    assert (command.opaque, command.ext()) == (7, {"a": "\ufffd\ufffd\ufffd"})
+
+
 @pytest.mark.parametrize("code, short", [(200050, 3442), (200053, 3445), (200151, 3543)])
 def test_pop_codes_travel_modulo_65536_in_binary_headers(code: int, short: int) -> None:
     frame = encode_request(code, 1, {}, serialize=BINARY)
@@ -273,6 +300,7 @@ BROKEN = {
     "bad frame length": struct.pack(">II", 3, 0),
     "bad header length": struct.pack(">II", 20, 4000) + bytes(16),
     "unknown serialization": frame(b"{}", 9),
+    "header too large": frame(b'{"code":10,"remark":"' + b"x" * MAX_REQUEST_HEADER + b'"}'),
     "bad JSON header": frame(b"[1, 2]"),
     "bad binary header": frame(b"\x00\x0a\x01", 1),
 }

@@ -1,0 +1,77 @@
+"""Figures of consumer groups: how far behind they are, and whether their members agree. Bounded: a page of
+metrics is made on the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from dledger.broker.broker import Broker
+
+MAX_DISAGREEING = 100
+"""Consumer groups whose members do not agree that are shown."""
+MAX_LAGS = 1000
+"""Pairs of group and topic whose backlog is shown."""
+MAX_LAG_QUEUES = 10_000
+"""Queues that are looked at for that, about 4 ms."""
+
+
+def consumer_metrics(broker: Broker) -> Iterable[Metric]:
+    """All of them."""
+    yield from _disagreements(broker)
+    yield from _lags(broker)
+
+
+def _disagreements(broker: Broker) -> Iterable[Metric]:
+    differ = GaugeMetricFamily(
+        "dledger_consumer_group_subscriptions",
+        "Different sets of subscriptions in a consumer group, where there is more than one",
+        labels=["group"],
+    )
+    shared = GaugeMetricFamily(
+        "dledger_consumer_group_shared_client_ids",
+        "Client ids that several consumers of a group use, where there are such",
+        labels=["group"],
+    )
+    for name, group in broker.clients.consumers.items():
+        agreement = group.agreement
+        if agreement.variants > 1 and len(differ.samples) < MAX_DISAGREEING and group.warning:
+            differ.add_metric([name], agreement.variants)
+        if agreement.shared and len(shared.samples) < MAX_DISAGREEING:
+            shared.add_metric([name], len(agreement.shared))
+    yield differ
+    yield shared
+
+
+def _lags(broker: Broker) -> Iterable[Metric]:
+    """What is committed and a group has not consumed; groups whose consumers are connected come first."""
+    lag = GaugeMetricFamily(
+        "dledger_consumer_lag_messages",
+        "Messages of a topic that a consumer group has not consumed yet",
+        labels=["group", "topic"],
+    )
+    state, queues = broker.store.state, broker.store.queues
+    looked_at = left_out = 0
+    groups = dict.fromkeys([*broker.clients.consumers, *state.offsets])
+    if broker.gate.writer is None:
+        groups = {}  # else every node of the group would show the same
+    for group in groups:
+        rows = state.offsets.get(group, {})
+        if looked_at + len(rows) > MAX_LAG_QUEUES or len(lag.samples) >= MAX_LAGS:
+            left_out += bool(rows)
+            continue
+        looked_at += len(rows)
+        behind: dict[str, int] = {}
+        for (topic, queue_id), offset in rows.items():
+            queue = queues.get(topic, queue_id)
+            bounds = (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+            behind[topic] = behind.get(topic, 0) + max(0, bounds[1] - max(offset, bounds[0]))
+        for topic, messages in behind.items():
+            lag.add_metric([group, topic], messages)
+    yield lag
+    yield GaugeMetricFamily(
+        "dledger_consumer_groups_without_lag",
+        "Consumer groups that are left out of dledger_consumer_lag_messages",
+        value=left_out,
+    )

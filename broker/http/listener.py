@@ -1,0 +1,89 @@
+"""The HTTP port's connections: few, and none that says nothing for long.
+
+aiohttp bounds neither: a connection without a request stays for ever, and so many of them take all
+descriptors of the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+MAX_CONNECTIONS = 64
+"""Connections; for one more that which was silent for longest is closed."""
+IDLE_S = 75.0
+"""A connection whose last request, or beginning, is so long ago is closed."""
+
+
+class Listener:
+    """Accepts connections for a runner that is set up."""
+
+    def __init__(self, runner: web.AppRunner, *, idle_s: float = IDLE_S) -> None:
+        self._runner = runner
+        self._idle_s = idle_s
+        self._server: asyncio.Server | None = None
+        self._active: dict[RequestHandler, float] = {}
+        """Loop time of the last request, or of the beginning; the longest ago first."""
+
+    async def open(self, host: str, port: int) -> None:
+        """Listen. OSError."""
+        self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where it listens."""
+        sockets = () if self._server is None else self._server.sockets
+        return [tuple(socket.getsockname()[:2]) for socket in sockets]
+
+    @property
+    def count(self) -> int:
+        """Open connections."""
+        return len(self._active)
+
+    def close(self) -> None:
+        """Accept nothing more. Open connections end with the runner."""
+        if self._server is not None:
+            self._server.close()
+
+    def served(self, request: web.BaseRequest) -> None:
+        """A request came: its connection is not idle."""
+        handler = request.protocol
+        if self._active.pop(handler, None) is not None:
+            self._active[handler] = asyncio.get_running_loop().time()
+
+    def _accept(self) -> RequestHandler:
+        assert self._runner.server is not None
+        self._forget()
+        if len(self._active) >= MAX_CONNECTIONS:
+            self._end(next(iter(self._active)))
+        handler = self._runner.server()
+        loop = asyncio.get_running_loop()
+        self._active[handler] = loop.time()
+        loop.call_later(self._idle_s, self._look, handler)
+        return handler
+
+    def _look(self, handler: RequestHandler) -> None:
+        """End a connection that was idle for long enough; else look again when it may be."""
+        since = self._active.get(handler)
+        if since is None:
+            return
+        loop = asyncio.get_running_loop()
+        left = since + self._idle_s - loop.time()
+        if left <= 0:
+            self._end(handler)
+        else:
+            loop.call_later(left, self._look, handler)
+
+    def _end(self, handler: RequestHandler) -> None:
+        del self._active[handler]
+        handler.force_close()
+
+    def _forget(self) -> None:
+        """What the other side has closed counts no more."""
+        # One that was accepted in this turn of the loop has no transport yet.
+        before = asyncio.get_running_loop().time() - 1.0
+        gone = [one for one, since in self._active.items() if one.transport is None and since < before]
+        for handler in gone:
+            del self._active[handler]

@@ -1,0 +1,97 @@
+"""`dledger recover --reset-term`: end a term that no elections can have made.
+
+An older program followed any term that it was told, and saved it; behind the highest one that fits no
+election is possible. The command gives the store of a stopped node another term, and no vote in it. What the
+node voted for is forgotten with that, so the new term must lie above every term in which it may have voted:
+far above the last one in its log, which a leader opens with an entry. A term that elections can have made is
+never lowered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.election.elector import MAX_TERM, MAX_TERM_AHEAD
+from dledger.files.offline import node_directory, read_hard_state, read_identity, walk
+from dledger.files.run_lock import RunLock
+from dledger.formats.store_files import HardState
+from dledger.log.hard_state import HardStateFile
+from dledger.runtime import Env, Lane
+
+TERM_JUMP = 1000
+"""How far a new term lies above every term known here: above those in which a node may have voted without
+an entry in its log, and so that whoever compares terms (NameServers, S23) prefers it to remains of the old
+ones."""
+
+
+class RecoverRefused(Exception):
+    """Nothing was changed; the text says why."""
+
+
+@dataclass(frozen=True)
+class TermReport:
+    """What the store says, and what it is to say."""
+
+    directory: str
+    node: str
+    last_index: int
+    last_term: int
+    saved_term: int
+    """Of term and vote."""
+    new_term: int
+
+    def lines(self, *, done: bool) -> list[str]:
+        """For people."""
+        text = [
+            f"store       {self.directory} (node {self.node})",
+            f"log         up to entry {self.last_index}, last term {self.last_term}",
+            f"term        {self.saved_term}: no elections can have made it",
+            f"new term    {self.new_term}",
+            "",
+        ]
+        if done:
+            return [*text, "Done: when all nodes with such a term have a new one, start them."]
+        return [
+            *text,
+            "Nothing was changed. Look at all stores that have such a term, and give all of them the highest",
+            "new term that is shown: --term TERM --yes. It must lie above every term of the nodes that run.",
+        ]
+
+
+async def reset_term(env: Env, store: str, term: int | None, *, yes: bool) -> TermReport:
+    """Give a stopped node's store the term `term` (None: one far above its log's last) and no vote.
+
+    Without `yes` nothing is changed. RecoverRefused, StoreUnreadable, OSError.
+    """
+    run, files = env.workers.run, env.files
+    node_dir = await run(Lane.DISK, node_directory, files, store)
+    try:
+        lock = await run(Lane.DISK, RunLock.take, files, node_dir, env.boot_id)
+    except BlockingIOError as error:
+        raise RecoverRefused(f"{node_dir} is in use: stop the node first") from error
+    try:
+        identity = await run(Lane.DISK, read_identity, files, node_dir)
+        log = await run(Lane.DISK, walk, files, node_dir, identity.segment_size)
+        found = await run(Lane.DISK, read_hard_state, files, node_dir)
+        saved = found[1].term if found else 0
+        new = max(log.last_term, 0) + TERM_JUMP if term is None else term
+        report = TermReport(node_dir, identity.node, log.last_index, log.last_term, saved, new)
+        if saved - max(log.last_term, 0) <= MAX_TERM_AHEAD and new <= saved:
+            raise RecoverRefused(
+                f"term {saved} of {node_dir} is one that elections can have made (its log ends in term "
+                f"{log.last_term}): it is not lowered, as the votes given in it would be forgotten"
+            )
+        if not log.last_term < new <= MAX_TERM:
+            raise RecoverRefused(
+                f"--term {new}: above {log.last_term}, the log's last, and at most {MAX_TERM}"
+            )
+        if yes:
+            hard_state = await run(Lane.DISK, HardStateFile.open, files, node_dir)
+            try:
+                await run(Lane.FLUSH, hard_state.save, HardState(new, None))
+                await run(Lane.FLUSH, hard_state.save, HardState(new, None))  # in both slots
+            finally:
+                await run(Lane.DISK, hard_state.close)
+        return report
+    finally:
+        lock.close()

@@ -1,0 +1,348 @@
+"""No request holds up the event loop: each code of broker and NameServer with its worst accepted input.
+
+Measured is the CPU time of the thread in the longest callback of the loop, from the frame's bytes on, so that
+other programs on the machine do not count; the best of a few tries, as a garbage collection may come into
+one. A code without an entry fails: whoever adds one says what its worst input is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import struct
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dledger.broker.client.client_processor import MAX_GROUPS, MAX_HEARTBEAT
+from dledger.broker.filter.message_filter import MAX_EXPRESSION
+from dledger.broker.intake.send_processor import MAX_BATCH_MESSAGES
+from dledger.namesrv.config import NamesrvConfig
+from dledger.namesrv.service import NameServer
+from dledger.remoting.bodies import MAX_BARE_TAGS
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.fastjson import MAX_ODD, MAX_UNQUOTED
+from dledger.remoting.frames import encode_request
+from dledger.remoting.limits import MAX_BODY, MAX_REQUEST_HEADER
+from dledger.remoting.registration import DataVersion, Registration, TopicConfig, encode_registration
+from dledger.remoting.server import Connection, RemotingServer
+from tests.broker.harness import FakeConnection, World, decode, make_env, pull_header, run, send_header
+
+LIMIT_S = 0.020
+TRIES = 4
+SETTLE_S = 0.05
+"""What a request starts in the background is measured for so long."""
+
+Asked = tuple[Mapping[str, Any] | Any, bytes]
+"""Header and body."""
+
+
+def message(properties: bytes) -> bytes:
+    """The smallest of a batch."""
+    return (
+        struct.pack(">iiiii", 22 + len(properties), 0, 0, 0, 0)
+        + struct.pack(">h", len(properties))
+        + properties
+    )
+
+
+def batch(properties: bytes = b"") -> Asked:
+    return send_header("T", 0, "", batch=True), message(properties) * MAX_BATCH_MESSAGES
+
+
+def queue(**more: object) -> Asked:
+    """A header as large as one may be, of fields that nobody knows."""
+    fields = {"topic": "T", "queueId": "0", "consumerGroup": "CG", "group": "CG", "clientID": "c", **more}
+    filling = {f"f{number}": "v" for number in range((MAX_REQUEST_HEADER - 2000) // 14)}
+    return {name: str(value) for name, value in fields.items()} | filling, b""
+
+
+def heartbeat(**sets: object) -> Asked:
+    body = json.dumps({"clientID": "c", **sets}, separators=(",", ":")).encode()
+    assert len(body) <= MAX_HEARTBEAT
+    return None, body
+
+
+def consumer(subscriptions: list[dict[str, str]], name: str = "CG") -> dict[str, object]:
+    return {"groupName": name, "subscriptionDataSet": subscriptions}
+
+
+def heartbeats() -> list[Asked]:
+    many = [{"topic": f"{number}"} for number in range(MAX_HEARTBEAT // 19)]
+    tags = "||".join(map(str, range(MAX_BARE_TAGS // 6)))
+    groups = [{"groupName": f"{number}"} for number in range(MAX_GROUPS)]
+    unquoted = b'{"clientID":"c",a:[' + b"{1:2}," * ((MAX_UNQUOTED - 40) // 6) + b"1]}"
+    odd = b'{"clientID":"c","a":[' + b"{{0:1}:2}," * ((MAX_ODD - 40) // 10) + b"1]}"
+    return [
+        heartbeat(consumerDataSet=[consumer(many)]),
+        heartbeat(consumerDataSet=[consumer([{"topic": "T", "subString": tags}])]),
+        heartbeat(producerDataSet=groups),
+        heartbeat(consumerDataSet=groups),
+        (None, unquoted),
+        (None, odd),
+    ]
+
+
+def sends() -> list[Asked]:
+    properties = "".join(f"k{number}\x01v\x02" for number in range(3500))
+    return [
+        (send_header("T", 0, ""), b"x" * (4 << 20)),
+        (send_header("T", 0, properties), b"x"),
+        (send_header("T", 0, "CLUSTER\x01x\x02" + properties), b"x"),
+        batch(),
+        batch(b"A\x01b\x02" * 4),
+    ]
+
+
+def topic(**more: object) -> Asked:
+    fields = {
+        "topic": "Z",
+        "defaultTopic": "TBW102",
+        "readQueueNums": 1024,
+        "writeQueueNums": 1024,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": "false",
+    }
+    return {name: str(value) for name, value in (fields | more).items()}, b""
+
+
+def pulls() -> list[Asked]:
+    tags = "||".join(map(str, range(MAX_EXPRESSION // 6)))
+    return [
+        (pull_header("T", 0, 0, subscription=tags), b""),
+        (pull_header("T", 0, 0, maxMsgNums=10_000), b""),
+    ]
+
+
+def group_settings() -> Asked:
+    attributes = {f"{number}": "" for number in range(MAX_BODY // 10)}
+    return None, json.dumps({"groupName": "x", "attributes": attributes}, separators=(",", ":")).encode()
+
+
+def ranges() -> Asked:
+    body = ",".join(f"[{number},{number}]" for number in range(1, 16_000))
+    return {"description": "none", "start": "0"}, f"[{body}]".encode()
+
+
+def of_v1(asked: Asked) -> Asked:
+    header, body = asked
+    names = header.__struct_fields__
+    fields = {name: getattr(header, name) for name in names}
+    return {name: _text(value) for name, value in fields.items() if value is not None}, body
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+BROKER: dict[int, Callable[[], list[Asked]]] = {
+    RequestCode.SEND_MESSAGE: lambda: [of_v1(asked) for asked in sends()],
+    RequestCode.SEND_MESSAGE_V2: sends,
+    RequestCode.SEND_BATCH_MESSAGE: lambda: [batch(), batch(b"A\x01b\x02" * 4)],
+    RequestCode.PULL_MESSAGE: pulls,
+    RequestCode.LITE_PULL_MESSAGE: pulls,
+    RequestCode.VIEW_MESSAGE_BY_ID: lambda: [queue(offset=0)],
+    RequestCode.QUERY_CONSUMER_OFFSET: lambda: [queue()],
+    RequestCode.UPDATE_CONSUMER_OFFSET: lambda: [queue(commitOffset=0)],
+    RequestCode.UPDATE_AND_CREATE_TOPIC: lambda: [
+        topic(),
+        topic(attributes=",".join(f"+{number}=" for number in range(4000))),
+    ],
+    RequestCode.GET_ALL_TOPIC_CONFIG: lambda: [(None, b"")],
+    RequestCode.UPDATE_BROKER_CONFIG: lambda: [(None, b"regionId=x\n" * 700)],
+    RequestCode.GET_BROKER_CONFIG: lambda: [(None, b"")],
+    RequestCode.GET_BROKER_RUNTIME_INFO: lambda: [(None, b"")],
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: lambda: [queue(timestamp=0)],
+    RequestCode.GET_MAX_OFFSET: lambda: [queue(), queue(queueId="")],
+    RequestCode.GET_MIN_OFFSET: lambda: [queue()],
+    RequestCode.GET_EARLIEST_MSG_STORETIME: lambda: [queue()],
+    RequestCode.HEART_BEAT: heartbeats,
+    RequestCode.UNREGISTER_CLIENT: lambda: [queue()],
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda: [queue()],
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda: [group_settings()],
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: [(None, b"")],
+    RequestCode.AUDIT_DESCRIBE: lambda: [queue(version=1)],
+    RequestCode.AUDIT_SEGMENT: lambda: [queue(description="none", start=0, blockEntries=1)],
+    RequestCode.AUDIT_SIDE: lambda: [queue(description="none")],
+    RequestCode.AUDIT_DRILL: lambda: [ranges()],
+    RequestCode.AUDIT_ENTRIES: lambda: [ranges()],
+    RequestCode.AUDIT_PAGE: lambda: [queue(job="none", page=0)],
+    RequestCode.AUDIT_STAMP: lambda: [queue(description="none", start=0)],
+    RequestCode.AUDIT_UNITS: lambda: [queue(description="none", first=0, count=1 << 18)],
+}
+"""What is read on the loop of each code; an audit's own work is done by threads (`AuditJobs`)."""
+
+
+def registration() -> Asked:
+    """Not the largest: a table of 50,000 topics takes 0.1 s of a NameServer, on which no election waits."""
+    topics = {f"topic-{number:05d}": TopicConfig("", 4, 4, 6) for number in range(2000)}
+    body = encode_registration(Registration(topics, DataVersion(1, 1, 1)))
+    fields = {
+        "brokerName": "b",
+        "brokerAddr": "10.0.0.1:1",
+        "clusterName": "c",
+        "haServerAddr": "",
+        "brokerId": "0",
+    }
+    return fields, body
+
+
+def route_of_topic() -> Asked:
+    rows = ",".join('{"brokerName":"","readQueueNums":1,"writeQueueNums":1,"perm":6}' for _ in range(900))
+    return {"topic": "T"}, b'{"queueDatas":[%b],"brokerDatas":[]}' % rows.encode()
+
+
+def identity() -> Asked:
+    return queue(
+        brokerName="b",
+        brokerAddr="10.0.0.1:1",
+        clusterName="c",
+        brokerId=0,
+        cluster="c",
+        namespace="n",
+        key="k",
+    )
+
+
+def version() -> Asked:
+    header, _ = identity()
+    return header, b'{"a":[' + b"{1:2}," * ((MAX_UNQUOTED - 40) // 6) + b"1]}"
+
+
+NAMESERVER: dict[int, Callable[[], list[Asked]]] = {
+    RequestCode.REGISTER_BROKER: lambda: [registration()],
+    RequestCode.UNREGISTER_BROKER: lambda: [identity()],
+    RequestCode.BROKER_HEARTBEAT: lambda: [identity()],
+    RequestCode.QUERY_DATA_VERSION: lambda: [version()],
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda: [queue()],
+    RequestCode.GET_BROKER_CLUSTER_INFO: lambda: [(None, b"")],
+    RequestCode.GET_BROKER_MEMBER_GROUP: lambda: [identity()],
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda: [(None, b"")],
+    RequestCode.GET_TOPICS_BY_CLUSTER: lambda: [identity()],
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda: [(None, b"")],
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: lambda: [queue()],
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: lambda: [route_of_topic()],
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: lambda: [identity()],
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: lambda: [identity()],
+    RequestCode.PUT_KV_CONFIG: lambda: [({"namespace": "n", "key": "k", "value": "v" * 60_000}, b"")],
+    RequestCode.GET_KV_CONFIG: lambda: [identity()],
+    RequestCode.DELETE_KV_CONFIG: lambda: [identity()],
+    RequestCode.GET_KVLIST_BY_NAMESPACE: lambda: [identity()],
+    RequestCode.UPDATE_NAMESRV_CONFIG: lambda: [(None, b"orderMessageEnable=true\n" * 300)],
+    RequestCode.GET_NAMESRV_CONFIG: lambda: [(None, b"")],
+}
+
+
+class Turns:
+    """The longest callback of the loop while it watches, in seconds of CPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.longest = 0.0
+        run_handle = asyncio.Handle._run
+
+        def measured(handle: asyncio.Handle) -> None:
+            began = time.thread_time()
+            run_handle(handle)
+            self.longest = max(self.longest, time.thread_time() - began)
+
+        monkeypatch.setattr(asyncio.Handle, "_run", measured)
+
+
+async def cost(server: RemotingServer, code: int, asked: Asked, turns: Turns) -> tuple[float, FakeConnection]:
+    """CPU time (s) of the longest callback after a frame has arrived."""
+    header, body = asked
+    connection = FakeConnection()
+    frame = encode_request(code, 1, header, len(body)) + body
+    arrived = asyncio.Event()
+
+    def receive() -> None:
+        for request in decode(frame):
+            server.dispatch(cast(Connection, connection), request)
+        arrived.set()
+
+    turns.longest = 0.0
+    asyncio.get_running_loop().call_soon(receive)
+    await arrived.wait()
+    until = time.monotonic() + SETTLE_S
+    while time.monotonic() < until and not connection.replies:  # noqa: ASYNC110 - it may come from any layer
+        await asyncio.sleep(0.001)
+    return turns.longest, connection
+
+
+Make = Callable[[], Awaitable[RemotingServer]]
+
+
+def longest(make: Make, code: int, entries: list[Asked], monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+    """By place of an entry: the best of a few tries."""
+    turns = Turns(monkeypatch)
+    found: dict[int, float] = {}
+
+    async def test() -> None:
+        for place, asked in enumerate(entries):
+            tries = []
+            for _ in range(TRIES):
+                server = await make()  # anew: some remember what they were told
+                took, connection = await cost(server, code, asked, turns)
+                tries.append(took)
+                for reply in connection.replies.values():
+                    # Refused as too large would prove nothing.
+                    assert "at most" not in (reply.remark or ""), reply.remark
+                if took < LIMIT_S / 2:
+                    break
+            found[place] = min(tries)
+
+    run(test)
+    return found
+
+
+@pytest.mark.parametrize("code", sorted(BROKER), ids=lambda code: RequestCode(code).name)
+def test_no_request_holds_up_a_brokers_loop(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def make() -> RemotingServer:
+        world = await World(str(tmp_path / str(next(numbers)))).open()
+        for _ in range(100):
+            await world.send("T")
+        return world.broker.server
+
+    numbers = itertools.count()
+    found = longest(make, code, BROKER[code](), monkeypatch)
+    assert max(found.values()) < LIMIT_S, found
+
+
+@pytest.mark.parametrize("code", sorted(NAMESERVER), ids=lambda code: RequestCode(code).name)
+def test_no_request_holds_up_a_nameservers_loop(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def make() -> RemotingServer:
+        nameserver = NameServer(make_env(), NamesrvConfig())
+        nameserver.server.loop = asyncio.get_running_loop()
+        return nameserver.server
+
+    found = longest(make, code, NAMESERVER[code](), monkeypatch)
+    assert max(found.values()) < LIMIT_S, found
+
+
+def test_each_code_has_an_entry(tmp_path: Path) -> None:
+    """Whoever adds a request says here what its worst input is."""
+    broker = World(str(tmp_path)).broker
+    assert sorted(BROKER) == sorted(broker.handlers)
+    assert sorted(NAMESERVER) == sorted(NameServer(make_env(), NamesrvConfig()).server.handlers)
+
+
+def test_more_than_a_code_takes_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    async def test() -> None:
+        server = (await World(str(tmp_path)).open()).broker.server
+        for code in (RequestCode.HEART_BEAT, RequestCode.GET_MAX_OFFSET):
+            connection = FakeConnection()
+            [request] = decode(encode_request(code, 1, None, 1 << 20) + b"{" * (1 << 20))
+            server.dispatch(cast(Connection, connection), request)
+            reply = connection.replies[1]
+            assert reply.code == ResponseCode.SYSTEM_ERROR
+            assert f"the body of {code.name} has 1048576 bytes: at most" in (reply.remark or "")
+
+    run(test)
