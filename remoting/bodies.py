@@ -179,6 +179,15 @@ class Heartbeat(Body):
     withoutSub: bool = False
 
 
+class CheckClientConfig(Body):
+    """Body of 46 (CheckClientRequestBody)."""
+
+    clientId: str = ""
+    group: str = ""
+    subscriptionData: Subscription | None = None
+    namespace: str | None = None
+
+
 class ConsumerIdList(Body):
     """Answer to 38."""
 
@@ -273,6 +282,11 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         tags, codes = subscription_codes(subscription.subString)
         subscription.tagsSet, subscription.codeSet = tags, codes
     return heartbeat
+
+
+def decode_client_config(data: bytes) -> CheckClientConfig:
+    """Body of 46, with nulls where a client has nothing to say."""
+    return convert_body(without_nulls(loads(data)), CheckClientConfig, "check of a subscription")
 
 
 def _name_ordinal(value: dict[str, Any], field: str, names: tuple[str, ...]) -> None:

@@ -1,4 +1,5 @@
-"""Clients: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38 GET_CONSUMER_LIST_BY_GROUP (ClientManageProcessor).
+"""Clients: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38 GET_CONSUMER_LIST_BY_GROUP, 46 CHECK_CLIENT_CONFIG
+(ClientManageProcessor).
 
 Served by every node, leading or not. The heartbeat is answered without the fields of its version 2, which
 keeps clients on version 1: each heartbeat is complete.
@@ -11,10 +12,11 @@ import asyncio
 from dledger.broker.client.clients import ConsumerGroup, Member
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
+from dledger.broker.filter.message_filter import filter_of
 from dledger.broker.requests import Call, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.broker.topic.topic_names import group_problem
-from dledger.remoting.bodies import ConsumerIdList, decode_heartbeat
+from dledger.remoting.bodies import ConsumerIdList, decode_client_config, decode_heartbeat
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
@@ -85,6 +87,15 @@ class ClientProcessor(LeaderService):
         if text and text != group.said and now - group.said_at >= SAID_AGAIN_S:
             group.said, group.said_at = text, now
             self._log.warning("members of a consumer group disagree", group=group.name, text=text)
+
+    @handles(RequestCode.CHECK_CLIENT_CONFIG, needs=Needs.ANY, reads="nothing")
+    def check_config(self, call: Call[None]) -> None:
+        """Whether a subscription could be served: Java clients ask before they start with one that is not by
+        tags, and take another code than 0, 1 or 23 for a broker that is too old to say."""
+        wanted = decode_client_config(call.request.body).subscriptionData
+        if wanted is not None:
+            filter_of(wanted.expressionType, wanted.subString)
+        call.respond()
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, needs=Needs.ANY)
     def unregister(self, call: Call[UnregisterClientHeader]) -> None:

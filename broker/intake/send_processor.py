@@ -24,7 +24,7 @@ import msgspec
 from dledger.broker.commit_log import CommitLogWriter, TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
-from dledger.broker.intake.disposition import check_disposition, may_tell
+from dledger.broker.intake.disposition import Disposition, check_disposition, may_tell
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
@@ -43,6 +43,8 @@ _BATCH_HEAD = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
 MAX_BATCH_MESSAGES = 1000
 """Messages of one batch: it is sealed in one step, at some 8 microseconds a message."""
+RETRIES_TOLD_MS = 600_000
+"""Time between two lines of the log that tell of retries that do not wait."""
 _HONOURS_MAX_RECONSUME = 121
 """V3_4_9: clients from here on say maxReconsumeTimes themselves."""
 
@@ -62,6 +64,8 @@ class SendProcessor:
         self._tail = b',"version":%d}' % VERSION
         self._salt = context.env.random.getrandbits(32)
         self._counter = 0
+        self._log = context.env.log.child("intake")
+        self._told_ms = -RETRIES_TOLD_MS
         self._ip = config.store_host[:4]
 
     def _told_to_clients(self, config: BrokerConfig) -> None:
@@ -108,7 +112,9 @@ class SendProcessor:
             raise _too_large("message body", len(body), self._max_message_size)
         text = header.properties or ""
         if header.sysFlag or may_tell(text):
-            check_disposition(header.topic, header.sysFlag, text)
+            kind = check_disposition(header.topic, header.sysFlag, text)
+            if kind is Disposition.RETRY:
+                self._tell_of_retries(header.topic)
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
         slot, queue_id = writer.slots.get(header.topic), header.queueId
@@ -137,6 +143,14 @@ class SendProcessor:
                 request, f"{self._host_hex}{position:016X}", queue_id, queue_offset, unique_key
             )
         self._committed.add(index, connection, request, answer)
+
+    def _tell_of_retries(self, topic: str) -> None:
+        """A retry that was to wait (by a delay level) comes at once: refused, it would hold up its queue at
+        the consumer, which tries it again itself and goes no further."""
+        now = self._env.wall.now_ms()
+        if now - self._told_ms >= RETRIES_TOLD_MS:
+            self._told_ms = now
+            self._log.warning("retries come at once: delay levels are not there yet", topic=topic)
 
     def _properties(self, text: str) -> tuple[bytes, bytes]:
         """What is stored, and the message's unique key; RemotingError 13 when it is too much."""

@@ -33,6 +33,7 @@ class OffsetProcessor:
 
     def __init__(self, context: BrokerContext) -> None:
         self._creation = context.creation
+        self._clients = context.clients
         self._store = context.store
         self._offsets = context.offsets
         self._background = context.background
@@ -63,7 +64,12 @@ class OffsetProcessor:
 
     @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader, needs=Needs.LEADER)
     def update(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> None:
-        """The group consumed up to here. -1 (some clients send it) is taken and ignored."""
+        """The group consumed up to here. -1 (some clients send it) is taken and ignored.
+
+        An offset that is lower than the group's sets it back, as in RocketMQ, if the request wants an answer
+        (tools, and a consumer that went back): while other consumers of the group are connected it is
+        refused, as it may be late, from one that had the queue before. Lower one-way reports are ignored.
+        """
         header, writer = call.header, call.writer
         if header.commitOffset < 0:
             call.respond()
@@ -73,6 +79,11 @@ class OffsetProcessor:
         if self._creation.group_for_consumer(writer, self._store.state, group) is None:
             remark = f"subscription group [{group}] does not exist"
             raise RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        queue, offset = (header.topic, header.queueId), header.commitOffset
+        current = self._offsets.current(group, *queue)
+        if not call.request.oneway and current is not None and offset < current:
+            self._set_back(call, queue, current)
+            return
         if not self._offsets.report(group, header.topic, header.queueId, header.commitOffset):
             end = self._store.state.next_offset(header.topic, header.queueId)
             raise RemotingError(
@@ -81,6 +92,22 @@ class OffsetProcessor:
             )
         if not call.request.oneway:
             self._offsets.wait(group, call.connection, call.request, call.respond)
+
+    def _set_back(
+        self, call: LeaderCall[UpdateConsumerOffsetHeader], queue: tuple[str, int], current: int
+    ) -> None:
+        group, offset = call.header.consumerGroup, call.header.commitOffset
+        members = self._clients.consumers.get(group)
+        others = () if members is None else members.members.values()
+        if any(member.connection is not call.connection for member in others):
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"offset {offset} of {queue[0]}@{queue[1]} lies before {current}, where group {group} is, "
+                "and other consumers of it are connected: stop them to set it back",
+            )
+        if not call.writer.room:
+            raise call.writer.refused
+        self._offsets.set_back(group, queue, offset, (call.connection, call.request, call.respond))
 
     @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, needs=Needs.LEADER, reads=APPLIED)
     def search(self, call: LeaderCall[SearchOffsetHeader]) -> None:

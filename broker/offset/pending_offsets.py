@@ -79,6 +79,20 @@ class PendingOffsets(LeaderService):
             self._offsets.setdefault(group, {})[topic, queue_id] = offset
         return True
 
+    def set_back(self, group: str, queue: tuple[str, int], offset: int, waiter: Waiter) -> None:
+        """Log a lower offset of a queue (topic, queue id), and answer when it is applied. What was reported
+        before counts no more."""
+        writer = self._writer
+        assert writer is not None  # whoever has a writer of now asks
+        if queue in self._offsets.get(group, ()):
+            self._offsets[group][queue] = offset
+        index = writer.append_op(offsets_op(group, [(*queue, offset)], reset=True))
+        for _, logged, rows in self._logged:
+            if logged == group:
+                rows.pop(queue, None)
+        self._logged.append((index, group, {queue: offset}))
+        self._reading.append((index, waiter))
+
     def wait(self, group: str, connection: Connection, request: Request, answer: Answer) -> None:
         """Call `answer` when what the group reported so far is committed."""
         if group in self._offsets:

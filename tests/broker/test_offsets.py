@@ -14,7 +14,8 @@ from dledger.remoting.headers import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from tests.broker.harness import Pending, Reply, World, run
+from tests.broker.harness import FakeConnection, Pending, Reply, World, run
+from tests.broker.test_clients import heartbeat
 
 
 def update(world: World, offset: int, queue: int = 0, flag: int = 0) -> Pending:
@@ -76,7 +77,55 @@ def test_a_two_way_report_is_answered_after_commit(tmp_path: Path) -> None:
         assert not pending.done
         world.node.commit()
         assert pending.reply.code == ResponseCode.SUCCESS
-        assert update(world, 1).reply.code == ResponseCode.SUCCESS
+        assert update(world, 2).reply.code == ResponseCode.SUCCESS
+
+    run(test)
+
+
+def test_a_group_is_set_back_where_somebody_asks_for_it_and_not_by_a_late_report(tmp_path: Path) -> None:
+    """It was answered with success, and nothing was done."""
+
+    async def test() -> None:
+        world = await filled(tmp_path)
+        world.node.auto = False
+        update(world, 4, flag=2)
+        flush(world)
+        world.node.commit()
+        update(world, 3, flag=2)
+        update(world, 4, flag=2)
+        flush(world)
+        world.node.commit()
+        assert (await query(world)).ext == {"offset": "4"}, "one-way reports may be late"
+        back = update(world, 1)
+        assert not back.done
+        reading = ask(world)
+        world.node.commit()
+        assert back.reply.code == ResponseCode.SUCCESS
+        assert reading.reply.ext == {"offset": "1"}
+        update(world, 2, flag=2)
+        flush(world)
+        world.node.commit()
+        assert (await query(world)).ext == {"offset": "2"}, "it goes on from there"
+        for serial in (1, 2):
+            other = FakeConnection(serial=serial)
+            world.ask(RequestCode.HEART_BEAT, None, heartbeat(f"c{serial}"), connection=other)
+        refused = update(world, 0).reply
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "offset 0 of T@0 lies before 2, where group CG is, and other consumers" in (
+            refused.remark or ""
+        )
+
+    run(test)
+
+
+def test_a_consumer_that_is_alone_may_set_its_group_back(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await filled(tmp_path)
+        world.ask(RequestCode.HEART_BEAT, None, heartbeat("c1"))
+        update(world, 4, flag=2)
+        flush(world)
+        assert (await update(world, 2)).code == ResponseCode.SUCCESS
+        assert (await query(world)).ext == {"offset": "2"}
 
     run(test)
 

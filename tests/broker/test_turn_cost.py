@@ -120,6 +120,11 @@ def pulls() -> list[Asked]:
     ]
 
 
+def subscription_check() -> Asked:
+    wanted = {"topic": "T", "subString": "||".join(map(str, range(MAX_EXPRESSION // 6)))}
+    return None, json.dumps({"clientId": "c", "group": "CG", "subscriptionData": wanted}).encode()
+
+
 def group_settings() -> Asked:
     attributes = {f"{number}": "" for number in range(MAX_BODY // 10)}
     return None, json.dumps({"groupName": "x", "attributes": attributes}, separators=(",", ":")).encode()
@@ -165,6 +170,7 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.HEART_BEAT: heartbeats,
     RequestCode.UNREGISTER_CLIENT: lambda: [queue()],
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda: [queue()],
+    RequestCode.CHECK_CLIENT_CONFIG: lambda: [subscription_check()],
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda: [group_settings()],
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: [(None, b"")],
     RequestCode.AUDIT_DESCRIBE: lambda: [queue(version=1)],
