@@ -8,6 +8,8 @@ keeps clients on version 1: each heartbeat is complete.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from hashlib import blake2b
 
 from dledger.broker.client.clients import ConsumerGroup, Member
 from dledger.broker.commit_log import CommitLogWriter
@@ -35,6 +37,29 @@ MAX_CLIENT_ID = 255
 """Characters of a client id."""
 
 
+_HEARD = "heartbeat"
+"""Attribute of a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """The last heartbeat of a connection. One that says the same again is by far the most frequent request of
+    idle clients, and each goes to all brokers."""
+
+    digest: bytes
+    member: Member
+    groups: tuple[tuple[ConsumerGroup, int], ...]
+    """And how often their subscriptions had changed."""
+
+    def still(self, digest: bytes) -> bool:
+        """Whether a heartbeat of this digest changes nothing but when its client was seen."""
+        return (
+            digest == self.digest
+            and self.member.whole
+            and all(group.changes == changes for group, changes in self.groups)
+        )
+
+
 class ClientProcessor(LeaderService):
     """Handlers of the client codes."""
 
@@ -52,6 +77,13 @@ class ClientProcessor(LeaderService):
         A group that cannot be created (a limit) does not fail the heartbeat, which speaks for all groups of
         the client: its members are known, as on the followers, and each of their pulls is told the reason.
         """
+        now = asyncio.get_running_loop().time()
+        digest = blake2b(call.request.body, digest_size=16).digest()
+        heard = call.connection.attributes.get(_HEARD)
+        if isinstance(heard, _Heard) and heard.still(digest):
+            heard.member.last_seen = now
+            self._answer(call, [group for group, _ in heard.groups], now)
+            return
         heartbeat = decode_heartbeat(call.request.body)
         client_id = heartbeat.clientID
         if not 0 < len(client_id) <= MAX_CLIENT_ID:
@@ -64,11 +96,10 @@ class ClientProcessor(LeaderService):
             problem = group_problem(consumer.groupName)
             if problem is not None:
                 raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
-        now = asyncio.get_running_loop().time()
         member = Member(client_id, call.connection, call.request.language, call.request.version, now)
         for producer in heartbeat.producerDataSet:
             self._clients.add_producer(producer.groupName, member)
-        warnings: list[str] = []
+        groups_of: list[ConsumerGroup] = []
         created = 0
         for consumer in heartbeat.consumerDataSet:
             writer = self._gate.writer
@@ -76,7 +107,15 @@ class ClientProcessor(LeaderService):
                 created += 1
                 self._create_group(writer, consumer.groupName)
             self._clients.add_consumer(consumer, member, keep_subscriptions=heartbeat.withoutSub)
-            self._warn(self._clients.consumers[consumer.groupName], now, warnings)
+            groups_of.append(self._clients.consumers[consumer.groupName])
+        told = tuple((group, group.changes) for group in groups_of)
+        call.connection.attributes[_HEARD] = _Heard(digest, member, told)
+        self._answer(call, groups_of, now)
+
+    def _answer(self, call: Call[None], groups: list[ConsumerGroup], now: float) -> None:
+        warnings: list[str] = []
+        for group in groups:
+            self._warn(group, now, warnings)
         # Who has not read this field before looks at the code only.
         call.respond(remark="; ".join(warnings)[:MAX_WARNING] or None)
 

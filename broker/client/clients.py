@@ -29,6 +29,8 @@ class Member:
     language: str
     version: int
     last_seen: float
+    whole: bool = True
+    """Still the member of each group that its heartbeat named."""
 
 
 @dataclass
@@ -41,6 +43,8 @@ class ConsumerGroup:
     consume_from: str
     members: dict[str, Member] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    changes: int = 0
+    """How often the subscriptions changed."""
     agreement: Agreement = field(default_factory=Agreement)
     said: str = ""
     """The warning that the log has."""
@@ -62,11 +66,13 @@ class ConsumerGroup:
                 changed |= new.subString != old.subString or new.expressionType != old.expressionType
             else:
                 continue
+            self.changes += 1
             self.subscriptions[new.topic] = new
         wanted = {subscription.topic: None for subscription in subscriptions}
         for topic in list(self.subscriptions):
             if topic not in wanted:
                 del self.subscriptions[topic]
+                self.changes += 1
                 changed = True
         return changed
 
@@ -87,7 +93,10 @@ class Clients:
         """A heartbeat of a producer."""
         members = self.producers.setdefault(group, {})
         self._check_room(member.client_id in members)
-        self._memberships += member.client_id not in members
+        before = members.get(member.client_id)
+        self._memberships += before is None
+        if before is not None:
+            before.whole = False
         members[member.client_id] = member
         self._remember(member.connection, "producer", group, member.client_id)
 
@@ -102,7 +111,10 @@ class Clients:
             )
         group.consume_type, group.message_model = data.consumeType, data.messageModel
         group.consume_from = data.consumeFromWhere
-        before = group.members[member.client_id].connection if known else member.connection
+        before = member.connection
+        if known:
+            group.members[member.client_id].whole = False
+            before = group.members[member.client_id].connection
         moved = before is not member.connection
         if moved and not before.closed:
             group.agreement.moved(member.client_id, before.serial, member.connection.serial)
@@ -120,7 +132,9 @@ class Clients:
     def remove_producer(self, group: str, client_id: str) -> None:
         """Unregistered, expired or gone."""
         members = self.producers.get(group)
-        if members is not None and members.pop(client_id, None) is not None:
+        gone = None if members is None else members.pop(client_id, None)
+        if members is not None and gone is not None:
+            gone.whole = False
             self._memberships -= 1
             if not members:
                 del self.producers[group]
@@ -128,8 +142,10 @@ class Clients:
     def remove_consumer(self, group_name: str, client_id: str) -> None:
         """The same for a consumer; the others hear of it."""
         group = self.consumers.get(group_name)
-        if group is None or group.members.pop(client_id, None) is None:
+        gone = None if group is None else group.members.pop(client_id, None)
+        if group is None or gone is None:
             return
+        gone.whole = False
         self._memberships -= 1
         group.agreement.left(client_id)
         if group.members:

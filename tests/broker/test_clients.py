@@ -226,3 +226,38 @@ def test_a_subscription_by_sql_is_refused_as_where_it_is_turned_off(tmp_path: Pa
         assert reply.remark == "The broker does not support consumer to filter message by SQL92"
 
     run(test)
+
+
+def test_a_heartbeat_that_says_the_same_again_is_quick_and_keeps_its_client(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        one, other = FakeConnection(serial=1), FakeConnection(serial=2)
+
+        async def beat(connection: FakeConnection, client: str, topic: str = "T", version: int = 1) -> None:
+            body = heartbeat(client, topic=topic, version=version)
+            assert (await world.call(RequestCode.HEART_BEAT, None, body, connection=connection)).code == 0
+
+        clients = world.broker.clients
+        await beat(one, "c1")
+        member = clients.consumers["CG"].members["c1"]
+        member.last_seen -= 100
+        before = member.last_seen
+        await beat(one, "c1")
+        assert clients.consumers["CG"].members["c1"] is member, "nothing was made anew"
+        assert member.last_seen >= before + 100 and clients.expire(before + 1) == 0
+
+        # What another one did to the group must not stay because this one says nothing new.
+        await beat(other, "c2", topic="U")
+        assert list(clients.consumers["CG"].subscriptions) == ["U"]
+        await beat(one, "c1")
+        assert list(clients.consumers["CG"].subscriptions) == ["T"]
+
+        # Nor that it went, or that its id is used elsewhere.
+        clients.remove_consumer("CG", "c1")
+        await beat(one, "c1")
+        assert await consumers(world) == ["c1", "c2"]
+        await beat(other, "c1")
+        await beat(one, "c1")
+        assert clients.consumers["CG"].members["c1"].connection is one
+
+    run(test)
