@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import MappingProxyType
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,6 +18,32 @@ from dledger.broker.registration.registrar import Registrar
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 Number = int | float
+_RENAMED = MappingProxyType({"snapshot_index": "boundary_snapshot_index", "gc_ms_total": "gc_ms"})
+"""Numbers of the node's status that would have the name of another metric."""
+_COUNTED = frozenset(
+    [
+        "flushes",
+        "flushed_entries",
+        "flushed_bytes",
+        "gc_pauses",
+        "gc_pauses_full",
+        "gc_ms_total",
+        "repaired_entries",
+        "repair_unfitting",
+        "scrub_passes",
+        "scrub_checked_bytes",
+        "scrub_found",
+        "snapshots_skipped",
+        "installs_sent",
+        "installs_done",
+        "read_rounds",
+        "reads_by_lease",
+        "segments_warm",
+        "segments_cold",
+        "messages_too_new",
+    ]
+)
+"""Those that only grow while the process lives."""
 
 
 class HttpServer:
@@ -104,7 +131,7 @@ class BrokerCollector(Collector):
         if broker.config.digest_ship_path:
             ship = broker.shipper.stats
             yield _gauge(
-                "digests_shipped_ms", "When digests were last shipped, ms since 1970", ship.shipped_ms
+                "digests_shipped_timestamp_seconds", "When digests were last shipped", ship.shipped_ms / 1000
             )
             yield _counter("digest_segments_scanned", "Segments scanned to ship digests", ship.segments)
             yield _counter(
@@ -142,8 +169,7 @@ def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:
     yield role
     for name, value in sorted(status.items()):
         if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "applied_index":
-            name = "boundary_snapshot_index" if name == "snapshot_index" else name  # the state has one, too
-            yield _gauge(name, f"{name.replace('_', ' ')} of the replicated log", value)
+            yield _of_status(name, value)
     refused = CounterMetricFamily("dledger_refused", "Refused peer connections and frames", labels=["cause"])
     causes = status.get("refused")
     for cause, count in sorted(causes.items()) if isinstance(causes, dict) else ():
@@ -161,6 +187,15 @@ def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:
                 lag.add_metric([peer], progress["lag_entries"])
     yield lag
     yield up
+
+
+def _of_status(name: str, value: Number) -> Metric:
+    """As Prometheus names it: base units, and what only grows is a counter."""
+    told = _RENAMED.get(name, name)
+    if "_ms" in told:
+        told, value = f"{told.replace('_ms', '', 1)}_seconds", value / 1000
+    text = f"{told.replace('_', ' ')} of the replicated log"
+    return _counter(told, text, value) if name in _COUNTED else _gauge(told, text, value)
 
 
 def _gauge(name: str, text: str, value: Number) -> Metric:

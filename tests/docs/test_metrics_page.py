@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,25 +23,36 @@ from tests.broker.test_app import configs
 from tests.docs.generated import DOCS
 
 
-def test_the_page_has_every_metric_and_no_other(tmp_path: Path) -> None:
-    page = (DOCS / "reference/metrics.md").read_text()
-    rows = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
-    told = set(re.findall(r"`(dledger_\w+)", rows))
+def page_of(directory: Path) -> str:
+    """What /metrics of a broker without peers says."""
 
-    async def names() -> set[str]:
-        (config,) = configs(tmp_path, 1)
-        config = replace(config, digest_ship_path=str(tmp_path))
+    async def text() -> str:
+        (config,) = configs(directory, 1)
+        config = replace(config, digest_ship_path=str(directory))
         broker = Broker(production_env("n0"), config, Node)
         running = asyncio.create_task(broker.node.run())  # type: ignore[attr-defined]
         await asyncio.wait_for(broker.opened.wait(), 10)
         registry = CollectorRegistry()
         registry.register(BrokerCollector(broker))
-        text = generate_latest(registry).decode()
+        page = generate_latest(registry).decode()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
-        assert len(names) == len(set(names)), "a name twice"
-        return set(names)
+        return page
 
-    found = asyncio.run(names())
-    assert found == told
+    return asyncio.run(text())
+
+
+def test_the_page_has_every_metric_and_no_other(tmp_path: Path) -> None:
+    page = (DOCS / "reference/metrics.md").read_text()
+    rows = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    told = set(re.findall(r"`(dledger_\w+)", rows))
+
+    assert {line.split()[2] for line in page_of(tmp_path).splitlines() if line.startswith("# TYPE ")} == told
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
+def test_prometheus_own_check_has_nothing_to_say(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=page_of(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
