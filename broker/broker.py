@@ -16,6 +16,7 @@ from dledger.broker.client.clients import Clients
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
+from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.longpolling.pull_processor import PullProcessor
@@ -25,7 +26,9 @@ from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
+from dledger.broker.schedule.delay_service import DelayService
 from dledger.broker.services import LeaderService, LeaderServices
+from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_creation import TopicCreation
@@ -45,6 +48,7 @@ from dledger.runtime.live_settings import LiveSettings, SettingsSource
 
 PROCESSORS: tuple[type[Processor], ...] = (
     SendProcessor,
+    SendBackProcessor,
     PullProcessor,
     ClientProcessor,
     OffsetProcessor,
@@ -121,7 +125,10 @@ class Broker:
         self.processors = tuple(kind(context) for kind in PROCESSORS)
         (self.pulls,) = (one for one in self.processors if isinstance(one, PullProcessor))
         own = (one for one in self.processors if isinstance(one, LeaderService))
-        self.services = LeaderServices((self.registrar, self.offsets, self.applied, self.committed, *own))
+        self.delays = DelayService(context)
+        self.services = LeaderServices(
+            (self.registrar, self.offsets, self.applied, self.committed, *own, self.delays)
+        )
         """In this order at the beginning of a leadership, backwards at its end."""
         self.handlers = handler_table(self.processors, self.gate)
         self.server = RemotingServer(
@@ -132,7 +139,7 @@ class Broker:
             on_close=self.clients.connection_closed,
             max_body=body_limits(self.processors),
         )
-        self.store.on_arrival = self.pulls.arrived
+        self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied
         self.sealed_before = 0
         """Messages sealed in earlier leaderships."""
@@ -230,6 +237,10 @@ class Broker:
         if self.node.serving and self.gate.writer is None and self._writer is not None:
             self.gate.open(self._writer)  # nobody was there to take over
         return moved
+
+    def _arrived(self, queues: list[ConsumeQueue]) -> None:
+        self.pulls.arrived(queues)
+        self.delays.arrived(queues)
 
     # -- figures --------------------------------------------------------------------------------------
 

@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from dledger.broker.ports import Appender
-from dledger.broker.topic.topic_names import RETRY_PREFIX
+from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from dledger.broker.topic.topic_table import encode_topic
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import HEADER_SIZE, Kind
-from dledger.formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1, system_record_size
+from dledger.formats.record import (
+    BORN_HOST_V6,
+    CRC_MASK,
+    FIXED,
+    FIXED_SIZE,
+    MAGIC_V1,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    Record,
+    system_record_size,
+)
 from dledger.formats.state import (
     GROUPS,
     TOPICS,
@@ -31,19 +42,21 @@ from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
 
 _SHORT = struct.Struct(">h")
+_KEPT_FLAGS = ~(TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6)
 _TEXT_LENGTH = tuple(bytes([length]) for length in range(256))
 
 
 class TopicSlot:
     """One topic as the leader sees it, with what its records have in common."""
 
-    __slots__ = ("config", "field", "is_retry", "next", "queues", "writable")
+    __slots__ = ("config", "field", "is_dead_letter", "is_retry", "next", "queues", "writable")
 
     def __init__(self, config: TopicConfig, next_offsets: list[int]) -> None:
         raw = config.name.encode()
         self.field = _TEXT_LENGTH[len(raw)] + raw
         """Topic length and topic, as in a record of version 1."""
         self.is_retry = config.name.startswith(RETRY_PREFIX)
+        self.is_dead_letter = config.name.startswith(DLQ_PREFIX)
         self.next = next_offsets
         """Next offset of each queue, with everything that is pending."""
         self.set_config(config)
@@ -53,6 +66,43 @@ class TopicSlot:
         self.config = config
         self.queues = max(config.read_queues, config.write_queues)
         self.writable = bool(config.perm & 2)
+
+
+class Outgoing(NamedTuple):
+    """One message to be appended; all values are checked already."""
+
+    slot: TopicSlot
+    queue_id: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    reconsume_times: int
+    body: bytes
+    properties: bytes
+
+    @classmethod
+    def again(
+        cls, record: Record, slot: TopicSlot, queue_id: int, properties: bytes, reconsume_times: int
+    ) -> Outgoing:
+        """What a record holds, for another queue. There is no room for hosts of IPv6: those become zeros."""
+        return cls(
+            slot,
+            queue_id,
+            record.flag,
+            record.sys_flag & _KEPT_FLAGS,
+            record.born_timestamp,
+            bytes(8) if record.sys_flag & BORN_HOST_V6 else record.born_host,
+            reconsume_times,
+            record.body,
+            properties,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of its entry."""
+        texts = len(self.slot.field) + _SHORT.size + len(self.properties)
+        return HEADER_SIZE + FIXED_SIZE + len(self.body) + texts
 
 
 class CommitLogWriter:
@@ -143,6 +193,10 @@ class CommitLogWriter:
         """Create or replace a group. Index of the entry."""
         return self.append_op(config.op())
 
+    def may_write(self, op: str) -> bool:
+        """Whether all voters know this operation."""
+        return self._state.since(op) <= self._appender.state_version
+
     def check_versions(self, *ops: str) -> None:
         """RemotingError 14 when a voter's program does not know one of these operations: nothing was stored.
 
@@ -222,6 +276,54 @@ class CommitLogWriter:
         slot.next[queue_id] = queue_offset + 1
         self.messages += 1
         return index, queue_offset, position
+
+    def now_ms(self) -> int:
+        """Store time of what is appended in this turn of the loop."""
+        return self._appender.now_ms()
+
+    def add_together(self, messages: Sequence[Outgoing], ops: Sequence[Op]) -> int:
+        """Append messages of any queues, and operations, as one whole (safety.md S11): all of it happens, or
+        nothing. Index of the last entry. RemotingError 14 as `check_versions`."""
+        self.check_versions(*(op["op"] for op in ops))
+        packed = [pack_op(op) for op in ops]
+        wanted = sum(message.size for message in messages)
+        wanted += sum(HEADER_SIZE + system_record_size(len(operation)) for operation in packed)
+        appender = self._appender
+        position = appender.reserve(wanted) + HEADER_SIZE
+        remaining = len(messages) + len(packed)
+        now = appender.now_ms()
+        index = -1
+        for message in messages:
+            slot, queue_id, body = message.slot, message.queue_id, message.body
+            remaining -= 1
+            size = message.size - HEADER_SIZE
+            fixed = FIXED.pack(
+                size,
+                MAGIC_V1,
+                crc32(body) & CRC_MASK,
+                queue_id,
+                message.flag,
+                slot.next[queue_id],
+                position,
+                message.sys_flag,
+                message.born_timestamp,
+                message.born_host,
+                now,
+                self._store_host,
+                message.reconsume_times,
+                0,
+                len(body),
+            )
+            tail = slot.field + _SHORT.pack(len(message.properties)) + message.properties
+            index = appender.add((fixed, body, tail), size, Kind.MESSAGE, remaining)
+            slot.next[queue_id] += 1
+            position += HEADER_SIZE + size
+        self.messages += len(messages)
+        for operation, op in zip(packed, ops, strict=True):
+            remaining -= 1
+            index = appender.add_reserved(operation, Kind.SYSTEM, remaining)
+            self.pending.appended(index, op)
+        return index
 
     def add_batch(
         self,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated
 
+from dledger.broker.schedule.delay_levels import DEFAULT_LEVELS, format_levels, parse_levels
 from dledger.broker.store.message_store import StoreLimits
 from dledger.config import MAX_RATE, BindAddress, NodeConfig, NodeSettings, Peers, SelfId, StoreRoot
 from dledger.formats.addresses import check_host, join_address, split_address
@@ -145,6 +146,10 @@ class BrokerConfig:
     """Port for clients."""
     bind_address: BindAddress = "0.0.0.0"
     """Where to listen for clients and peers (not what they are told)."""
+    delay_levels: Annotated[
+        tuple[int, ...], Setting("messageDelayLevel", parse=parse_levels, format=format_levels)
+    ] = parse_levels(DEFAULT_LEVELS)
+    """How long messages of the delay levels wait, the first level is 1: `1s 5s 10s`."""
     namesrv_addr: Annotated[
         tuple[str, ...], Setting("namesrvAddr", parse=_addresses, format=";".join, hot=True, important=True)
     ] = ()

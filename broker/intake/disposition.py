@@ -29,7 +29,7 @@ class Disposition(Enum):
 
     ORDINARY = "ordinary"
     RETRY = "retry"
-    """Of a consumer group: it was delivered before, so it may come at once."""
+    """Of a consumer group, without a delay level: it comes at once."""
     DELAYED = "delayed"
     """By a delay level."""
     TIMED = "timed"
@@ -38,7 +38,7 @@ class Disposition(Enum):
     """Until its producer says what becomes of it."""
 
 
-SUPPORTED = (Disposition.ORDINARY, Disposition.RETRY)
+SUPPORTED = (Disposition.ORDINARY, Disposition.RETRY, Disposition.DELAYED)
 
 
 def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
@@ -48,13 +48,20 @@ def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
     told = dict(_TELLING.findall(properties))
     if told.get(TRANSACTION) == "true":
         return Disposition.HALF
-    if topic.startswith(RETRY_PREFIX):
-        return Disposition.RETRY
-    if any(name in told for name in TIMERS):
+    retry = topic.startswith(RETRY_PREFIX)
+    if not retry and any(name in told for name in TIMERS):
         return Disposition.TIMED
     if told.get(DELAY_LEVEL, "0") != "0":
         return Disposition.DELAYED
-    return Disposition.ORDINARY
+    return Disposition.RETRY if retry else Disposition.ORDINARY
+
+
+def delay_level_of(properties: str) -> int:
+    """The delay level that these properties name, 1 or more; RemotingError 13 when it is no number."""
+    text = dict(_TELLING.findall(properties)).get(DELAY_LEVEL, "")
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, f"{DELAY_LEVEL}: {text[:20]!r} is no delay level")
+    return int(text)
 
 
 def may_tell(properties: str) -> bool:

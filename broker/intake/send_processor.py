@@ -8,7 +8,7 @@ already encoded, waits for the commit (safety.md S12, S24).
 | 0      | durable on a majority                                                                        |
 | 1      | outcome unknown: leadership was lost while the message was in the log                        |
 | 2      | too much is pending in the log (LEADER_PENDING_FULL): not executed                           |
-| 13     | too large, or of a kind that this version does not do (delayed, transactional)               |
+| 13     | too large, or of a kind that this version does not do (timed, transactional)                 |
 | 14     | this node does not lead: not executed; `leaderAddr` says who does; or DISK_FULL: not stored  |
 | 16     | system topic, or the topic is not writable                                                   |
 | 17     | no such topic and it may not be created                                                      |
@@ -24,13 +24,22 @@ import msgspec
 from dledger.broker.commit_log import CommitLogWriter, TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
-from dledger.broker.intake.disposition import Disposition, check_disposition, may_tell
+from dledger.broker.intake.disposition import Disposition, check_disposition, delay_level_of, may_tell
+from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
 from dledger.broker.requests import LeaderCall, Needs, handles
-from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
+from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 from dledger.formats.message_ids import encode_unique_id
-from dledger.formats.properties import MAX_PROPERTIES_SIZE, decode_properties, encode_properties
+from dledger.formats.properties import (
+    DELAY,
+    MAX_PROPERTIES_SIZE,
+    REAL_QID,
+    REAL_TOPIC,
+    decode_properties,
+    encode_properties,
+)
 from dledger.formats.record import FIXED_SIZE
+from dledger.formats.state import DelayProgress
 from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
 from dledger.remoting.commands import Request, SerializeType
 from dledger.remoting.errors import RemotingError
@@ -43,10 +52,6 @@ _BATCH_HEAD = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
 MAX_BATCH_MESSAGES = 1000
 """Messages of one batch: it is sealed in one step, at some 8 microseconds a message."""
-RETRIES_TOLD_MS = 600_000
-"""Time between two lines of the log that tell of retries that do not wait."""
-_HONOURS_MAX_RECONSUME = 121
-"""V3_4_9: clients from here on say maxReconsumeTimes themselves."""
 
 
 class SendProcessor:
@@ -65,7 +70,6 @@ class SendProcessor:
         self._salt = context.env.random.getrandbits(32)
         self._counter = 0
         self._log = context.env.log.child("intake")
-        self._told_ms = -RETRIES_TOLD_MS
         self._ip = config.store_host[:4]
 
     def _told_to_clients(self, config: BrokerConfig) -> None:
@@ -111,10 +115,11 @@ class SendProcessor:
         if len(body) > self._max_message_size:
             raise _too_large("message body", len(body), self._max_message_size)
         text = header.properties or ""
+        level = 0
         if header.sysFlag or may_tell(text):
             kind = check_disposition(header.topic, header.sysFlag, text)
-            if kind is Disposition.RETRY:
-                self._tell_of_retries(header.topic)
+            if kind is Disposition.DELAYED:
+                level = delay_level_of(text)
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
         slot, queue_id = writer.slots.get(header.topic), header.queueId
@@ -122,6 +127,10 @@ class SendProcessor:
             slot, queue_id = self._target(writer, header)
         if slot.is_retry:
             slot, queue_id = self._dead_letter(writer, slot, queue_id, header, request, reconsume_times)
+        told_queue = queue_id
+        if level:
+            slot, queue_id, text = self._delayed(writer, slot, queue_id, text, level)
+            properties, unique_key = self._properties(text)
         index, queue_offset, position = writer.add_message(
             slot,
             queue_id,
@@ -137,20 +146,31 @@ class SendProcessor:
             return
         if request.serialize is SerializeType.JSON:
             text_id = f"{self._host_hex}{position:016X}".encode()
-            answer = self._answer(request, text_id, queue_id, queue_offset, unique_key)
+            answer = self._answer(request, text_id, told_queue, queue_offset, unique_key)
         else:
             answer = self._binary_answer(
-                request, f"{self._host_hex}{position:016X}", queue_id, queue_offset, unique_key
+                request, f"{self._host_hex}{position:016X}", told_queue, queue_offset, unique_key
             )
         self._committed.add(index, connection, request, answer)
 
-    def _tell_of_retries(self, topic: str) -> None:
-        """A retry that was to wait (by a delay level) comes at once: refused, it would hold up its queue at
-        the consumer, which tries it again itself and goes no further."""
-        now = self._env.wall.now_ms()
-        if now - self._told_ms >= RETRIES_TOLD_MS:
-            self._told_ms = now
-            self._log.warning("retries come at once: delay levels are not there yet", topic=topic)
+    def _delayed(
+        self, writer: CommitLogWriter, slot: TopicSlot, queue_id: int, text: str, level: int
+    ) -> tuple[TopicSlot, int, str]:
+        """Where a message with a delay level waits, and its properties there (PutMessage hook). A dead letter
+        waits no more. While a member of the group runs a version that delivers nothing, a retry comes at
+        once, and others are refused (14)."""
+        values = decode_properties(text)
+        retry = slot.is_retry
+        if slot.is_dead_letter or (retry and not writer.may_write(DelayProgress.operation)):
+            values.pop(DELAY, None)
+            return slot, queue_id, encode_properties(values)
+        writer.check_versions(DelayProgress.operation)
+        schedule = writer.slot(SCHEDULE_TOPIC)
+        assert schedule is not None  # every broker has it
+        level = min(level, len(self._settings.now.delay_levels))
+        values[DELAY] = str(level)
+        values[REAL_TOPIC], values[REAL_QID] = slot.config.name, str(queue_id)
+        return schedule, level - 1, encode_properties(values)
 
     def _properties(self, text: str) -> tuple[bytes, bytes]:
         """What is stored, and the message's unique key; RemotingError 13 when it is too much."""
@@ -267,8 +287,10 @@ class SendProcessor:
                     raise _bad_batch(at)
                 properties = body[properties_at:stop]
                 text = properties.decode()
-                if may_tell(text):
-                    check_disposition(topic, sys_flag, text)
+                if may_tell(text) and check_disposition(topic, sys_flag, text) is Disposition.DELAYED:
+                    raise RemotingError(
+                        ResponseCode.MESSAGE_ILLEGAL, "delayed messages are not sent in batches"
+                    )
                 if b"UNIQ_KEY\x01" in properties and b"CLUSTER\x01" not in properties:
                     if properties[-1] != 2:
                         properties += b"\x02"
@@ -324,7 +346,7 @@ class SendProcessor:
         name = slot.config.name[len(RETRY_PREFIX) :]
         group = writer.group(name)
         limit = 16 if group is None else group.retry_max
-        if request.version >= _HONOURS_MAX_RECONSUME and header.maxReconsumeTimes is not None:
+        if request.version >= HONOURS_MAX_RECONSUME and header.maxReconsumeTimes is not None:
             limit = header.maxReconsumeTimes
         if reconsume_times <= limit:
             return slot, queue_id

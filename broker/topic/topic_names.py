@@ -17,6 +17,8 @@ SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+SCHEDULE_QUEUES = 18
+"""Queues of it, or as many as there are delay levels (SCHEDULE_TOPIC_QUEUE_NUM)."""
 READ_WRITE = Perm.READ | Perm.WRITE
 
 FORBIDDEN_TO_SEND = frozenset(
@@ -66,6 +68,7 @@ def is_system_topic(topic: str) -> bool:
 
 def system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
     """Topics that exist from the start. They follow from the configuration, so they are not in the log."""
+    levels = max(SCHEDULE_QUEUES, len(config.delay_levels))
     topics = [
         TopicConfig(SELF_TEST_TOPIC, 1, 1, READ_WRITE),
         TopicConfig(BENCHMARK_TOPIC, 8, 8, READ_WRITE),
@@ -73,6 +76,7 @@ def system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
         TopicConfig(config.cluster_name, 16, 16, READ_WRITE | Perm.INHERIT),
         TopicConfig(config.broker_name, 1, 1, READ_WRITE | Perm.INHERIT),
         TopicConfig(f"{config.cluster_name}_REPLY_TOPIC", 1, 1, READ_WRITE),
+        TopicConfig(SCHEDULE_TOPIC, levels, levels, READ_WRITE),
     ]
     if config.auto_create_topic:
         queues = config.default_topic_queues

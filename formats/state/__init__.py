@@ -1,12 +1,14 @@
 """Replicated state of a broker group: declared tables, and the machine that plays the log on them.
 
 * `table`      what every table has in common, and the kind that is only declared
-* `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues
+* `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues;
+  `delays` how far delayed messages are delivered
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
 """
 
+from dledger.formats.state.delays import DELAYS, MAX_LEVELS, DelayProgress
 from dledger.formats.state.groups import GROUPS, GroupConfig
 from dledger.formats.state.machine import (
     ReplicatedState,
@@ -38,8 +40,10 @@ from dledger.formats.state.table import (
 from dledger.formats.state.topics import TOPICS, Perm, TopicConfig
 
 __all__ = [
+    "DELAYS",
     "GROUPS",
     "MAX_INT",
+    "MAX_LEVELS",
     "MAX_NAME",
     "MAX_QUEUES",
     "PIECE",
@@ -47,6 +51,7 @@ __all__ = [
     "TOPICS",
     "Declared",
     "DeclaredTable",
+    "DelayProgress",
     "GroupConfig",
     "Malformed",
     "Op",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from dledger.formats.state.delays import DELAYS
 from dledger.formats.state.groups import GROUPS
 from dledger.formats.state.offsets import OffsetTable
 from dledger.formats.state.queues import QueueEnds
@@ -32,7 +33,7 @@ class Compact:
 OFFSETS = Compact("offsets", 1, OffsetTable)
 QUEUES = Compact("queues", 1, QueueEnds)
 
-TABLES: tuple[Source, ...] = (TOPICS, GROUPS, OFFSETS, QUEUES)
+TABLES: tuple[Source, ...] = (TOPICS, GROUPS, OFFSETS, QUEUES, DELAYS)
 
 
 def state_version(tables: Iterable[Source] = TABLES) -> int:

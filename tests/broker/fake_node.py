@@ -9,6 +9,7 @@ from typing import Any
 from dledger.config import NodeConfig, NodeSettings
 from dledger.formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
 from dledger.formats.record import system_record, system_record_size
+from dledger.formats.state import state_version
 from dledger.host import Chunk, Host, Role
 from dledger.messages import Code
 from dledger.runtime.env import Env
@@ -81,7 +82,7 @@ class FakeAppender:
         self.term = term
         self.now_ms = now_ms
         self.refusal: Code | None = None
-        self.state_version = 1
+        self.state_version = state_version()
         self.log = log
         self._added = added
 

@@ -7,11 +7,12 @@ import pytest
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.chaos.scenarios.newer import NEWER_TABLES, NOTES, Note
 from dledger.formats.entry import Kind, unpack_header
-from dledger.formats.state import ReplicatedState, TopicConfig
+from dledger.formats.state import ReplicatedState, TopicConfig, state_version
 from dledger.remoting.errors import RemotingError
 from tests.broker.fake_node import FakeAppender, FakeLog
 
 T = TopicConfig("T", 2, 2, 6)
+NEWER = state_version(NEWER_TABLES)
 
 
 def writer(version: int) -> tuple[FakeLog, CommitLogWriter]:
@@ -22,18 +23,18 @@ def writer(version: int) -> tuple[FakeLog, CommitLogWriter]:
 
 
 def test_a_newer_operation_waits_until_every_voter_knows_it() -> None:
-    log, made = writer(1)
+    log, made = writer(NEWER - 1)
     made.put_topic(T)
     with pytest.raises(RemotingError, match="note: not before all brokers of the group") as refused:
         made.append_op(Note("n").op())
     assert refused.value.code == 14 and len(log.entries) == 1, "certainly not executed"
-    log, made = writer(2)
+    log, made = writer(NEWER)
     made.append_op(Note("n").op())
     assert len(log.entries) == 1
 
 
 def test_a_message_and_its_operations_are_one_batch() -> None:
-    log, made = writer(2)
+    log, made = writer(NEWER)
     made.put_topic(T)
     slot = made.slot("T")
     assert slot is not None

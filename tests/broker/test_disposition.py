@@ -6,6 +6,7 @@ import pytest
 
 from dledger.broker.intake.disposition import (
     DELAY_LEVEL,
+    SUPPORTED,
     TIMERS,
     TRANSACTION,
     Disposition,
@@ -33,7 +34,7 @@ KINDS = [
     ("T", 0x8, {}, Disposition.HALF),
     ("T", 0xC, {}, Disposition.HALF),
     ("%RETRY%g", 0, {}, Disposition.RETRY),
-    ("%RETRY%g", 0, {"DELAY": "3"}, Disposition.RETRY),
+    ("%RETRY%g", 0, {"DELAY": "3"}, Disposition.DELAYED),
     ("%RETRY%g", 0, {"TRAN_MSG": "true"}, Disposition.HALF),
     ("%DLQ%g", 0, {}, Disposition.ORDINARY),
 ]
@@ -43,7 +44,7 @@ KINDS = [
 def test_the_kind_of_a_message(topic: str, flags: int, properties: dict[str, str], kind: Disposition) -> None:
     text = encode_properties(properties)
     assert disposition_of(topic, flags, text) is kind
-    if kind in (Disposition.ORDINARY, Disposition.RETRY):
+    if kind in SUPPORTED:
         assert check_disposition(topic, flags, text) is kind
     else:
         with pytest.raises(RemotingError, match=f"{kind.value} messages are not supported") as refused:

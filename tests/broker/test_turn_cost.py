@@ -153,6 +153,7 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.PULL_MESSAGE: pulls,
     RequestCode.LITE_PULL_MESSAGE: pulls,
     RequestCode.VIEW_MESSAGE_BY_ID: lambda: [queue(offset=0)],
+    RequestCode.CONSUMER_SEND_MSG_BACK: lambda: [queue(offset=0, group="g", delayLevel=0)],
     RequestCode.QUERY_CONSUMER_OFFSET: lambda: [queue()],
     RequestCode.UPDATE_CONSUMER_OFFSET: lambda: [queue(commitOffset=0)],
     RequestCode.UPDATE_AND_CREATE_TOPIC: lambda: [

@@ -7,6 +7,7 @@ No code of `dledger.formats.state`: the two are compared. A table that is added 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from dledger.chaos.scenarios.oracle.delays import Delays
 from dledger.chaos.scenarios.oracle.groups import Groups
 from dledger.chaos.scenarios.oracle.offsets import Offsets
 from dledger.chaos.scenarios.oracle.topics import Topics
@@ -38,7 +39,7 @@ class Oracle(Protocol):
 
 def oracles() -> tuple[Oracle, ...]:
     """A fresh one for each table that operations change."""
-    return (Topics(), Groups(), Offsets())
+    return (Topics(), Groups(), Offsets(), Delays())
 
 
-__all__ = ["Groups", "Offsets", "Oracle", "Queue", "Topics", "oracles"]
+__all__ = ["Delays", "Groups", "Offsets", "Oracle", "Queue", "Topics", "oracles"]

@@ -1,0 +1,121 @@
+"""Send-back: 36 CONSUMER_SEND_MSG_BACK (SendMessageProcessor.consumerSendMsgBack).
+
+A consumer could not process a message: a copy of it comes to its group again after a while, or goes to the
+group's dead letters after so many times. The copy is in the log before the consumer hears of it; its own
+offset moves on then. What is refused here, clients send to the retry topic themselves.
+"""
+
+from __future__ import annotations
+
+from dledger.broker.commit_log import CommitLogWriter, Outgoing, TopicSlot
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from dledger.formats.message_ids import encode_message_id
+from dledger.formats.properties import (
+    DELAY,
+    MAX_PROPERTIES_SIZE,
+    ORIGIN_MESSAGE_ID,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    WAIT,
+    decode_properties,
+    encode_properties,
+)
+from dledger.formats.record import Record
+from dledger.formats.state import DelayProgress, GroupConfig
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import ConsumerSendMsgBackHeader
+
+FIRST_LEVEL = 3
+"""Delay level of the first retry (10 s); each further one has the next level."""
+HONOURS_MAX_RECONSUME = 121
+"""V3_4_9: clients from here on say maxReconsumeTimes themselves."""
+
+
+class SendBackProcessor:
+    """Handler of 36."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._env = context.env
+        self._settings = context.settings
+        self._gate = context.gate
+        self._creation = context.creation
+        self._store = context.store
+        self._reader = context.reader
+        self._background = context.background
+        self._committed = context.committed
+
+    @handles(
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        ConsumerSendMsgBackHeader,
+        needs=Needs.LEADER,
+        reads="applied index of the leader",
+    )
+    def send_back(self, call: LeaderCall[ConsumerSendMsgBackHeader]) -> None:
+        """A message comes again, or is given up."""
+        name = call.header.group
+        group = self._creation.group_for_consumer(call.writer, self._store.state, name)
+        if group is None:
+            raise RemotingError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}"
+            )
+        if group.retry_queues < 1:
+            call.respond()  # the group wants no retries
+            return
+        call.writer.check_versions(DelayProgress.operation)
+        self._background.start(call.connection, call.request, self._copy(call, group))
+
+    async def _copy(self, call: LeaderCall[ConsumerSendMsgBackHeader], group: GroupConfig) -> None:
+        header = call.header
+        found = await self._reader.message_at(header.offset)
+        if found is None:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        writer = self._gate.writer
+        if writer is None:  # it took a while
+            self._gate.refuse(call.connection, call.request)
+            return
+        if not writer.room:
+            raise writer.refused
+        message = self._again(call, writer, group, found[1])
+        index = writer.add_together([message], [])
+        self._committed.add(index, call.connection, call.request, call.respond)
+
+    def _again(
+        self,
+        call: LeaderCall[ConsumerSendMsgBackHeader],
+        writer: CommitLogWriter,
+        group: GroupConfig,
+        record: Record,
+    ) -> Outgoing:
+        header, properties = call.header, decode_properties(record.properties)
+        properties.setdefault(RETRY_TOPIC, record.topic)
+        properties.setdefault(ORIGIN_MESSAGE_ID, encode_message_id(record.store_host, record.physical_offset))
+        properties[WAIT] = "false"
+        properties.pop(DELAY, None)
+        limit = group.retry_max
+        if call.request.version >= HONOURS_MAX_RECONSUME and header.maxReconsumeTimes is not None:
+            limit = header.maxReconsumeTimes
+        slot: TopicSlot
+        if header.delayLevel < 0 or record.reconsume_times >= limit:
+            slot, queue_id = self._creation.internal_topic(writer, DLQ_PREFIX + group.name, 1), 0
+        else:
+            retry = self._creation.internal_topic(writer, RETRY_PREFIX + group.name, group.retry_queues)
+            level = header.delayLevel or FIRST_LEVEL + record.reconsume_times
+            level = min(level, len(self._settings.now.delay_levels))
+            properties[DELAY] = str(level)
+            properties[REAL_TOPIC] = retry.config.name
+            properties[REAL_QID] = str(self._env.random.randrange(max(retry.config.write_queues, 1)))
+            schedule = writer.slot(SCHEDULE_TOPIC)
+            assert schedule is not None  # every broker has it
+            slot, queue_id = schedule, level - 1
+        text = encode_properties(properties).encode()
+        if len(text) > MAX_PROPERTIES_SIZE:
+            raise RemotingError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties would have {len(text)} bytes with those of a retry: at most "
+                f"{MAX_PROPERTIES_SIZE}",
+            )
+        return Outgoing.again(record, slot, queue_id, text, record.reconsume_times + 1)

@@ -1,0 +1,137 @@
+"""What the leader delivers when it is due: messages of the delay levels (ScheduleMessageService).
+
+A delayed message is stored in a queue of SCHEDULE_TOPIC_XXXX, one a level, in which the first to come is the
+first to be due. Its delivery is another message, in its real queue, in one batch with the operation that
+says how far the level is (`formats.state.delays`): a switch of leader loses none and repeats none. Only the
+heads of the queues are in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from dledger.broker.commit_log import CommitLogWriter, Outgoing
+from dledger.broker.context import BrokerContext
+from dledger.broker.filter.message_filter import ALL
+from dledger.broker.services import LeaderService
+from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.store.reader import GetResult, GetStatus
+from dledger.broker.topic.topic_names import SCHEDULE_TOPIC
+from dledger.formats.properties import DELAY, REAL_QID, REAL_TOPIC, decode_properties, encode_properties
+from dledger.formats.record import Record, decode_record
+from dledger.formats.state import DELAYS, MAX_LEVELS, DelayProgress
+from dledger.log.reading import Rotten
+
+BATCH_MESSAGES = 32
+"""Messages that are delivered in one batch."""
+BATCH_BYTES = 256 * 1024
+RETRY_S = 0.1
+"""Pause while the log takes nothing, or what is due cannot be read."""
+
+
+class DelayService(LeaderService):
+    """One task a level, while this node leads."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._settings = context.settings
+        self._reader = context.reader
+        self._log = context.env.log.child("delay")
+        self._writer: CommitLogWriter | None = None
+        self._arrived = [asyncio.Event() for _ in range(MAX_LEVELS)]
+        self.delivered = 0
+        """Messages since start."""
+        self.dropped = 0
+        """Messages that could not be delivered: what they waited for is gone."""
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """See `LeaderService`."""
+        self._writer = writer
+
+    async def run(self) -> None:
+        """See `LeaderService`."""
+        async with asyncio.TaskGroup() as tasks:
+            for level in range(1, MAX_LEVELS + 1):
+                tasks.create_task(self._run_level(level), name=f"delay-level-{level}")
+
+    def end(self, reason: str) -> None:
+        """See `LeaderService`."""
+        self._writer = None
+
+    def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Messages were applied to these queues."""
+        for queue in queues:
+            if queue.topic == SCHEDULE_TOPIC and queue.queue_id < MAX_LEVELS:
+                self._arrived[queue.queue_id].set()
+
+    async def _run_level(self, level: int) -> None:
+        arrived = self._arrived[level - 1]
+        while True:
+            arrived.clear()
+            pause_s = await self._deliver(level)
+            if pause_s is None:
+                await arrived.wait()
+            else:
+                await asyncio.sleep(pause_s)  # 0: other requests have their turn between two batches
+
+    async def _deliver(self, level: int) -> float | None:
+        """Deliver what is due, at most one batch. How long to wait in seconds; None: for a message."""
+        writer = self._writer
+        if writer is None:
+            return None
+        known = writer.pending[DELAYS].rows.get(level)
+        offset = 0 if known is None else known.next
+        try:
+            result = await self._read(level, offset)
+        except (OSError, Rotten) as error:
+            self._log.warning("a delayed message cannot be read now", level=level, offset=offset, error=error)
+            return RETRY_S
+        if result.status in (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.OFFSET_OVERFLOW_ONE):
+            return None
+        if not writer.room:
+            return RETRY_S
+        if result.status is not GetStatus.FOUND:
+            # Retention was faster than the delay. (An offset beyond the end is none that was ever said.)
+            lost = max(result.next_offset, result.min_offset) - offset
+            self.dropped += max(lost, 0)
+            self._log.error("delayed messages expired before they were due", level=level, messages=lost)
+            writer.append_op(DelayProgress(level, max(result.next_offset, offset + 1)).op())
+            return 0.0
+        now = writer.now_ms()
+        delays = self._settings.now.delay_levels
+        delay_ms = delays[min(level, len(delays)) - 1]
+        due: list[Outgoing] = []
+        count, wait_ms = 0, 0
+        for part in result.parts:
+            record = decode_record(bytes(part))
+            wait_ms = record.store_timestamp + delay_ms - now
+            if wait_ms > 0:
+                break
+            count += 1
+            message = self._restored(writer, record)
+            if message is not None:
+                due.append(message)
+        if count:
+            writer.add_together(due, [DelayProgress(level, offset + count).op()])
+            self.delivered += len(due)
+        return max(wait_ms, 0) / 1000
+
+    async def _read(self, level: int, offset: int) -> GetResult:
+        where = SCHEDULE_TOPIC, level - 1, offset, BATCH_MESSAGES, BATCH_BYTES, ALL
+        found = self._reader.get(*where)
+        return await self._reader.get_cold(*where) if found is None else found
+
+    def _restored(self, writer: CommitLogWriter, record: Record) -> Outgoing | None:
+        """The message as it was meant, for its real queue; None where there is no such topic any more."""
+        properties = decode_properties(record.properties)
+        properties.pop(DELAY, None)
+        topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QID, "")
+        slot = writer.slot(topic)
+        if slot is None or not slot.queues or not queue.isdecimal():
+            self.dropped += 1
+            self._log.error(
+                "a delayed message has no topic to go to", topic=topic, offset=record.queue_offset
+            )
+            return None
+        text = encode_properties(properties).encode()
+        return Outgoing.again(record, slot, int(queue) % slot.queues, text, record.reconsume_times)
