@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from dledger.chaos.machine.settings import MS
 from dledger.chaos.scenarios.broker_history import BrokerHistory, Commit, Position, Receipt, Send, TopicChange
+from dledger.chaos.scenarios.broker_judge import DELAYS_MS
+from dledger.chaos.scenarios.broker_replay import SCHEDULE
 from dledger.chaos.scenarios.broker_stage import NAMESRV, NAMESRV_PORT
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.plan import Operation
@@ -22,6 +24,7 @@ from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptio
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer
+from dledger.formats.properties import DELAY
 from dledger.runtime.env import Env
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ FIRST_TOPIC = "auto"
 TAGS = 3
 PLAIN_UP_TO = 4096
 """Larger bodies do not get smaller by compression, every second time."""
+DELAYED_EVERY = 6
+"""Of the messages that are sent by themselves every so many waits for its time."""
 PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=0.25))
 """Of the producers: who waits briefly does not know what became of its messages."""
 COMMIT_EVERY_S = 0.7
@@ -141,15 +146,27 @@ class Producer(Planned):
         tag = f"tag{self._count % TAGS}" if self._count % (TAGS + 1) else None
         return Message(topic, f"{unique}|".encode() + filling, tags=tag, keys=unique)
 
+    def _delay_level(self) -> int:
+        """Of the next message that is sent by itself; 0: none."""
+        turn, rest = divmod(self._count, DELAYED_EVERY)
+        return 0 if rest else 1 + turn % len(DELAYS_MS)
+
     def _begin(self, topic: str, messages: list[Message], *, batch: bool = False) -> Send:
         send = Send(self.name, topic, [message.body for message in messages], self.now(), batch)
         self._history.sends.append(send)
         return send
 
     async def _one(self, producer: AsyncProducer, topic: str, size: int) -> Send:
+        level = self._delay_level()
         message = self._message(topic, size)
-        send = self._begin(topic, [message])
+        if level:
+            message.properties = {DELAY: str(level)}
+            send = self._begin(SCHEDULE, [message])
+        else:
+            send = self._begin(topic, [message])
         await self._settle(send, producer.send(message))
+        if level:
+            send.queue = level - 1
         return send
 
     async def _settle(self, send: Send, sending: Awaitable[SendResult]) -> None:

@@ -14,11 +14,13 @@ from itertools import pairwise
 
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.scenarios.broker_history import Commit, Position, Receipt, Send, TopicChange
-from dledger.chaos.scenarios.broker_replay import Stored
+from dledger.chaos.scenarios.broker_replay import SCHEDULE, Stored
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.formats.message_ids import decode_message_id
 
+DELAYS_MS = (1_000, 5_000, 10_000)
+"""Of the first delay levels, those that producers use."""
 Messages = Mapping[Queue, Sequence[Stored]]
 
 
@@ -40,6 +42,8 @@ class BrokerVerdict:
     committed: int = 0
     """Consumer offsets acknowledged."""
     topic_changes: int = 0
+    delivered: int = 0
+    """Delayed messages that came."""
 
 
 # Producers
@@ -50,7 +54,8 @@ def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdic
     places: dict[bytes, list[tuple[Queue, int]]] = {}
     for queue, stored in messages.items():
         for offset, message in enumerate(stored):
-            places.setdefault(message.value, []).append((queue, offset))
+            if not message.delivered:
+                places.setdefault(message.value, []).append((queue, offset))
     sent: dict[bytes, None] = {}
     for send in sends:
         for number, value in enumerate(send.values):
@@ -181,6 +186,8 @@ def judge_completeness(
     """In the end every group was handed every message, but for what retention had taken."""
     for group in groups:
         for queue, stored in messages.items():
+            if queue[0] == SCHEDULE:
+                continue
             end = reached.get(group, {}).get(queue, 0)
             _check_skipped(f"{group} ended at {end} of {queue}", stored[end:], begun)
 
@@ -255,6 +262,35 @@ def judge_topics(
             (count, count) for count in possible
         ]:
             raise InvariantViolated(f"topic {topic} has {found}, possible are {list(possible)} queues")
+
+
+# Delayed messages
+
+
+def judge_delays(messages: Messages, following: Mapping[int, int], verdict: BrokerVerdict) -> None:
+    """What waited, against what came. `following`: delay level -> offset of the first that still waits."""
+    due: dict[bytes, list[int]] = {}
+    came: dict[bytes, list[int]] = {}
+    for (topic, queue), stored in messages.items():
+        if topic == SCHEDULE:
+            for message in stored[: following.get(queue + 1, 0)]:
+                due.setdefault(message.value, []).append(message.store_ms + DELAYS_MS[queue])
+        else:
+            for message in stored:
+                if message.delivered:
+                    came.setdefault(message.value, []).append(message.store_ms)
+    for value in {**due, **came}:
+        waited, found = sorted(due.get(value, [])), sorted(came.get(value, []))
+        verdict.delivered += len(found)
+        # What is said to be delivered is, once for each time it was stored; nothing else is.
+        if len(waited) != len(found):
+            raise InvariantViolated(
+                f"{name_of(value)} was due {len(waited)} times, it came {len(found)} times"
+            )
+        # Never early.
+        for at, stored_ms in zip(waited, found, strict=True):
+            if stored_ms < at:
+                raise InvariantViolated(f"{name_of(value)} came {at - stored_ms} ms early")
 
 
 # Store time

@@ -20,11 +20,13 @@ from dledger.chaos.scenarios.oracle import Oracle, Queue, oracles
 from dledger.formats.consume_queue import UNIT
 from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
 from dledger.formats.message_ids import tags_code
-from dledger.formats.properties import TAGS, decode_properties
+from dledger.formats.properties import REAL_TOPIC, TAGS, decode_properties
 from dledger.formats.record import COMPRESSED, decode_record
 
 Kept = TypeVar("Kept")
 
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+"""Where messages with a delay level wait; queue n is that of level n + 1."""
 RESEND = "__RESEND"
 """Property of a message whose first attempt may have been stored."""
 
@@ -41,6 +43,8 @@ class Stored(NamedTuple):
     tags_code: int
     store_ms: int
     resent: bool
+    delivered: bool = False
+    """It had waited for its time in another queue."""
 
     @property
     def unit(self) -> bytes:
@@ -141,6 +145,7 @@ class BrokerReplay:
                 tags_code(properties.get(TAGS)),
                 record.store_timestamp,
                 RESEND in properties,
+                REAL_TOPIC in properties and record.topic != SCHEDULE,
             )
         )
 

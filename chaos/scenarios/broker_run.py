@@ -24,17 +24,18 @@ from dledger.chaos.scenarios.broker_history import BrokerHistory
 from dledger.chaos.scenarios.broker_judge import (
     BrokerVerdict,
     judge_completeness,
+    judge_delays,
     judge_offsets,
     judge_receipts,
     judge_sends,
     judge_times,
     judge_topics,
 )
-from dledger.chaos.scenarios.broker_replay import BrokerReplay
+from dledger.chaos.scenarios.broker_replay import SCHEDULE, BrokerReplay
 from dledger.chaos.scenarios.broker_stage import OPERATOR, PRODUCERS, PULL, PUSH, BrokerStage
 from dledger.chaos.scenarios.disks import find_file
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
-from dledger.chaos.scenarios.oracle import Offsets, Topics
+from dledger.chaos.scenarios.oracle import Delays, Offsets, Topics
 from dledger.chaos.scenarios.plan import Plan
 from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
 from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
@@ -44,6 +45,8 @@ from dledger.formats.store_files import segment_name
 ROUTES_LIMIT_S = 35.0
 """Within this the NameServer knows the leader and the others. Brokers register every 30 s, and one that has
 nothing to say before does not notice that the NameServer lost power, and with it all routes."""
+DELAYS_LIMIT_S = 15.0
+"""After the last message was taken: the longest delay that producers use, and some time for a new leader."""
 CATCH_UP_LIMIT_S = 45.0
 """After healing, and after the last message was taken, every group must have been handed everything within
 this virtual time: a pull that hangs at a dead connection is given up after 30 s only."""
@@ -109,7 +112,18 @@ class BrokerRun(Run):
         last = next(program for program in self._programs if isinstance(program, Producer))
         world.spawn(last.name, last.send_last)
         self.within(PROGRESS_LIMIT_S, "each topic takes a message", lambda: last.last_sent)
+        self.within(DELAYS_LIMIT_S, "what was delayed comes", self._all_came)
         self.within(CATCH_UP_LIMIT_S, "all consumers catch up", self._caught_up)
+
+    def _all_came(self) -> bool:
+        """Whether nothing waits for its time any more."""
+        ledger = self.stage.ledger
+        following = ledger.table(Delays).rows
+        return all(
+            following.get(queue + 1, 0) == end
+            for (topic, queue), end in ledger.ends.items()
+            if topic == SCHEDULE
+        )
 
     def _caught_up(self) -> bool:
         """Whether every group was handed everything; looked at only when something changed."""
@@ -170,6 +184,7 @@ class BrokerRun(Run):
         messages = replay.messages
         judge_sends(history.sends, messages, verdict)
         judge_times(messages)
+        judge_delays(messages, replay.table(Delays).rows, verdict)
         judge_receipts(history.receipts, messages, (PULL_GROUP,), verdict)
         self._judge_completeness()
         judge_offsets(
@@ -180,6 +195,7 @@ class BrokerRun(Run):
         stage.cluster.count("what a consumer was handed is in the log", verdict.received)
         stage.cluster.count("an acknowledged consumer offset stays", verdict.committed)
         stage.cluster.count("an acknowledged topic stays", verdict.topic_changes)
+        stage.cluster.count("a delayed message comes once, and not early", verdict.delivered)
         self._reach_marks()
 
     def _stale_ns(self) -> int:
