@@ -126,6 +126,11 @@ class RemotingClient:
         for link in list(self._links.values()):
             link.close("this client was closed")
 
+    def drop_unsent(self, reason: str) -> None:
+        """Fail the requests that have not left: their callers hear ConnectFailed, certainly not executed."""
+        for link in list(self._links.values()):
+            link.drop_unsent(reason)
+
     def disconnect(self, addr: str) -> None:
         """Hang up on one address; the next use dials again."""
         link = self._links.get(addr)
