@@ -15,7 +15,7 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.frames import Fields
 
 OnSent = Callable[[SendResult | ClientError], None]
-"""Told how a message ended; called once, on the loop; it must not raise."""
+"""Told how a message ended; called once, on the loop. It must be short; what it raises is logged."""
 
 Outcome = Response | RemotingError
 """How one attempt ended."""
@@ -37,6 +37,8 @@ class Lane:
         """The message that the search is asking a broker with."""
         self.in_flight: dict[int, PendingSend] = {}
         """By serial number; nearly in the order of their latest attempt."""
+        self.closed = False
+        """Whether the producer ends: nobody is asked any more."""
         self.resent = 0
         """Attempts that went out because the outcome of one before is unknown."""
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import overload
 
-from dledger.client.core import ClientCore
+from dledger.client.core import NOT_OPEN, ClientCore
 from dledger.client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, compress, properties_text
 from dledger.client.errors import ClientClosed, ClientError, InvalidMessage, Overflow, TopicNotFound
-from dledger.client.message import Message, MessageQueue, SendResult, check_body, check_group, check_topic
-from dledger.client.options import ClientOptions, ProducerOptions
+from dledger.client.life import AsyncClient
+from dledger.client.message import (
+    Body,
+    Message,
+    MessageQueue,
+    SendResult,
+    as_message,
+    check_body,
+    check_group,
+    check_topic,
+)
+from dledger.client.options import ClientOptions, ProducerOptions, options_of
 from dledger.client.pending import SEND_BATCH, OnSent, PendingSend, Target
 from dledger.client.routes import inherited_route, publish_queues
-from dledger.client.sending import SendKernel
+from dledger.client.sending import SendKernel, next_turn
 from dledger.client.topics import create_topic
 from dledger.client.unique_ids import UniqueIds
 from dledger.formats.checksum import crc32
@@ -22,6 +33,7 @@ from dledger.remoting.bodies import TopicRoute
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.messages import BatchMessage, encode_batch
 from dledger.runtime import Env, Lane
+from dledger.runtime.forks import FORKS
 
 MAX_BATCH_OVERHEAD = 64 * 1024
 """Bytes that lengths and properties may add to a batch beyond `max_message_size`."""
@@ -55,14 +67,15 @@ class _Topic:
         return None
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncClient):
     """Sends messages of one producer group.
 
     >>> async with AsyncProducer("orders", "127.0.0.1:9876") as producer:       # doctest: +SKIP
     ...     result = await producer.send(Message("orders", b"body", tags="paid", keys="order-17"))
 
     Delivery is at least once: a message whose acknowledgement got lost is sent again under the same unique
-    id and with the property `__RESEND`.
+    id and with the property `__RESEND`. The end of the block (also by an exception) and `close` wait until
+    everything that was begun has its acknowledgement or its error, up to `ProducerOptions.close_timeout_s`.
     """
 
     def __init__(
@@ -75,8 +88,10 @@ class AsyncProducer:
     ) -> None:
         check_group(group)
         self.group = group
-        self.options = options or ProducerOptions()
-        self._core = ClientCore(env, namesrv, client or ClientOptions())
+        self.options = options_of(ProducerOptions, options, "options")
+        super().__init__(
+            ClientCore(env, namesrv, options_of(ClientOptions, client, "client")), f"producer {group}"
+        )
         self._env = self._core.env
         self._core.producer_groups.append(group)
         self._core.on_route.append(self._route_changed)
@@ -84,43 +99,112 @@ class AsyncProducer:
             ip = pack_ipv4_host(self._core.options.client_ip, 0)[:4]
         except ValueError as error:
             raise ClientError(f"client_ip: {error}") from error
+        self._forks = FORKS.count
         self._max_pending = self.options.max_pending
         self._max_size = self.options.max_message_size
         self._ids = UniqueIds(self._env, ip)
         self._topics: dict[str, _Topic] = {}
         self._early: dict[str, list[tuple[Message, OnSent, MessageQueue | None, str | None]]] = {}
         self._kernel: SendKernel
+        self._entering: dict[int, None] = {}  # calls that have not reached the kernel yet, by number
+        self._entered = 0
+        self._entry = asyncio.Event()
 
-    async def __aenter__(self) -> AsyncProducer:
-        await self._core.__aenter__()
+    async def _begin(self) -> None:
         self._kernel = SendKernel(self._core, self.options, self._elsewhere)
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._kernel.close()
+    async def _finish(self, drain: bool) -> None:
+        if drain:
+            await next_turn()  # tasks that were begun, but have not run yet, come in
+            left = await self.flush(self.options.close_timeout_s)
+            if left:
+                self._core.log.warning("messages without an acknowledgement at close", messages=left)
+        self._max_pending = 0
+        await self._kernel.close()
+        await self._core.unregister(self.group, None)
+
+    async def flush(self, timeout_s: float | None = None) -> int:
+        """Wait until every message that was begun so far has its acknowledgement or its error.
+
+        Returns how many had neither when `timeout_s` was over: 0 when all have. What is sent meanwhile is not
+        waited for.
+        """
+        self._core.check_open()
+        entering = list(self._entering)
         try:
-            if kind is None:
-                await self._core.unregister(self.group, None)
+            async with asyncio.timeout(timeout_s):
+                while any(number in self._entering for number in entering):
+                    self._entry.clear()
+                    await self._entry.wait()
+                await self._kernel.flush()
+        except TimeoutError:
+            return self._kernel.pending + sum(number in self._entering for number in entering)
+        return 0
+
+    @contextmanager
+    def _on_the_way(self) -> Iterator[None]:
+        """Around a call that waits before its message is in the kernel: `flush` waits for it."""
+        self._entered = number = self._entered + 1
+        self._entering[number] = None
+        try:
+            yield
         finally:
-            await self._core.__aexit__(kind, error, trace)
+            del self._entering[number]
+            self._entry.set()
 
     # --- sending --------------------------------------------------------------------------------------
 
+    @overload
     async def send(
         self, message: Message, queue: MessageQueue | None = None, ordering_key: str | None = None
+    ) -> SendResult: ...
+    @overload
+    async def send(
+        self,
+        message: str,
+        body: Body,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult: ...
+    async def send(  # type: ignore[misc]  # the second of the first form goes by two names here
+        self,
+        message: Message | str,
+        body: Body | MessageQueue | None = None,
+        ordering_key: str | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> SendResult:
         """Send and wait for the acknowledgement.
 
-        Without `queue` and `ordering_key` the queues take turns. Messages with the same `ordering_key` go
-        to the same queue, one after the other, and keep their order through failures. InvalidMessage,
-        TopicNotFound, NoBroker (not stored), SendFailed (not stored), OutcomeUnknown.
+        Give a `Message`, or a topic and a body, with tags, keys and properties by their names. Without
+        `queue` and `ordering_key` the queues take turns. Messages with the same `ordering_key` go to the same
+        queue, one after the other, and keep their order through failures. InvalidMessage, TopicNotFound,
+        NoBroker, SendFailed, ClientClosed (all of these: not stored), OutcomeUnknown.
         """
-        check_body(message.body, self.options.max_message_size)
-        await self.prepare(message.topic)
-        await self.room()
-        compressed = await self._compress_large(message.body)
+        if type(message) is not Message or body is not None or tags or keys or properties:
+            message, queue = as_message(message, body, queue, tags, keys, properties)
+        size = len(message.body) if type(message.body) is bytes else 0
+        if not 0 < size <= self._max_size:
+            check_body(message.body, self._max_size)
+        compressed = None
+        if (
+            message.topic not in self._topics
+            or self._kernel.pending >= self._max_pending
+            or size > COMPRESS_IN_WORKER_OVER
+        ):
+            with self._on_the_way():
+                await self.prepare(message.topic)
+                await self.room()
+                compressed = await self._compress_large(message.body)
+        elif self._forks != FORKS.count:
+            self._core.check_open()
         done = _Done()
         self._submit(message, done, queue, ordering_key, compressed)
         return await done.future
@@ -132,15 +216,20 @@ class AsyncProducer:
         """
         if not messages:
             raise InvalidMessage("the batch is empty")
-        await self.prepare(messages[0].topic)
-        await self.room()
+        with self._on_the_way():
+            await self.prepare(messages[0].topic)
+            await self.room()
         done = _Done()
         self.send_batch_nowait(messages, done, queue)
         return await done.future
 
     async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
         """Send without an acknowledgement: it may get lost, and errors of the broker are not seen."""
-        check_body(message.body, self.options.max_message_size)
+        check_body(message.body, self._max_size)
+        with self._on_the_way():
+            await self._send_oneway(message, queue)
+
+    async def _send_oneway(self, message: Message, queue: MessageQueue | None) -> None:
         await self.prepare(message.topic)
         target = self._choose(message.topic, queue, None)
         leader = target.lane.group.leader or target.lane.group.registered_leader
@@ -166,7 +255,10 @@ class AsyncProducer:
         earlier send). Raises InvalidMessage, Overflow (`max_pending` reached), TopicNotFound (not prepared).
         """
         kernel = self._kernel
-        if kernel.pending >= self._max_pending:
+        if kernel.pending >= self._max_pending or self._forks != FORKS.count:
+            self._core.check_open()
+            if not self._max_pending:
+                raise ClientClosed(NOT_OPEN)
             raise Overflow(
                 f"{kernel.pending} messages wait for their acknowledgement (max_pending): wait for some"
             )
@@ -196,7 +288,7 @@ class AsyncProducer:
                 self._core.spawn(self._send_early(message.topic), f"prepare {message.topic}")
             except ClientClosed as error:
                 del self._early[message.topic]
-                on_done(error)
+                self._kernel.tell(on_done, error, message.topic)
 
     async def room(self) -> None:
         """Wait until fewer than `max_pending` messages have no acknowledgement."""
@@ -243,9 +335,9 @@ class AsyncProducer:
 
     async def prepare(self, topic: str) -> None:
         """See to it that the topic's queues are known. TopicNotFound when no broker has or makes it."""
+        self._core.check_open()
         if topic in self._topics:
             return
-        self._core.check_open()
         check_topic(topic)
         try:
             await self._core.refresh(topic)  # _route_changed makes the entry
@@ -370,22 +462,25 @@ class AsyncProducer:
         try:
             self.send_nowait(message, on_done, queue, ordering_key)
         except ClientError as error:
-            on_done(error)
+            self._kernel.tell(on_done, error, message.topic)
 
     async def _send_early(self, topic: str) -> None:
         """Messages that came before their topic's route."""
-        failure: ClientError | None = ClientClosed("the producer was closed before this message was sent")
-        try:
-            await self.prepare(topic)
-            failure = None
-        except ClientError as error:
-            failure = error
-        finally:
-            for message, on_done, queue, ordering_key in self._early.pop(topic):
-                if failure is None:
-                    self._send_reporting(message, on_done, queue, ordering_key)
-                else:
-                    on_done(failure)
+        failure: ClientError | None = ClientClosed(
+            "the producer was closed before this message was sent; it is not stored"
+        )
+        with self._on_the_way():
+            try:
+                await self.prepare(topic)
+                failure = None
+            except ClientError as error:
+                failure = error
+            finally:
+                for message, on_done, queue, ordering_key in self._early.pop(topic):
+                    if failure is None:
+                        self._send_reporting(message, on_done, queue, ordering_key)
+                    else:
+                        self._kernel.tell(on_done, failure, message.topic)
 
     def _pending(
         self, message: Message, target: Target, on_done: OnSent, compressed: tuple[bytes, int] | None

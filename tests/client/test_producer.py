@@ -28,7 +28,7 @@ from dledger.formats.record import COMPRESSED
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
-from tests.client.fake_cluster import GROUP, FakeBroker, FakeCluster
+from tests.client.fake_cluster import GROUP, FakeBroker, FakeCluster, eventually
 
 Scenario = Callable[[FakeCluster, AsyncProducer], Awaitable[None]]
 
@@ -278,14 +278,17 @@ def test_send_nowait_reports_by_callback_and_has_a_limit() -> None:
 def test_closing_reports_what_is_under_way() -> None:
     async def main() -> None:
         results: list[SendResult | ClientError] = []
-        async with FakeCluster(topics={"orders": 1}) as fake:
-            async with AsyncProducer("producers", fake.namesrv) as producer:
-                await producer.prepare("orders")
-                fake.brokers[0].silent = True
-                producer.send_nowait(Message("orders", b"x"), results.append)
-                producer.send_nowait(Message("orders", b"y"), results.append, ordering_key="k")
-                producer.send_nowait(Message("orders", b"z"), results.append, ordering_key="k")
-            await asyncio.sleep(0)
+        async with (
+            FakeCluster(topics={"orders": 1}) as fake,
+            AsyncProducer("producers", fake.namesrv) as producer,
+        ):
+            await producer.prepare("orders")
+            fake.brokers[0].silent = True
+            producer.send_nowait(Message("orders", b"x"), results.append)
+            producer.send_nowait(Message("orders", b"y"), results.append, ordering_key="k")
+            producer.send_nowait(Message("orders", b"z"), results.append, ordering_key="k")
+            await eventually(lambda: fake.brokers[0].requests.count(RequestCode.SEND_MESSAGE_V2) == 2)
+            await producer.close(drain=False)
         assert [type(result) for result in results] == [OutcomeUnknown, OutcomeUnknown, ClientClosed]
         with pytest.raises(ClientClosed):
             await producer.send(Message("other", b"x"))

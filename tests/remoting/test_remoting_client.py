@@ -487,7 +487,7 @@ def test_back_pressure_of_the_transport_is_obeyed() -> None:
 
 
 def test_what_did_not_leave_fails_as_not_sent() -> None:
-    """A connection that is full, and then lost: of what waited behind, it is known that nobody executed it."""
+    """A connection that is full, and then lost: what waited behind was certainly not executed."""
 
     async def main() -> None:
         full = asyncio.Event()
