@@ -323,6 +323,7 @@ class ClientCore:
         turns: followers refuse with code 14, and most say who leads. `topic` names the route to ask the
         NameServers for, None asks for all brokers.
         """
+        self.check_open()
         options = self.options
         deadline = self.now() + options.failover_timeout_s
         pause = options.search_first_s

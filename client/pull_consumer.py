@@ -110,6 +110,7 @@ class AsyncPullConsumer(AsyncClient):
     ) -> None:
         """Read exactly these queues: new ones from the group's committed offset, else from `start`."""
         where = start_of(start, timestamp_ms, "start", "timestamp_ms")
+        self._core.check_open()
         wanted = list(dict.fromkeys(queues))
         for queue in [queue for queue in self._fetched if queue not in wanted]:
             self._fetched.pop(queue).task.cancel()
@@ -128,6 +129,7 @@ class AsyncPullConsumer(AsyncClient):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on with this queue offset."""
+        self._core.check_open()
         self._of(queue).task.cancel()
         if offset < 0:
             raise ClientError(f"offset {offset}: offsets begin at 0")

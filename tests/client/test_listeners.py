@@ -349,7 +349,7 @@ def handle(message):
     time.sleep(0.05)
     print("handled", flush=True)
 with PushConsumer("group", sys.argv[1], handle, topic="orders", from_where=FromWhere.FIRST,
-                  options=ConsumerOptions(concurrency=2, rebalance_retry_s=0.01)) as consumer:
+                  options=ConsumerOptions(concurrency=1, rebalance_retry_s=0.01)) as consumer:
     consumer.wait()
 """
 
