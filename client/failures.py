@@ -8,7 +8,9 @@ from traceback import extract_tb, format_exception
 from dledger.runtime.log import Log
 
 MAX_PLACES = 256
-"""Places whose failures are counted. At further ones each failure is a line without a traceback."""
+"""Places whose failures are counted. All further ones count as one."""
+TOLD_EACH = 10
+"""Failures of a place that have a line each; of the others those whose number is a power of two."""
 
 _SHORT = reprlib.Repr()  # of an object of any class, whatever its own __repr__ does
 _SHORT.maxother = 500
@@ -22,16 +24,28 @@ class Failures:
         self._times: dict[str, int] = {}
 
     def tell(self, event: str, error: BaseException, **fields: object) -> None:
-        """Log a failure: the first one of its place in full, the others with their number."""
+        """Log what was raised: at the first time of its place in full."""
         place = raised_at(error)
-        key = f"{type(error).__qualname__} {place}"
-        if key in self._times:
-            self._times[key] += 1
-            fields["times"] = self._times[key]
-        elif len(self._times) < MAX_PLACES:
-            self._times[key] = 1
+        times = self._count(f"{type(error).__qualname__} {place}")
+        if times == 1:
             fields["traceback"] = "\n" + "".join(format_exception(error)).rstrip()
-        self._log.warning(event, error=short(error), at=place, **fields)
+        self._tell(event, times, error=short(error), at=place, **fields)
+
+    def tell_returned(self, event: str, value: object, **fields: object) -> None:
+        """Log what was returned; a place is its class."""
+        self._tell(event, self._count(type(value).__qualname__), returned=short(value), **fields)
+
+    def _count(self, place: str) -> int:
+        if place not in self._times and len(self._times) >= MAX_PLACES:
+            place = "others"
+        self._times[place] = times = self._times.get(place, 0) + 1
+        return times
+
+    def _tell(self, event: str, times: int, **fields: object) -> None:
+        if times > 1:
+            fields["times"] = times
+        if times <= TOLD_EACH or not times & (times - 1):
+            self._log.warning(event, **fields)
 
 
 def short(value: object) -> str:

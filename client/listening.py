@@ -125,9 +125,9 @@ class ListenerCalls:
         if isinstance(result, _Raised):
             self._failures.tell("listener failed", result.error, **_name(first))
         elif result is not ConsumeStatus.RECONSUME_LATER:
-            self._core.log.error(
+            self._failures.tell_returned(
                 "listener returned what is no ConsumeStatus",
-                returned=short(result),
+                result,
                 wanted="None, ConsumeStatus.SUCCESS or ConsumeStatus.RECONSUME_LATER",
                 listener=getattr(self._call, "__qualname__", None) or short(self._call),
                 **_name(first),

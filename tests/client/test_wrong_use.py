@@ -31,7 +31,9 @@ from dledger.client import (
 )
 from dledger.client.strangers import PEER_HELLO
 from dledger.client.subscription import subscribe
+from dledger.peers.listener import PeerPort
 from dledger.peers.wire import HELLO, encode_frame
+from dledger.runtime.env import production_env
 from tests.client.consumer_kit import QUICK, consume, fill
 from tests.client.fake_cluster import FakeCluster
 from tests.client.test_sync import running
@@ -323,3 +325,17 @@ def test_a_consumer_at_a_wrong_port_says_so_in_its_log(caplog: pytest.LogCapture
             namesrv = fake.brokers[0].address
 
         consume(PushConsumer, Wrong(), print, lambda: "the port of a broker" in caplog.text)  # type: ignore[arg-type]
+
+
+def test_the_port_of_peers_is_named_as_such() -> None:
+    async def main() -> None:
+        env = production_env("test")
+        port = PeerPort(env, "127.0.0.1", 0)
+        await port.open()
+        assert isinstance(port._server, asyncio.Server)
+        number = port._server.sockets[0].getsockname()[1]
+        assert "brokers of a group talk to one another" in await refusal(f"127.0.0.1:{number}")
+        await port.close()
+        env.workers.close()
+
+    asyncio.run(main())
