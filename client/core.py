@@ -37,6 +37,7 @@ from dledger.remoting.headers import GetRouteHeader, UnregisterClientHeader
 from dledger.runtime import Env
 from dledger.runtime.env import production_env
 from dledger.runtime.forks import FORKS
+from dledger.runtime.log import Log
 
 NOT_OPEN = "not started, or closed: use it inside its `with` block, or between start() and close()"
 OPENED_BEFORE_FORK = (
@@ -70,9 +71,9 @@ class ClientCore:
         env = env or production_env("rocketmq", disk_threads)
         self.env = env
         self.options = options
-        self.log = env.log.child("client")
-        self.client_id = client_id(env, options)
-        self.remoting = RemotingClient(env, limits=options.limits, handlers=handlers)
+        self.log: Log = env.log.child("client")
+        self.client_id: str = client_id(env, options)
+        self.remoting: RemotingClient = RemotingClient(env, limits=options.limits, handlers=handlers)
         self.groups: dict[str, BrokerGroup] = {}
         self.routes: dict[str, TopicRoute] = {}
         self.watched: dict[str, None] = {}
@@ -82,7 +83,7 @@ class ClientCore:
         self.producer_groups: list[str] = []
         self.consumers: Callable[[], list[ConsumerData]] = list
         """The consumer groups that heartbeats tell of."""
-        self.unanswered = 0
+        self.unanswered: int = 0
         """Requests to leaders whose try was lost after it was sent: it may be carried out, now or later."""
         self._namesrv = namesrv_addresses(namesrv)
         self._current = env.random.randrange(len(self._namesrv))

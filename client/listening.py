@@ -77,8 +77,8 @@ class ListenerCalls:
         self, core: ClientCore, listener: Listener | None, batch_listener: BatchListener | None
     ) -> None:
         call = batch_listener if listener is None else listener
-        self.batches = listener is None
-        self.stopped = False
+        self.batches: bool = listener is None
+        self.stopped: bool = False
         """Set (from any thread) when no further call may begin."""
         self._call = cast(Callable[[object], object], call)
         self._on_loop = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(

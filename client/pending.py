@@ -54,9 +54,9 @@ class Target:
     __slots__ = ("header", "lane", "queue")
 
     def __init__(self, queue: MessageQueue, lane: Lane, header: SendHeader) -> None:
-        self.queue = queue
-        self.lane = lane
-        self.header = header
+        self.queue: MessageQueue = queue
+        self.lane: Lane = lane
+        self.header: SendHeader = header
 
 
 class FirstAttempts(Protocol):
@@ -79,7 +79,7 @@ class PendingSend:
     tries = 0
     """Failed attempts that count against retry_times."""
     hints = 0
-    unknown = False
+    unknown: bool = False
     """Whether some attempt may have been executed."""
     finished = False
     pinned = False
@@ -105,16 +105,16 @@ class PendingSend:
     ) -> None:
         self.kernel = kernel
         self.target = target
-        self.body = body
-        self.properties = properties
+        self.body: bytes = body
+        self.properties: str = properties
         self.sys_flag = sys_flag
         self.flag = flag
         self.unique_id = unique_id
         self.on_done = on_done
         self.serial = 0
         """Its number in the order of sending; set, with the times, when the kernel takes it over."""
-        self.sent_at = 0.0
-        self.deadline = 0.0
+        self.sent_at: float = 0.0
+        self.deadline: float = 0.0
         self.born_ms = 0
 
     def header(self) -> Fields:

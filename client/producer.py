@@ -88,7 +88,7 @@ class AsyncProducer(AsyncClient):
     ) -> None:
         check_group(group)
         self.group = group
-        self.options = options_of(ProducerOptions, options, "options")
+        self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
         super().__init__(
             ClientCore(env, namesrv, options_of(ClientOptions, client, "client")), f"producer {group}"
         )

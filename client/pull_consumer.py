@@ -79,13 +79,13 @@ class AsyncPullConsumer(AsyncClient):
     ) -> None:
         check_group(group)
         self.group = group
-        self.options = options_of(PullOptions, options, "options")
+        self.options: PullOptions = options_of(PullOptions, options, "options")
         super().__init__(
             ClientCore(env, namesrv, options_of(ClientOptions, client, "client")), f"consumer {group}"
         )
         self._env = self._core.env
         self._core.on_leader.append(self._leader_moved)
-        self.offsets = QueueOffsets(self._core)
+        self.offsets: QueueOffsets = QueueOffsets(self._core)
         """Asks brokers for offsets of queues: lowest, highest, at a time, committed."""
         self._progress = BrokerProgress(self.offsets, group)
         self._fetched: dict[MessageQueue, _Fetched] = {}

@@ -74,7 +74,7 @@ class AsyncPushConsumer(AsyncClient):
             group, listener, batch_listener, model, from_where, from_timestamp_ms
         )
         self.group = group
-        self.options = options_of(ConsumerOptions, options, "options")
+        self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
         core = ClientCore(
             env,
             namesrv,
@@ -90,7 +90,7 @@ class AsyncPushConsumer(AsyncClient):
         self._core.on_route.append(self._route_changed)
         self._core.on_leader.append(self._leader_moved)
         self._subscriptions: dict[str, Subscription] = {}
-        self.offsets = QueueOffsets(self._core)
+        self.offsets: QueueOffsets = QueueOffsets(self._core)
         """Asks brokers for offsets of queues."""
         broadcasting = model is MessageModel.BROADCASTING
         progress: Progress = BrokerProgress(self.offsets, group)

@@ -96,7 +96,7 @@ class SendKernel:
         self, core: ClientCore, options: ProducerOptions, retarget: Callable[[PendingSend], Target | None]
     ) -> None:
         self.options = options
-        self.pending = 0
+        self.pending: int = 0
         """Messages without an acknowledgement."""
         self._loop = asyncio.get_running_loop()
         self._core = core

@@ -64,7 +64,7 @@ class Producer(Hosted[AsyncProducer]):
         check_group(group)
         super().__init__(f"producer {group}")
         self.group = group
-        self.options = options_of(ProducerOptions, options, "options")
+        self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
         self._namesrv = None if namesrv is None else namesrv_addresses(namesrv)
         self._client = options_of(ClientOptions, client, "client")
 
@@ -231,7 +231,7 @@ class PushConsumer(Hosted[AsyncPushConsumer]):
         check_consumer(group, listener, batch_listener, model, from_where, from_timestamp_ms)
         super().__init__(f"consumer {group}")
         self.group = group
-        self.options = options_of(ConsumerOptions, options, "options")
+        self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
         addresses = None if namesrv is None else namesrv_addresses(namesrv)
         common = options_of(ClientOptions, client, "client")
         self._subscribed: dict[str, str] = {}
@@ -399,7 +399,7 @@ class PullConsumer(Hosted[AsyncPullConsumer]):
         check_group(group)
         super().__init__(f"consumer {group}")
         self.group = group
-        self.options = options_of(PullOptions, options, "options")
+        self.options: PullOptions = options_of(PullOptions, options, "options")
         self._namesrv = None if namesrv is None else namesrv_addresses(namesrv)
         self._client = options_of(ClientOptions, client, "client")
 

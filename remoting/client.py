@@ -35,9 +35,9 @@ class RemotingClient:
         on_connection_lost: Callable[[str], None] | None = None,
         serialize: SerializeType = SerializeType.JSON,
     ) -> None:
-        self.limits = limits or ClientLimits()
+        self.limits: ClientLimits = limits or ClientLimits()
         self.late_responses = 0
-        self.bad_frames = 0
+        self.bad_frames: int = 0
         self._log = env.log.child("client")
         self._handlers = dict(handlers or {})
         self._on_connection_lost = on_connection_lost

@@ -59,10 +59,10 @@ class RemotingServer:
         on_close: Callable[[Connection], None] | None = None,
         default: Handler | None = None,
     ) -> None:
-        self.handlers = dict(handlers)
+        self.handlers: dict[int, Handler] = dict(handlers)
         self.limits = limits
         self.default = default
-        self.stats = ServerStats()
+        self.stats: ServerStats = ServerStats()
         self._log = env.log.child(name)
         self._on_connect = on_connect
         self._on_close = on_close

@@ -9,7 +9,7 @@ class Forks:
     """Counts the forks between the first process and this one."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         """Compare with its value at another time: a different one means that a fork lies between."""
         os.register_at_fork(after_in_child=self._happened)
 

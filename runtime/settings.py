@@ -141,8 +141,8 @@ class Schema(Generic[C]):
         """`ignored`: names of RocketMQ's that are taken without effect -> why. `lenient`: an unknown name is
         only warned of, unless it is near to a known one."""
         self.type = type_
-        self.ignored = ignored or {}
-        self.settings = tuple(_declared(type_, ()))
+        self.ignored: Mapping[str, str] = ignored or {}
+        self.settings: tuple[Declared, ...] = tuple(_declared(type_, ()))
         self._lenient = lenient
         self._by_name = {one.setting.name: one for one in self.settings}
         if len(self._by_name) < len(self.settings):

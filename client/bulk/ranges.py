@@ -66,7 +66,7 @@ class RangeReader(AsyncClient):
         self.options = options
         client = ClientOptions(failover_timeout_s=options.timeout_s)
         super().__init__(ClientCore(env, namesrv, client), "range reader")
-        self.offsets = QueueOffsets(self._core)
+        self.offsets: QueueOffsets = QueueOffsets(self._core)
 
     async def topics(self) -> list[str]:
         """All topics that the NameServer knows, sorted. NoNameServer, BrokerRefused."""
