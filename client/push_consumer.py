@@ -30,6 +30,7 @@ from dledger.remoting.bodies import Subscription as WireSubscription
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import Request
 from dledger.runtime import Env
+from dledger.runtime.signals import TERMINATED, on_termination
 
 
 class MessageModel(Enum):
@@ -123,14 +124,24 @@ class AsyncPushConsumer(AsyncClient):
         """Wait until the consumer ends (True), or the time is over (False).
 
         In an `async with` block that is when its end was asked for: by `close`, or because the listener
-        raised SystemExit or KeyboardInterrupt, which is a ClientError here.
+        raised SystemExit or KeyboardInterrupt, which is a ClientError here. On the main thread SIGTERM asks
+        for the end as well, and is SystemExit(143) here, unless the program has a handler of its own.
         """
         self._core.check_open()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await (self._stop if self._hosting is None else self._over).wait()
-        except TimeoutError:
-            return False
+        terminated = asyncio.Event()
+
+        def terminate() -> None:
+            terminated.set()
+            self.stop_soon()
+
+        with on_termination(terminate):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await (self._stop if self._hosting is None else self._over).wait()
+            except TimeoutError:
+                return False
+        if terminated.is_set():
+            raise SystemExit(TERMINATED)
         if self._failure is not None:
             raise ended_by(self._failure) from self._failure
         return True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -18,10 +19,7 @@ def terminated_by_exception() -> Iterator[None]:
 
     A handler of the program's own stays, and other threads change nothing.
     """
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    ):
+    if not _free():
         yield
         return
 
@@ -33,3 +31,23 @@ def terminated_by_exception() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def on_termination(callback: Callable[[], object]) -> Iterator[None]:
+    """Within, SIGTERM calls a function on the running loop, under the same conditions."""
+    if not _free():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, callback)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _free() -> bool:
+    """Whether SIGTERM is ours to handle: nobody else does, and this thread may."""
+    main = threading.current_thread() is threading.main_thread()
+    return main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
