@@ -132,7 +132,7 @@ class AsyncClient:
             await self._stop.wait()
 
     def _hosted(self, task: asyncio.Task[None], opened: asyncio.Future[None]) -> None:
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        error = None if task.cancelled() else task.exception()
         if not opened.done():
             self._hosting = None
             opened.set_exception(error or ClientClosed("closed while it was started"))

@@ -105,8 +105,10 @@ class AsyncProducer(AsyncClient):
         self._ids = UniqueIds(self._env, ip)
         self._topics: dict[str, _Topic] = {}
         self._early: dict[str, list[tuple[Message, OnSent, MessageQueue | None, str | None]]] = {}
+        self._early_count = 0
         self._kernel: SendKernel
-        self._entering: dict[int, None] = {}  # calls that have not reached the kernel yet, by number
+        # Calls that have not reached the kernel yet, by number: with how many messages that `pending` lacks.
+        self._entering: dict[int, int] = {}
         self._entered = 0
         self._entry = asyncio.Event()
 
@@ -114,13 +116,15 @@ class AsyncProducer(AsyncClient):
         self._kernel = SendKernel(self._core, self.options, self._elsewhere)
 
     async def _finish(self, drain: bool) -> None:
-        if drain:
-            await next_turn()  # tasks that were begun, but have not run yet, come in
-            left = await self.flush(self.options.close_timeout_s)
-            if left:
-                self._core.log.warning("messages without an acknowledgement at close", messages=left)
-        self._max_pending = 0
-        await self._kernel.close()
+        try:
+            if drain:
+                await next_turn()  # tasks that were begun, but have not run yet, come in
+                left = await self.flush(self.options.close_timeout_s)
+                if left:
+                    self._core.log.warning("messages without an acknowledgement at close", messages=left)
+        finally:
+            self._max_pending = 0
+            await self._kernel.close()
         await self._core.unregister(self.group, None)
 
     async def flush(self, timeout_s: float | None = None) -> int:
@@ -138,14 +142,14 @@ class AsyncProducer(AsyncClient):
                     await self._entry.wait()
                 await self._kernel.flush()
         except TimeoutError:
-            return self._kernel.pending + sum(number in self._entering for number in entering)
+            return self.pending + sum(self._entering.values())
         return 0
 
     @contextmanager
-    def _on_the_way(self) -> Iterator[None]:
+    def _on_the_way(self, messages: int = 1) -> Iterator[None]:
         """Around a call that waits before its message is in the kernel: `flush` waits for it."""
         self._entered = number = self._entered + 1
-        self._entering[number] = None
+        self._entering[number] = messages
         try:
             yield
         finally:
@@ -259,9 +263,7 @@ class AsyncProducer(AsyncClient):
             self._core.check_open()
             if not self._max_pending:
                 raise ClientClosed(NOT_OPEN)
-            raise Overflow(
-                f"{kernel.pending} messages wait for their acknowledgement (max_pending): wait for some"
-            )
+            raise Overflow(self._too_many())
         body = message.body
         if type(body) is not bytes or not 0 < len(body) <= self._max_size:
             check_body(body, self._max_size)
@@ -278,29 +280,47 @@ class AsyncProducer(AsyncClient):
 
         Messages of one topic keep their order.
         """
+        if 0 < self._max_pending <= self.pending:
+            self._kernel.tell(on_done, Overflow(self._too_many()), message.topic)
+        else:
+            self.take(message, on_done, queue, ordering_key)
+
+    def take(
+        self, message: Message, on_done: OnSent, queue: MessageQueue | None, ordering_key: str | None
+    ) -> None:
+        """`send_soon` for callers that wait for `room` themselves: takes a few messages too many as well."""
         if message.topic in self._topics and message.topic not in self._early:
             self._send_reporting(message, on_done, queue, ordering_key)
             return
         waiting = self._early.setdefault(message.topic, [])
         waiting.append((message, on_done, queue, ordering_key))
+        self._early_count += 1
         if len(waiting) == 1:
             try:
                 self._core.spawn(self._send_early(message.topic), f"prepare {message.topic}")
             except ClientClosed as error:
                 del self._early[message.topic]
+                self._early_count -= 1
                 self._kernel.tell(on_done, error, message.topic)
+
+    def _too_many(self) -> str:
+        return f"{self.pending} messages wait for their acknowledgement (max_pending): wait for some"
 
     async def room(self) -> None:
         """Wait until fewer than `max_pending` messages have no acknowledgement."""
-        while self._kernel.full:
-            await self._kernel.room()
+        while self._kernel.full or self.pending >= self._max_pending:
+            if self._kernel.full:
+                await self._kernel.room()
+            else:  # messages wait for the route of their topic
+                self._entry.clear()
+                await self._entry.wait()
 
     def send_batch_nowait(
         self, messages: Sequence[Message], on_done: OnSent, queue: MessageQueue | None = None
     ) -> None:
         """`send_batch` with the conditions of `send_nowait`."""
         if self._kernel.full:
-            raise Overflow(f"{self._kernel.pending} messages wait for their acknowledgement (max_pending)")
+            raise Overflow(self._too_many())
         topic = messages[0].topic
         ids: list[str] = []
         encoded: list[tuple[int, bytes, str]] = []
@@ -374,8 +394,8 @@ class AsyncProducer(AsyncClient):
 
     @property
     def pending(self) -> int:
-        """Messages without an acknowledgement."""
-        return self._kernel.pending
+        """Messages without an acknowledgement, those that wait for the route of their topic among them."""
+        return self._kernel.pending + self._early_count
 
     @property
     def resent(self) -> int:
@@ -460,7 +480,10 @@ class AsyncProducer(AsyncClient):
         self, message: Message, on_done: OnSent, queue: MessageQueue | None, ordering_key: str | None
     ) -> None:
         try:
-            self.send_nowait(message, on_done, queue, ordering_key)
+            if not self._max_pending:
+                raise ClientClosed(NOT_OPEN)
+            check_body(message.body, self._max_size)
+            self._submit(message, on_done, queue, ordering_key, None)
         except ClientError as error:
             self._kernel.tell(on_done, error, message.topic)
 
@@ -469,14 +492,16 @@ class AsyncProducer(AsyncClient):
         failure: ClientError | None = ClientClosed(
             "the producer was closed before this message was sent; it is not stored"
         )
-        with self._on_the_way():
+        with self._on_the_way(0):
             try:
                 await self.prepare(topic)
                 failure = None
             except ClientError as error:
                 failure = error
             finally:
-                for message, on_done, queue, ordering_key in self._early.pop(topic):
+                early = self._early.pop(topic)
+                self._early_count -= len(early)
+                for message, on_done, queue, ordering_key in early:
                     if failure is None:
                         self._send_reporting(message, on_done, queue, ordering_key)
                     else:

@@ -470,7 +470,12 @@ class SendKernel:
         for lane in self._lanes.values():
             lane.closed = True
         self._core.remoting.drop_unsent("the producer was closed")
-        await next_turn()  # a search hears that its question was not sent
+        try:
+            await next_turn()  # a search hears that its question was not sent
+        finally:
+            self._give_up_all()
+
+    def _give_up_all(self) -> None:
         for lane in self._lanes.values():
             asked = [*lane.in_flight.values(), *([lane.probe] if lane.probe is not None else [])]
             for send in asked:
@@ -488,6 +493,6 @@ class SendKernel:
 async def next_turn() -> None:
     """Let everything run once that is ready to run."""
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.call_soon(ready.set_result, None)
-    await ready
+    turned = asyncio.Event()
+    loop.call_soon(turned.set)
+    await turned.wait()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import overload
 
 from dledger.client.bulk.ranges import RangeOptions, RangeReader
@@ -67,8 +68,12 @@ class Producer(Hosted[AsyncProducer]):
         self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
         self._namesrv = None if namesrv is None else namesrv_addresses(namesrv)
         self._client = options_of(ClientOptions, client, "client")
+        self._numbers = count(1)
+        self._handed = self._arrived = 0
 
     def _make(self) -> AsyncProducer:
+        self._numbers = count(1)
+        self._handed = self._arrived = 0
         return AsyncProducer(self.group, self._namesrv, self.options, self._client)
 
     @overload
@@ -158,8 +163,10 @@ class Producer(Hosted[AsyncProducer]):
         check_topic(message.topic)
         check_body(message.body, self.options.max_message_size)
         inner, thread = self._open()
-        if inner.pending >= self.options.max_pending and not thread.inside:
+        on_the_way = self._handed - self._arrived  # to the loop; a few more or less where threads race
+        if on_the_way + inner.pending >= self.options.max_pending and not thread.inside:
             thread.run(inner.room())
+        self._handed = next(self._numbers)
         thread.call_soon(self._send_soon, inner, message, callback, queue, ordering_key)
 
     def _send_soon(
@@ -170,7 +177,8 @@ class Producer(Hosted[AsyncProducer]):
         queue: MessageQueue | None,
         ordering_key: str | None,
     ) -> None:
-        inner.send_soon(message, callback, queue, ordering_key)
+        self._arrived += 1
+        inner.take(message, callback, queue, ordering_key)
 
     def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
         """Send without an acknowledgement; see AsyncProducer.send_oneway."""

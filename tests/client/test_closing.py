@@ -341,3 +341,45 @@ def test_a_start_and_its_close_may_lie_in_different_tasks() -> None:
             await asyncio.ensure_future(producer.close())
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first sends", "topic known"])
+def test_more_than_may_be_under_way_wait_for_room(known: bool) -> None:
+    """They were told Overflow, since the loop had not counted yet what was handed to it."""
+    outcomes: Outcomes = []
+    most = 0
+    with running(FakeCluster(topics={"orders": 4})) as fake:
+        with Producer("producers", fake.namesrv, ProducerOptions(max_pending=20)) as producer:
+            if known:
+                producer.send("orders", b"first")
+            for number in range(500):
+                producer.send_async(Message("orders", b"%d" % number), outcomes.append)
+                most = max(most, number + 1 - len(outcomes))
+        assert kinds(outcomes) == {SendResult: 500}
+        assert most <= 21
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_close_that_is_cut_short_leaves_no_message_without_an_answer(tries: int) -> None:
+    """A time-out around it, or a second Ctrl-C."""
+
+    async def main() -> None:
+        outcomes: Outcomes = []
+        async with (
+            FakeCluster(topics={"orders": 1}) as fake,
+            AsyncProducer("producers", fake.namesrv) as producer,
+        ):
+            await producer.prepare("orders")
+            fake.brokers[0].silent = True
+            for _ in range(5):
+                producer.send_nowait(Message("orders", b"x"), outcomes.append, ordering_key="k")
+                producer.send_nowait(Message("orders", b"x"), outcomes.append)
+            closing = asyncio.ensure_future(producer.close())
+            for _ in range(tries):
+                await asyncio.sleep(0.02)
+                closing.cancel()
+            await asyncio.wait([closing])
+            assert len(outcomes) == 10
+            assert kinds(outcomes) == {OutcomeUnknown: 6, ClientClosed: 4}
+
+    asyncio.run(main())
