@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
 from dledger.client.errors import ClientClosed, ClientError
 from dledger.client.life import AsyncClient
-from dledger.runtime.loops import LoopThread, Submitted, Waiter
+from dledger.runtime.loops import Cancelled, LoopClosed, LoopThread, Submitted, Waiter
 
 T = TypeVar("T")
 C = TypeVar("C", bound=AsyncClient)
+
+
+@contextmanager
+def _told_of_the_end() -> Iterator[None]:
+    try:
+        yield
+    except (Cancelled, LoopClosed) as error:
+        raise ClientClosed("the client was closed while this call waited") from error
 
 
 class Hosted(Generic[C]):
@@ -76,7 +84,7 @@ class Hosted(Generic[C]):
         inside = thread.inside or (inner is not None and self._called_by(inner))
         if inner is not None:
             self._hand_out_no_more(inner)
-            with suppress(RuntimeError):  # it has ended by itself meanwhile
+            with suppress(LoopClosed):  # it has ended by itself meanwhile
                 thread.call_soon(inner.stop_soon, drain)
         if not inside:
             self._ended.wait()
@@ -121,7 +129,24 @@ class Hosted(Generic[C]):
         async def run() -> T:
             return await call(inner)
 
-        return thread.run(run())
+        return self._wait(thread, run())
+
+    def _wait(self, thread: LoopThread, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The same for a coroutine. ClientClosed when another thread closes the client meanwhile."""
+        with _told_of_the_end():
+            return thread.run(coroutine)
+
+    def _begin(self, call: Callable[[C], Coroutine[Any, Any, T]]) -> Callable[[], T]:
+        """Run something on the loop; the function that is returned waits for it."""
+        inner, thread = self._open()
+        with _told_of_the_end():
+            future = thread.submit(call(inner))
+
+        def result() -> T:
+            with _told_of_the_end():
+                return future.result()
+
+        return result
 
     def _open(self) -> tuple[C, LoopThread]:
         inner, thread = self._inner, self._thread

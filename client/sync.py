@@ -107,7 +107,7 @@ class Producer(Hosted[AsyncProducer]):
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
         inner, thread = self._open()
-        return thread.run(inner.send(message, queue, ordering_key))
+        return self._wait(thread, inner.send(message, queue, ordering_key))
 
     @overload
     async def asend(
@@ -165,7 +165,7 @@ class Producer(Hosted[AsyncProducer]):
         inner, thread = self._open()
         on_the_way = self._handed - self._arrived  # to the loop; a few more or less where threads race
         if on_the_way + inner.pending >= self.options.max_pending and not thread.inside:
-            thread.run(inner.room())
+            self._wait(thread, inner.room())
         self._handed = next(self._numbers)
         thread.call_soon(self._send_soon, inner, message, callback, queue, ordering_key)
 
@@ -192,13 +192,11 @@ class Producer(Hosted[AsyncProducer]):
         self, messages: Sequence[Message], queue: MessageQueue | None = None
     ) -> Callable[[], SendResult]:
         """`send_batch` that does not wait: the function that it returns does, and raises what it would."""
-        inner, thread = self._open()
-        return thread.submit(inner.send_batch(messages, queue)).result
+        return self._begin(lambda producer: producer.send_batch(messages, queue))
 
     def begin(self, message: Message, queue: MessageQueue | None = None) -> Callable[[], SendResult]:
         """The same for one message, as `send`."""
-        inner, thread = self._open()
-        return thread.submit(inner.send(message, queue)).result
+        return self._begin(lambda producer: producer.send(message, queue))
 
     def has_route(self, topic: str) -> bool:
         """Whether the topic exists, as far as the NameServers' last answer says."""
@@ -355,7 +353,7 @@ class RangePuller(Hosted[RangeReader]):
         arrived: asyncio.Queue[tuple[MessageQueue, bytes] | ClientError | None] = asyncio.Queue(PULLED_AHEAD)
         pulling = thread.submit(_pull_all(inner, list(ranges), expression, arrived))
         try:
-            while (item := thread.run(arrived.get())) is not None:
+            while (item := self._wait(thread, arrived.get())) is not None:
                 if isinstance(item, ClientError):
                     raise item
                 yield item

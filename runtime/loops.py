@@ -16,6 +16,12 @@ T = TypeVar("T")
 
 Submitted = concurrent.futures.Future
 """What runs on the loop, for those in other threads."""
+Cancelled = concurrent.futures.CancelledError
+"""What a caller in another thread is told when its coroutine was cancelled: the loop thread ended."""
+
+
+class LoopClosed(RuntimeError):
+    """The loop thread has ended, or is about to."""
 
 
 class LoopThread:
@@ -78,7 +84,7 @@ class LoopThread:
         with self._lock:
             if self._closed:
                 coroutine.close()
-                raise RuntimeError("the loop thread is closed")
+                raise LoopClosed("the loop thread is closed")
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
@@ -98,7 +104,7 @@ class LoopThread:
         self._check_not_forked()
         with self._lock:
             if self._closed:
-                raise RuntimeError("the loop thread is closed")
+                raise LoopClosed("the loop thread is closed")
             if kwargs:
                 self._loop.call_soon_threadsafe(lambda: callback(*args, **kwargs))
             else:

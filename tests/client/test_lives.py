@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -177,3 +178,25 @@ def test_both_faces_of_a_client_have_one_constructor_and_one_set_of_methods(sync
     public = {name for name in vars(sync) if not name.startswith("_")}
     own = {"asend", "begin", "begin_batch", "send_async", "offset_at", "lowest", "highest"}
     assert public - own <= set(dir(on_loop))
+
+
+def test_a_call_that_waits_when_another_thread_closes_is_told_so() -> None:
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        reader = PullConsumer("reports", fake.namesrv).start()
+        reader.assign(reader.queues("orders"))
+        ended: list[Exception] = []
+
+        def poll() -> None:
+            try:
+                reader.poll(30)
+            except Exception as error:
+                ended.append(error)
+
+        polling = Thread(target=poll)
+        polling.start()
+        time.sleep(0.05)
+        reader.close()
+        polling.join(5)
+        assert [type(error) for error in ended] == [ClientClosed]
+        with pytest.raises(ClientClosed):
+            reader.poll(30)
