@@ -106,6 +106,7 @@ class AsyncProducer(AsyncClient):
         self._topics: dict[str, _Topic] = {}
         self._early: dict[str, list[tuple[Message, OnSent, MessageQueue | None, str | None]]] = {}
         self._early_count = 0
+        self._asked: dict[str, asyncio.Future[None]] = {}  # routes that are asked for, by topic
         self._kernel: SendKernel
         # Calls that have not reached the kernel yet, by number: with how many messages that `pending` lacks.
         self._entering: dict[int, int] = {}
@@ -359,6 +360,28 @@ class AsyncProducer(AsyncClient):
         if topic in self._topics:
             return
         check_topic(topic)
+        asked = self._asked.get(topic)
+        if asked is None:  # one question for all that wait for it
+            asked = self._asked[topic] = asyncio.get_running_loop().create_future()
+            self._core.spawn(self._ask(topic, asked), f"prepare {topic}")
+        await asyncio.shield(asked)
+
+    async def _ask(self, topic: str, asked: asyncio.Future[None]) -> None:
+        failure: ClientError | None = ClientClosed("the producer was closed while it asked for a route")
+        try:
+            await self._find_queues(topic)
+            failure = None
+        except ClientError as error:
+            failure = error
+        finally:
+            del self._asked[topic]
+            if failure is None:
+                asked.set_result(None)
+            else:
+                asked.set_exception(failure)
+                asked.exception()  # those who waited may have been cancelled
+
+    async def _find_queues(self, topic: str) -> None:
         try:
             await self._core.refresh(topic)  # _route_changed makes the entry
         except TopicNotFound as missing:

@@ -28,7 +28,7 @@ def fill(fake: FakeCluster, count: int, topic: str = "orders") -> None:
             producer.send(Message(topic, b"%d" % number))
 
 
-def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
     """Wait, in a thread, until a condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -64,7 +64,7 @@ def consume(
         async with AsyncPushConsumer(
             "group", fake.namesrv, topic="orders", from_where=FromWhere.FIRST, options=options, **listeners
         ):
-            deadline = asyncio.get_running_loop().time() + 5
+            deadline = asyncio.get_running_loop().time() + 20
             while not condition():
                 assert asyncio.get_running_loop().time() < deadline, "waited in vain"
                 await asyncio.sleep(0.002)

@@ -183,7 +183,9 @@ def test_what_never_found_a_broker_is_not_stored_at_close(where: str) -> None:
                 producer.send_nowait(Message("orders", b"%d" % number), outcomes.append)
             await asyncio.sleep(0.05)
             await producer.close(drain=False)
-            assert kinds(outcomes) == {ClientClosed: 20}
+            found = kinds(outcomes)  # a follower may just have been asked with one
+            unknown = found.pop(OutcomeUnknown, 0)
+            assert unknown <= (where == "nobody leads") and found == {ClientClosed: 20 - unknown}
             with pytest.raises(ClientClosed):
                 producer.send_nowait(Message("orders", b"x"), outcomes.append)
 

@@ -330,3 +330,24 @@ def test_the_next_nameserver_is_asked_when_one_is_down() -> None:
 def test_bad_nameserver_addresses_are_refused(address: str) -> None:
     with pytest.raises(ClientError, match="address"):
         AsyncProducer("producers", address)
+
+
+def test_one_question_for_a_route_serves_all_that_wait_for_it() -> None:
+    """A thousand first sends at once were a thousand questions, and timed out at a busy NameServer."""
+
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        first = asyncio.ensure_future(producer.send(Message("orders", b"given up")))
+        sends = [asyncio.ensure_future(producer.send(Message("orders", b"x"))) for _ in range(50)]
+        await asyncio.sleep(0)
+        first.cancel()  # who asked first may go away
+        results = await asyncio.gather(*sends)
+        assert len(results) == 50
+        assert fake.route_requests < 10
+        fake.default_queues = 0
+        before = fake.route_requests
+        missing = [asyncio.ensure_future(producer.send(Message("missing", b"x"))) for _ in range(50)]
+        errors = await asyncio.gather(*missing, return_exceptions=True)
+        assert {type(error) for error in errors} == {TopicNotFound}
+        assert fake.route_requests < before + 10
+
+    run(scenario)
