@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,12 @@ def test_a_file_that_found_no_room_leaves_no_part_of_itself(tmp_path: Path) -> N
 
     asyncio.run(scenario())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_file_is_refused_at_once(make: Callable[[Path], None], tmp_path: Path) -> None:
+    """A named pipe without a writer would be waited for, a device read without end."""
+    make(tmp_path / "odd")
+    for ask in (OsFiles().open_read, OsFiles().size):
+        with pytest.raises(OSError, match=r"directory|not a regular file"):
+            ask(str(tmp_path / "odd"))
