@@ -24,9 +24,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    Filter,
+    DataSourceStreamWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -39,8 +38,9 @@ from dledger.spark.log_streams import DirectoryLog, DirectoryQueues
 from dledger.spark.option_values import BadOption
 from dledger.spark.options import Options, parse
 from dledger.spark.pushdown import push
-from dledger.spark.sink import BatchWriter, StreamWriter, new_job
-from dledger.spark.streaming import Queues, StreamReader
+from dledger.spark.sink import BatchWriter, new_job, stream_writer
+from dledger.spark.streaming import Queues, stream_reader
+from dledger.spark.versions import HAS_PUSHDOWN, Filter
 from dledger.spark.views import EntriesView, MessagesView, QueuesView, View, directory_view
 
 
@@ -66,17 +66,17 @@ class DledgerSource(DataSource):
 
     def streamReader(self, schema: object) -> DataSourceStreamReader:
         options = self._parse("stream")
-        return StreamReader(options, queues_of(options))
+        return stream_reader(options, queues_of(options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
             raise BadOption('mode overwrite: a topic can only be appended to: use mode("append")')
         return BatchWriter(*_sink(self.options, schema), new_job())
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise BadOption('outputMode complete: a topic can only be appended to: use outputMode("append")')
-        return StreamWriter(*_sink(self.options, schema))
+        return stream_writer(*_sink(self.options, schema))
 
     def _parse(self, mode: str | None) -> Options:
         options = parse(dict(self.options), mode)
@@ -86,7 +86,7 @@ class DledgerSource(DataSource):
 class PushingSource(DledgerSource):
     """The same with pushdown by default, for sessions that have `spark.sql.python.filterPushdown.enabled`."""
 
-    pushes = True
+    pushes = HAS_PUSHDOWN
 
 
 def _sink(options: Mapping[str, str], schema: StructType) -> tuple[sink_options.SinkOptions, tuple[str, ...]]:
