@@ -16,7 +16,7 @@ A task reads pieces of segments of some 64 MiB in all. Paths must be visible to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -31,9 +31,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dledger.spark import columns, sink_options
+from dledger.spark.all_views import view_of
 from dledger.spark.live_queues import LiveMessagesView, LiveQueues, LiveQueuesView
-from dledger.spark.live_replicas import LiveEntriesView, LiveIndexView, LiveScanView
-from dledger.spark.live_state import LiveStateView
+from dledger.spark.live_replicas import LiveEntriesView
 from dledger.spark.log_streams import DirectoryLog, DirectoryQueues
 from dledger.spark.option_values import BadOption
 from dledger.spark.options import Options, parse
@@ -41,7 +41,7 @@ from dledger.spark.pushdown import push
 from dledger.spark.sink import BatchWriter, new_job, stream_writer
 from dledger.spark.streaming import Queues, stream_reader
 from dledger.spark.versions import HAS_PUSHDOWN, Filter
-from dledger.spark.views import EntriesView, MessagesView, QueuesView, View, directory_view
+from dledger.spark.views import EntriesView, MessagesView, QueuesView, View
 
 
 class DledgerSource(DataSource):
@@ -98,21 +98,6 @@ def _sink(options: Mapping[str, str], schema: StructType) -> tuple[sink_options.
 
 Narrowed = MessagesView | EntriesView | QueuesView | LiveMessagesView | LiveEntriesView | LiveQueuesView
 """Views that take filters of the query."""
-
-
-def view_of(options: Options) -> View:
-    """What a batch with these options reads."""
-    if not options.servers:
-        return directory_view(options)
-    views: dict[str, Callable[[Options], View]] = {
-        "messages": LiveMessagesView,
-        "entries": LiveEntriesView,
-        "index": LiveIndexView,
-        "queues": LiveQueuesView,
-        "scan": LiveScanView,
-        "state": LiveStateView,
-    }
-    return views[options.view](options)
 
 
 def queues_of(options: Options) -> Queues:

@@ -6,13 +6,22 @@
 | 4.1 | filters are pushed down; a streaming sink in Arrow |
 | 4.2 | a stream may be limited in each batch, and knows the trigger AvailableNow |
 
-Older releases get stand-ins for the classes that they lack: nobody makes objects of these there.
+Older releases get stand-ins for the classes that they lack: nobody makes objects of these there. So does a
+process without pyspark, which reads the same views with `dledger.read` (`arrow_reader`).
 """
 
 from __future__ import annotations
 
-import pyspark.sql.datasource as _datasource
-from pyspark.sql.datasource import DataSourceStreamWriter
+from types import ModuleType
+from typing import Any
+
+_datasource: ModuleType | None
+try:
+    import pyspark.sql.datasource as _datasource
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "pyspark":
+        raise
+    _datasource = None
 
 HAS_PUSHDOWN = hasattr(_datasource, "Filter")
 HAS_ARROW_STREAM_SINK = hasattr(_datasource, "DataSourceStreamArrowWriter")
@@ -26,6 +35,20 @@ except ImportError:
 
 class Absent:
     """Stands for a class that this Spark does not have."""
+
+
+if _datasource is not None:
+    from pyspark.sql.datasource import DataSourceStreamWriter, InputPartition
+else:
+
+    class InputPartition:  # type: ignore[no-redef]
+        """What one task reads."""
+
+        def __init__(self, value: Any = None) -> None:
+            self.value = value
+
+    class DataSourceStreamWriter(Absent):  # type: ignore[no-redef]
+        """See `Absent`."""
 
 
 if HAS_PUSHDOWN:
@@ -105,11 +128,13 @@ __all__ = [
     "HAS_PUSHDOWN",
     "HAS_READ_LIMITS",
     "DataSourceStreamArrowWriter",
+    "DataSourceStreamWriter",
     "EqualTo",
     "Filter",
     "GreaterThan",
     "GreaterThanOrEqual",
     "In",
+    "InputPartition",
     "IsNotNull",
     "LessThan",
     "LessThanOrEqual",

@@ -11,7 +11,6 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from dledger.audit.entries import UNREADABLE, Columns
 from dledger.audit.findings import flatten
@@ -22,10 +21,10 @@ from dledger.formats.entry import INDEX_UNIT_SIZE, KIND_MASK
 from dledger.formats.store_files import INDEX_DIR
 from dledger.runtime.remote_files import files_for
 from dledger.spark import columns
-from dledger.spark.audit_source import pack
 from dledger.spark.messages import MessageRows, message_columns
 from dledger.spark.offsets import batch_bounds
 from dledger.spark.options import Options
+from dledger.spark.parts import pack
 from dledger.spark.pushdown import NOTHING, Pushed
 from dledger.spark.queues import QueueFiles, QueueRow, check_bounds
 from dledger.spark.runs import NO_END, Piece
@@ -39,6 +38,7 @@ from dledger.spark.stores import (
     pieces,
     target_bytes,
 )
+from dledger.spark.versions import InputPartition
 
 _INDEX_UNITS = 1 << 20
 """Units of the index files that one task reads: 32 MiB."""

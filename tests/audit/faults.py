@@ -594,7 +594,13 @@ NO_FILES = {
 }
 
 NOT_FILES = [
-    Fault(f"{kind.__name__.strip('_')} in place of {what}", _in_place_of(file, kind), ("UNREADABLE",), 4)
+    Fault(
+        f"{kind.__name__.strip('_')} in place of {what}",
+        _in_place_of(file, kind),
+        ("UNREADABLE",),
+        4,
+        ("INDEX_LAG",) if what == "an index file" else (),
+    )
     for kind in (os.mkfifo, Path.mkdir, _device)
     for what, file in NO_FILES.items()
 ]
