@@ -32,6 +32,7 @@ from dledger.spark.parts import (
     SidePart,
     pack,
     shares,
+    task_bytes,
 )
 
 NAME = "dledger-audit"
@@ -109,7 +110,8 @@ class AuditReader(DataSourceReader):
         scans: list[ScanPart] = [FoundPart(look.findings)]
         scans += [SidePart(replica) for replica in look.replicas]
         scans += [SegmentPart(reader, task) for reader, task in segments]
-        return [ScanPack(parts, int(self._options["block"])) for parts in pack(scans)]
+        limit = task_bytes(sum(task.size for _, task in segments))
+        return [ScanPack(parts, int(self._options["block"])) for parts in pack(scans, limit)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if type(partition) is InputPartition:

@@ -19,6 +19,16 @@ from dledger.spark.versions import InputPartition
 PACK_BYTES = 64 * 1024 * 1024
 """Bytes of segments that one task reads; a larger segment has a task of its own."""
 
+MOST_TASKS = 20_000
+"""Of one plan, unless more are asked for: each costs the driver about a millisecond and some memory. Of a
+larger log a task reads more bytes."""
+
+
+def task_bytes(total: int) -> int:
+    """Bytes of log for one task, of so many in all, where nobody says."""
+    return max(PACK_BYTES, -(-total // MOST_TASKS))
+
+
 Ranges = Sequence[tuple[int, int]]
 Row = tuple[object, ...]
 
