@@ -471,7 +471,7 @@ def test_every_exception_from_a_rule_is_still_needed() -> None:
 def test_every_part_is_found_by_its_one_name() -> None:
     """Installed and type-checked is `dledger`, which finds each other part by a link to where it lies."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert project["tool"]["setuptools"]["packages"]["find"]["include"] == ["dledger*"]
+    assert project["tool"]["setuptools"]["packages"]["find"]["include"] == ["dledger*", "pyspark_dledger"]
     assert project["tool"]["mypy"]["packages"] == ["dledger"]
     parts = sorted({module.relative_to(ROOT).parts[0] for module in our_modules()} - {"dledger"})
     links = {path.name: str(path.readlink()) for path in (ROOT / "dledger").iterdir() if path.is_symlink()}
