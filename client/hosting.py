@@ -62,7 +62,7 @@ class Hosted(Generic[C]):
             living.cancel()
             raise
         failure = self._failure
-        if failure is not None:
+        if failure is not None and self._inner is None:  # else it began, and has ended by itself already
             self._thread = None
             thread.close()
             raise failure

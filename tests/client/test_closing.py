@@ -280,10 +280,11 @@ def test_a_callback_that_fails_holds_up_no_message_behind_it(caplog: pytest.LogC
 def test_close_in_a_callback_returns_and_the_client_ends() -> None:
     with running(FakeCluster(topics={"orders": 1})) as fake:
         producer = Producer("producers", fake.namesrv).start()
-        returned = Waiter()
+        returned, begun = Waiter(), Waiter()
         outcomes: Outcomes = []
 
         def close(result: SendResult | ClientError) -> None:
+            assert begun.wait(5)
             outcomes.append(result)
             producer.close()
             returned.set()
@@ -291,6 +292,7 @@ def test_close_in_a_callback_returns_and_the_client_ends() -> None:
         producer.send_async(Message("orders", b"x"), close)
         for _ in range(20):
             producer.send_async(Message("orders", b"y"), outcomes.append)
+        begun.set()
         assert returned.wait(5)
         with pytest.raises(ClientClosed):
             producer.send(Message("orders", b"z"))
