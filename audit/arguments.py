@@ -65,6 +65,12 @@ def add_audit_arguments(command: argparse.ArgumentParser) -> None:
         help="warn of a replica that is more than N entries behind (default %(default)s)",
     )
     command.add_argument(
+        "--same-time",
+        action="store_true",
+        help="the directories are those of stopped or running nodes, not copies taken one after the other: "
+        "what one lacks at its end is lacking",
+    )
+    command.add_argument(
         "--keep",
         metavar="DIR",
         type=_keep_root,

@@ -89,6 +89,7 @@ async def main(env: Env, arguments: argparse.Namespace, processes: ProcessWorker
         keep=keep,
         progress=progress,
         lag_warning=arguments.lag_warning,
+        same_time=arguments.same_time,
         processes=processes,
     )
     return report.timed(loop.time() - began)

@@ -9,7 +9,12 @@ majority of the group.
 * Two claimed copies with good CRCs differ: DIVERGENT_COMMITTED.
 * At or below C, fewer than Q good copies: BELOW_QUORUM, whether by rot, by missing segments or by both. A
   copy that could not be read is not lost: it is UNREADABLE, and BELOW_QUORUM only what is lost even with it.
-* A tentative copy differs: DIVERGENT_UNCOMMITTED.
+* A tentative copy differs: DIVERGENT_UNCOMMITTED, if it is of another term. Of one term there is only one
+  leader, which makes one entry for an index: where two differ, log matching is broken (LOG_MATCHING).
+* Copies of stores that were taken one after the other while the group was written to end one after the other,
+  and the last one claims what the first could not have. So of a replica that neither holds nor claims an
+  index, nothing follows (COPIES_APART), unless all are known to be of one time: running nodes that answer for
+  themselves, or whoever gives the stores says so (`same_time`).
 
 Absence is taken from coverage, never from digests; content from digests, and where they differ, entry by
 entry. A replica whose head was retired by retention is excused for what it no longer holds.
@@ -22,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dledger.audit.chains import check_boundaries, compare_chains
 from dledger.audit.coverage import Holding, check_replica, gather, place_heads
 from dledger.audit.derived import judge_derived
 from dledger.audit.digests import BLOCK_ENTRIES
@@ -53,9 +59,11 @@ class Group:
     quorum: int
     absent: int
     """Members whose stores were not given: they may hold anything."""
-    same_time: bool = True
+    same_time: bool = False
     """All replicas were scanned after the last of them said what is committed. If not, one that just ends
-    earlier may have been looked at earlier: what it lacks says nothing."""
+    earlier may have been looked at, or copied, earlier: what it lacks says nothing."""
+    shipped: bool = False
+    """The rows come from scans of different times."""
 
 
 def analyse(
@@ -65,12 +73,14 @@ def analyse(
     *,
     block_entries: int = BLOCK_ENTRIES,
     lag_warning: int = LAG_WARNING_ENTRIES,
-    same_time: bool = True,
+    same_time: bool = False,
+    shipped: bool = False,
     claims: Mapping[str, int] | None = None,
 ) -> Report:
     """The report. `rows`: all but block rows; `differing`: blocks on which two holders' digests disagree.
 
-    `claims`: by replica, what was committed before any of them was looked at for the scan.
+    `claims`: by replica, what was committed before any of them was looked at for the scan; `same_time`,
+    `shipped`: see `Group`.
     """
     everything = list(rows)
     holdings = gather(everything)
@@ -78,6 +88,9 @@ def analyse(
     for holding in holdings:
         findings.extend(
             check_replica(holding, [found for found in findings if found.replica == holding.name])
+        )
+        findings.extend(
+            check_boundaries(holding, [found for found in findings if found.replica == holding.name])
         )
     for holding in holdings:
         mine = [found for found in findings if found.replica == holding.name]
@@ -90,7 +103,7 @@ def analyse(
         else:
             names = {holding.name for holding in holdings}
             unseen = {found.replica for found in findings if found.code in _NOT_SEEN} - names
-            group = _group(holdings, len(unseen), same_time, claims or {})
+            group = _group(holdings, len(unseen), claims or {}, same_time, shipped)
             findings.extend(_not_audited(holdings, findings))
             findings = judge_derived(holdings, findings, lag_warning)
             findings.extend(_positions(group, lag_warning))
@@ -103,6 +116,7 @@ def analyse(
                 for found in _drill(group, blocks, drill, block_entries)
                 if found.code != "UNREADABLE" or found.replica not in unreadable
             )
+            findings.extend(compare_chains(holdings, findings))
     compared = min((holding.committed for holding in holdings), default=-1)
     replicas = [holding.as_json() for holding in holdings]
     members = _configured(holdings).row.members if holdings else 0
@@ -121,7 +135,9 @@ def _strangers(holdings: list[Holding]) -> Finding | None:
     return None
 
 
-def _group(holdings: list[Holding], unseen: int, same_time: bool, claims: Mapping[str, int]) -> Group:
+def _group(
+    holdings: list[Holding], unseen: int, claims: Mapping[str, int], same_time: bool, shipped: bool
+) -> Group:
     """`unseen`: replicas that were given and could not be looked at."""
     members = max(len(holdings) + unseen, _configured(holdings).row.members)
     return Group(
@@ -132,6 +148,7 @@ def _group(holdings: list[Holding], unseen: int, same_time: bool, claims: Mappin
         quorum=members // 2 + 1,
         absent=members - len(holdings),
         same_time=same_time,
+        shipped=shipped,
     )
 
 
@@ -156,7 +173,7 @@ def _positions(group: Group, lag_warning: int) -> Iterator[Finding]:
     for holding in group.holdings:
         behind = group.commit - holding.end
         if holding.end < group.commit and holding.committed <= holding.end:
-            far = behind > lag_warning and group.same_time
+            far = behind > lag_warning and not group.shipped
             severity = Severity.WARNING if far else Severity.INFO
             text = f"{behind} committed entries behind"
             yield finding(
@@ -186,33 +203,58 @@ def _snapshots(rows: list[SnapshotRow]) -> Iterator[Finding]:
 
 
 def _excused(group: Group, holding: Holding, index: int) -> bool:
-    """Whether this replica had a copy that retention took, or was looked at before it got one."""
-    if not group.same_time and index > holding.end >= holding.committed:
-        return True
+    """Whether this replica had a copy that retention took, or may be of a time before it got one."""
+    return _is_earlier(group, holding, index) or _retired(holding, index)
+
+
+def _is_earlier(group: Group, holding: Holding, index: int) -> bool:
+    same_time = group.same_time or holding.row.live
+    return not same_time and index > max(holding.end, holding.committed)
+
+
+def _retired(holding: Holding, index: int) -> bool:
     return bool(holding.held) and index < holding.beginning
 
 
 def _below_quorum_by_coverage(group: Group) -> Iterator[Finding]:
-    """Committed ranges that too few replicas hold."""
+    """Committed ranges that too few replicas hold, or may: of these no more is known."""
     edges = [0, group.commit + 1]
     for holding in group.holdings:
         for first, last in (*holding.held, *holding.unread):
             edges += [first, last + 1]
     cuts = sorted(edge for edge in dict.fromkeys(edges) if 0 <= edge <= group.commit + 1)
-    run: tuple[int, int, str] | None = None
+    run: Finding | None = None
     for first, after in pairwise(cuts):
-        holders = [holding.name for holding in group.holdings if _holds(holding, first)]
-        excused = sum(_excused(group, holding, first) for holding in group.holdings)
-        unread = sum(_may_hold(holding, first) for holding in group.holdings)
-        enough = len(holders) + excused + unread + group.absent >= group.quorum
-        text = f"copies on {', '.join(holders) or 'no replica'} only, {group.quorum} needed"
-        if run is not None and (enough or run[2] != text):
-            yield finding("BELOW_QUORUM", "", run[2], first=run[0], last=run[1])
+        found = _too_few(group, first)
+        if run is not None and (found is None or (run.code, run.detail) != (found.code, found.detail)):
+            yield run
             run = None
-        if not enough:
-            run = (run[0] if run else first, after - 1, text)
+        if found is not None:
+            run = (run or found)._replace(last_index=after - 1)
     if run is not None:
-        yield finding("BELOW_QUORUM", "", run[2], first=run[0], last=run[1])
+        yield run
+
+
+def _too_few(group: Group, index: int) -> Finding | None:
+    """Whether coverage alone leaves less than a majority of copies of this entry."""
+    holders: list[str] = []
+    counted, earlier = group.absent, []
+    for holding in group.holdings:
+        if _holds(holding, index):
+            holders.append(holding.name)
+        elif _retired(holding, index) or _may_hold(holding, index):
+            counted += 1
+        elif _is_earlier(group, holding, index):
+            earlier.append(holding.name)
+    if len(holders) + counted >= group.quorum:
+        return None
+    text = f"copies on {', '.join(holders) or 'no replica'} only, {group.quorum} needed"
+    if len(holders) + counted + len(earlier) < group.quorum:
+        return finding("BELOW_QUORUM", "", text, first=index)
+    if group.shipped:
+        return None
+    text += f"; {', '.join(earlier)} may have been copied before it came"
+    return finding("COPIES_APART", "", text, first=index)
 
 
 def _holds(holding: Holding, index: int) -> bool:
@@ -292,9 +334,11 @@ def classify(
         deviating = claimed if tie else claimed[1:]
         yield "DIVERGENT_COMMITTED", ",".join(sorted(c.replica for rows in deviating for c in rows)), detail
         return
-    if len(groups) > 1:
-        for copy in (copy for rows in groups[1:] for copy in rows):
-            yield "DIVERGENT_UNCOMMITTED", copy.replica, detail
+    for number, rows in enumerate(groups[1:], 1):
+        same_term = rows[0].term in {other[0].term for other in (*groups[:number], *groups[number + 1 :])}
+        code = "LOG_MATCHING" if same_term else "DIVERGENT_UNCOMMITTED"
+        for copy in rows:
+            yield code, copy.replica, detail
     if index <= group.commit:
         yield from _quorum_of(group, index, copies, groups[0] if groups else [], unread)
 

@@ -16,6 +16,7 @@ from dledger.audit.findings import (
     Row,
     SegmentRow,
     Severity,
+    SnapshotRow,
     finding,
 )
 from dledger.formats.entry import chain_crc
@@ -38,6 +39,7 @@ class Holding:
     beginning: int = 0
     """Lowest index that it should hold: what comes before was taken by retention, or never came here."""
     held: list[tuple[int, int]] = field(default_factory=list)
+    snapshots: list[SnapshotRow] = field(default_factory=list)
     unread: list[tuple[int, int]] = field(default_factory=list)
     """Ranges of indexes (inclusive) that segments may hold which could not be read or were retired meanwhile:
     neither kept nor lost."""
@@ -97,11 +99,14 @@ def gather(rows: list[Row]) -> list[Holding]:
                 holdings[row.replica].queue_files.append(row)
             case KeyFileRow():
                 holdings[row.replica].key_files.append(row)
+            case SnapshotRow():
+                holdings[row.replica].snapshots.append(row)
             case _:
                 pass
     result = [holdings[name] for name in sorted(holdings)]
     for holding in result:
         holding.segments.sort(key=lambda row: row.segment)
+        holding.snapshots.sort(key=lambda row: row.segment)
         holding.queues.sort(key=lambda row: (row.topic, row.queue_id, row.segment))
         holding.held = _held(holding.segments)
         holding.unread = _unread(holding.segments)
@@ -160,6 +165,7 @@ def check_replica(holding: Holding, found: Sequence[Finding] = ()) -> Iterator[F
         missing += _check_seam(holding, before, after)
     yield from missing
     yield from _check_whole(holding, [*found, *missing])
+    yield from _check_hard_state(holding)
     yield from _check_index(holding)
     yield from _check_queues(holding)
 
@@ -178,6 +184,15 @@ def _check_files(holding: Holding) -> Iterator[Finding]:
         text = f"{count} segment{'s' if count > 1 else ''} from {segment_name(following)} on"
         last = behind[0].first_index - 1
         yield finding("MISSING_SEGMENT", holding.name, text, first=first, last=last, segment=following)
+
+
+def _check_hard_state(holding: Holding) -> Iterator[Finding]:
+    """A node raises its term before it takes an entry of it."""
+    said = holding.row.hard_term
+    known = max((segment.settled_term for segment in holding.segments), default=-1)
+    if 0 <= said < known:
+        text = f"the hardstate file says term {said}, but the log has committed entries of term {known}"
+        yield finding("HARD_STATE", holding.name, f"{text}: the node has forgotten its votes")
 
 
 def _check_seam(holding: Holding, before: SegmentRow, after: SegmentRow) -> Iterator[Finding]:

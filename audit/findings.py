@@ -68,6 +68,8 @@ CODES = {
         Severity.CRITICAL,
         "too few good copies to survive another loss: back up the stores now, then repair from the good copy",
     ),
+    "LOG_MATCHING": Code(Severity.CRITICAL, _RAFT),
+    "CHAIN_DIFFERS": Code(Severity.CRITICAL, _RAFT),
     "TERM_REGRESSION": Code(Severity.CRITICAL, _RAFT),
     "INDEX_GAP": Code(Severity.CRITICAL, _RAFT),
     "BIT_ROT": Code(Severity.ERROR, _REPAIRED + "; check the disk"),
@@ -82,7 +84,7 @@ CODES = {
     ),
     "BATCH_BROKEN": Code(Severity.ERROR, "a client batch is not whole: " + _COMPARE),
     "QUEUE_OFFSET": Code(Severity.ERROR, "queue offsets of committed messages are not dense: report it"),
-    "HARD_STATE": Code(Severity.ERROR, "term and vote cannot be read: " + _RECOPY),
+    "HARD_STATE": Code(Severity.ERROR, "term and vote cannot be believed: " + _RECOPY),
     "IDENTITY": Code(Severity.ERROR, "the identity file cannot be believed: " + _RECOPY),
     "MISPLACED": Code(
         Severity.ERROR,
@@ -116,10 +118,19 @@ CODES = {
     "BLANK_TAIL": Code(Severity.WARNING, "the filler of a segment is damaged; no entry is lost"),
     "TORN_TAIL": Code(Severity.WARNING, "an unfinished write above the commit index: a restart cuts it"),
     "POISONED": Code(Severity.WARNING, "a write or fsync failed here: replace the disk before restarting"),
+    "REFILL": Code(
+        Severity.WARNING,
+        "start this node and wait: a leader refills it; until then it does not vote",
+    ),
     "NOT_AUDITED": Code(
         Severity.INFO, "what is said here holds for the others: give this member's store, too, to know of all"
     ),
     "LAGGING": Code(Severity.INFO, "start this node, or wait: it catches up from the leader"),
+    "COPIES_APART": Code(
+        Severity.INFO,
+        "nothing to do where the stores were copied one after the other; to judge how many copies the newest "
+        "entries have, audit the brokers, or stopped nodes with --same-time",
+    ),
     "DIVERGENT_UNCOMMITTED": Code(Severity.INFO, "nothing to do: Raft truncates it when the node rejoins"),
     "RETENTION": Code(Severity.INFO, "nothing to do: older segments were deleted by retention"),
     "RETIRED": Code(Severity.INFO, "nothing to do: the segment was retired while it was read"),
@@ -210,7 +221,9 @@ class ReplicaRow(NamedTuple):
     sealed segments and should have index units, which they lacked (0: none lacked one); `log_start`: log
     offset where the log began after the ConsumeQueues were looked at; `node`, `voters`: who it is and who
     votes in its group, separated by commas, empty where it does not say; `members`: how many of these;
-    `voters_since`: index of the configuration entry that says so, -1 for the founders.
+    `voters_since`: index of the configuration entry that says so, -1 for the founders; `hard_term`: term in
+    its hard state, -1 where it has none; `live`: 1 when the running node itself answered, so that what it
+    lacks it does not have.
     """
 
     replica: str
@@ -234,6 +247,8 @@ class ReplicaRow(NamedTuple):
     node: str = ""
     voters: str = ""
     voters_since: int = -1
+    hard_term: int = -1
+    live: int = 0
 
 
 class SegmentRow(NamedTuple):
@@ -242,7 +257,7 @@ class SegmentRow(NamedTuple):
     `stop`: why the walk ended (see `walk`). `first_crc`, `first_chain`, `last_chain`: stored values, to check
     the chain between segments. `opaque`: entries whose record cannot be believed. `holes`: ranges of indexes
     that are no longer readable as entries. `lacking`: units of derived files that were not written yet, so
-    that nothing could be compared with them.
+    that nothing could be compared with them. `settled_term`: of the last entry that is known to be committed.
     """
 
     replica: str
@@ -261,6 +276,7 @@ class SegmentRow(NamedTuple):
     opaque: int
     holes: tuple[tuple[int, int], ...]
     lacking: int = 0
+    settled_term: int = -1
 
     @property
     def bad_head(self) -> bool:
@@ -318,12 +334,15 @@ class KeyFileRow(NamedTuple):
 
 
 class SnapshotRow(NamedTuple):
-    """A boundary snapshot: where it is true, and the digest in its manifest."""
+    """A boundary snapshot: where it is true, the digest in its manifest, and what the manifest says of the
+    last entry before it (`chain` -1: not known)."""
 
     replica: str
     segment: int
     index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
     digest: str
+    term: int = -1
+    chain: int = -1
 
 
 class BoundRow(NamedTuple):

@@ -23,6 +23,7 @@ from dledger.formats.store_files import (
     DATA_DIR,
     IDENTITY_FILE,
     INDEX_DIR,
+    POOL_DIR,
     SNAPSHOTS_DIR,
     Checkpoint,
     CorruptFile,
@@ -265,6 +266,11 @@ def _place(files: Files, store: str, directory: str) -> _Place:
     beside = f"{store}/{COMMITLOG_DIR}"
     if not files.is_dir(data) and _holds_entries(files, beside):
         data = beside
+    queues = f"{store}/{QUEUES_DIR}"
+    if not files.is_dir(queues) and files.exists(f"{directory}/{IDENTITY_FILE}"):
+        # A node makes its pool at its first start: what has none of these is a backup, of the log alone.
+        started = any(map(files.is_dir, (f"{directory}/{POOL_DIR}", f"{store}/{STATE_DIR}")))
+        queues = queues if started else ""
     keys = f"{store}/{INDEX_DIR}"
     has_keys = any(len(name) == NAME_DIGITS and name.isdigit() for name in files.listdir(keys))
     state_file = f"{store}/{STATE_DIR}/{SNAPSHOT_FILE}"
@@ -272,7 +278,7 @@ def _place(files: Files, store: str, directory: str) -> _Place:
         store,
         directory,
         data,
-        f"{store}/{QUEUES_DIR}",
+        queues,
         keys if has_keys else "",
         state_file if files.exists(state_file) else "",
     )
@@ -304,7 +310,13 @@ def _open_replica(files: Files, place: _Place) -> Replica:
     index_end = _index_end(files, directory, name, problems)
     segments = list(_list_segments(files, data, name, problems))
     sizes = [segment.size for segment in segments]
-    segment_size = identity.segment_size if identity else max(sizes, default=0)
+    segment_size = max(sizes, default=0)
+    if identity is not None:
+        wrong = _size_misfit(identity.segment_size, segments)
+        if wrong:
+            problems.append(finding("IDENTITY", name, wrong))
+        else:
+            segment_size = identity.segment_size
     begins = _read_begins(files, directory, name, problems)  # after the segments: a live node says so first
     snapshots = tuple(_list_snapshots(files, directory, name, problems))
     members = _read_members(files, directory, name, identity, checkpoint, problems)
@@ -329,6 +341,23 @@ def _open_replica(files: Files, place: _Place) -> Replica:
         begins=begins,
         units_due=_units_due(files, directory, name, index_end, segments, begins),
         members=members,
+    )
+
+
+def _size_misfit(said: int, segments: list[Segment]) -> str:
+    """Why segments cannot be of the size that the identity says; empty when they can.
+
+    A file that is too short may be cut: then the others are of that size, or begin where it says.
+    """
+    sizes = {segment.size for segment in segments}
+    longer = max(sizes, default=0) > said
+    elsewhere = said > 0 and any(segment.start % said for segment in segments)
+    all_of_another = len(sizes) == 1 and said not in sizes and len(segments) > 1
+    if said > 0 and not longer and not elsewhere and not all_of_another:
+        return ""
+    there = ", ".join(map(str, sorted(sizes - {said})[:3]))
+    return f"identity file: it says segments of {said} bytes; there are files of {there or 'that size'}" + (
+        " that begin elsewhere" if elsewhere and not sizes - {said} else ""
     )
 
 

@@ -41,6 +41,7 @@ async def audit_stores(
     keep: Keep | None = None,
     progress: Progress = lambda done, total: None,
     lag_warning: int = LAG_WARNING_ENTRIES,
+    same_time: bool = False,
     processes: ProcessWorkers | None = None,
     alone_below: int = ALONE_BELOW_BYTES,
 ) -> Report:
@@ -54,6 +55,7 @@ async def audit_stores(
         [keep.source(store) for store in stores] if keep else stores,
         progress=progress,
         lag_warning=lag_warning,
+        same_time=same_time,
         processes=processes,
         alone_below=alone_below,
     )
@@ -66,6 +68,7 @@ async def audit_sources(
     drill_sources: Sequence[ReplicaSource] | None = None,
     progress: Progress = lambda done, total: None,
     lag_warning: int = LAG_WARNING_ENTRIES,
+    same_time: bool = False,
     processes: ProcessWorkers | None = None,
     alone_below: int = ALONE_BELOW_BYTES,
 ) -> Report:
@@ -73,7 +76,8 @@ async def audit_sources(
 
     Segments are scanned in `processes`, unless there are less than `alone_below` bytes of them; else by
     threads, which take turns. The report is the same; OSError when a process died. `drill_sources`: where
-    entries are read when `sources` have none, and were scanned at different times.
+    entries are read when `sources` have none, and were scanned at different times. `same_time`: directories
+    are those of stopped or running nodes, not copies of different times (`audit.compare.Group`).
     """
     try:
         look = await env.workers.run(Lane.DISK, look_at, sources)
@@ -121,7 +125,8 @@ async def audit_sources(
             differing(merge(blocks)),
             drilling or partial(drill, look.replicas),
             lag_warning=lag_warning,
-            same_time=drilling is None,
+            same_time=same_time,
+            shipped=drilling is not None,
             claims=claims,
         ),
     )

@@ -40,6 +40,7 @@ from dledger.formats.store_files import (
     HARD_STATE_FILE,
     INDEX_DIR,
     POISONED_FILE,
+    REFILL_FILE,
     SNAPSHOTS_DIR,
     CorruptFile,
     decode_hard_state,
@@ -195,6 +196,7 @@ def scan_segment(
     first: Entry | None = None
     last: Entry | None = None
     committed_end = task.start
+    settled_term = -1
     count = holes = 0
     walker: SegmentWalker | None = None
     error: OSError | None = None
@@ -219,6 +221,8 @@ def scan_segment(
                 keys.whole = not queues.opaque
                 texts = (found.records, found.texts) if found else None
                 beside.look("IndexFile", partial(keys.add, window.data, window.base, columns, texts), None)
+            if state is not None:
+                state.check_place(columns)
             if state is not None and found is not None and not queues.opaque:
                 state.add(window.data, columns, found.records, found.queued, found.which)
             elif state is not None:
@@ -227,9 +231,10 @@ def scan_segment(
             last = columns.entry(-1)
             count += len(columns)
             del window  # see `_windows`
-            settled = (columns.pos + columns.size)[columns.index <= task.committed]
-            if len(settled):
-                committed_end = int(settled.max())
+            settled = columns.index <= task.committed
+            if settled.any():
+                committed_end = int((columns.pos + columns.size)[settled].max())
+                settled_term = int(columns.term[settled][-1])
         if not walker.holes:
             queue_rows = list(queues.finish(task.start, committed_end))
             if state is not None and last is not None and walker.stop in (Stop.BLANK, Stop.FULL):
@@ -284,6 +289,7 @@ def scan_segment(
         opaque=queues.opaque,
         holes=tuple(walker.holes) if walker else (),
         lacking=index_check.lacking + queues.lacking + (keys.lacking if keys else 0),
+        settled_term=settled_term,
     )
 
 
@@ -323,13 +329,15 @@ def scan_side(files: Files, replica: Replica) -> Iterator[Row]:
     # afterwards: what retention took of the queues is before it
     start = beside.look("log directory", lambda: log_start(files, replica), 0)
     rows = look("poisoned", partial(_poisoned, files, replica))
+    rows += look("refill", partial(_refill, files, replica))
     rows += look("hardstate", partial(_hard_state, files, replica))
+    hard_term = beside.look("hardstate", partial(_hard_term, files, replica), -1)
     for manifest in replica.snapshots:
         rows += look(f"snapshot at {manifest.pos}", partial(_snapshot, files, replica, manifest))
     rows += look("index file", partial(_index_of_holes, files, replica))
     rows += extents
     rows += look("IndexFile", partial(_key_files, files, replica))
-    own = replica.row()._replace(log_start=start)
+    own = replica.row()._replace(log_start=start, hard_term=hard_term)
     # Files that could not be read are not behind those of other replicas.
     yield own._replace(queues=0) if {"ConsumeQueue", "IndexFile"} & beside.errors.keys() else own
     yield from replica.problems
@@ -343,6 +351,19 @@ def _poisoned(files: Files, replica: Replica) -> Iterator[Row]:
     if reason is not None:
         text = reason.decode("utf-8", "replace").strip()
         yield finding("POISONED", replica.name, f"the node stopped itself: {text}")
+
+
+def _refill(files: Files, replica: Replica) -> Iterator[Row]:
+    reason = read_file(files, f"{replica.directory}/{REFILL_FILE}")
+    if reason is not None:
+        text = reason.decode("utf-8", "replace").strip()
+        yield finding("REFILL", replica.name, f"entries may be gone here, the node says: {text}")
+
+
+def _hard_term(files: Files, replica: Replica) -> int:
+    data = read_file(files, f"{replica.directory}/{HARD_STATE_FILE}")
+    known = None if data is None else decode_hard_state(data)
+    return -1 if known is None else known[1].term
 
 
 def _hard_state(files: Files, replica: Replica) -> Iterator[Row]:
@@ -369,7 +390,8 @@ def _snapshot(files: Files, replica: Replica, manifest: Manifest) -> Iterator[Ro
         yield finding("SNAPSHOT_DAMAGED", replica.name, text, first=manifest.index, segment=manifest.pos)
     except FileNotFoundError:
         return  # removed between two looks
-    yield SnapshotRow(replica.name, manifest.pos, manifest.index, manifest.digest)
+    said = (manifest.digest, manifest.term, manifest.chain)
+    yield SnapshotRow(replica.name, manifest.pos, manifest.index, *said)
 
 
 def _index_of_holes(files: Files, replica: Replica) -> Iterator[Row]:

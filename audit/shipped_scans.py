@@ -54,7 +54,7 @@ from dledger.runtime.atomic_file import read_file, replace_file
 SIDE = -1
 """Stands for the side scan where a segment's start is asked for."""
 ROWS_FILE = "rows.parquet"
-SCAN_VERSION = 4
+SCAN_VERSION = 5
 """Of rows and checks: raised with `audit.digests.DIGEST_VERSION`, and when a scan finds what it did not."""
 
 SCHEMA = pa.schema(

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dledger.audit.entries import Array, Columns
+from dledger.audit.entries import CHAIN_UNKNOWN, Array, Columns
 from dledger.audit.records import QueueNames, Records
 from dledger.audit.replay import Entries, Queued, StateReplay
 from dledger.audit.walk import Fault
 from dledger.formats.snapshot import MANIFEST_FILE, Manifest, check_parts, decode_manifest
 from dledger.formats.state import ReplicatedState, UnknownOperation, holds_state, pack_parts, unpack_parts
-from dledger.formats.state_file import CorruptSnapshot, unpack_snapshot
+from dledger.formats.state_file import CorruptSnapshot, Snapshot, unpack_snapshot
 from dledger.formats.store_files import SNAPSHOTS_DIR, CorruptFile, segment_name
 from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file
@@ -72,22 +72,23 @@ class StateCheck:
         self._files = files
         self._replay: StateReplay | None = None
         self._applied: int | None = None
-        self._held: ReplicatedState | None = None
+        self._held: Snapshot | None = None
         self._state_file = state_file
         self._names = names
         self.faults: list[Fault] = []
         self._committed = committed
+        self._segment_end = end
         self._end = load_boundary(files, directory, end)
         if self._end is not None and self._end.manifest.index > committed:
             self._end = None
+        if state_file:
+            self._open_state_file()
         if self._end is None and not state_file:
             return
         if first_index == 0:
             self._replay = StateReplay(ReplicatedState(), self._key_of)
         elif (begin := load_boundary(files, directory, start)) is not None:
             self._replay = StateReplay(unpack_parts(begin.parts), self._key_of)
-        if self._replay is not None and state_file:
-            self._open_state_file()
 
     def _key_of(self, number: int) -> tuple[str, int]:
         topic, queue_id = self._names.keys[number]
@@ -102,16 +103,30 @@ class StateCheck:
         except CorruptSnapshot:
             return  # the side scan tells
         if held.applied <= self._committed:
-            self._applied, self._held = held.applied, held.state
-
-    @property
-    def active(self) -> bool:
-        """Whether it needs to see entries."""
-        return self._replay is not None
+            self._applied, self._held = held.applied, held
 
     def give_up(self) -> None:
         """An entry came whose effect cannot be told."""
         self._replay = None
+
+    def check_place(self, columns: Columns) -> None:
+        """Does the state file name the entry after which it was taken as the log has it?"""
+        held = self._held
+        if held is None:
+            return
+        at = int(columns.index.searchsorted(held.applied))
+        if at == len(columns) or columns.index[at] != held.applied or columns.damage[at] & ~CHAIN_UNKNOWN:
+            return
+        term, end_pos = int(columns.term[at]), int(columns.pos[at] + columns.size[at])
+        text = ""
+        if held.term is not None and held.term != term:
+            text = f"is of term {held.term}, in the log it is of {term}"
+        # A state that came with a boundary snapshot ends where the next segment begins.
+        elif held.end_pos not in (end_pos, self._segment_end):
+            text = f"ends at {held.end_pos}, in the log at {end_pos}"
+        if text:
+            text = f"{self._state_file} is of another log: it says that entry {held.applied} {text}"
+            self._fault("STATE_DAMAGED", held.applied, text)
 
     def add(self, data: bytes, columns: Columns, records: Records, queued: Records, which: Array) -> None:
         """One window: all its records, and those that took a place in a queue, with their queue's number."""
@@ -143,7 +158,7 @@ class StateCheck:
     def _compare_state_file(self, state: ReplicatedState, applied: int) -> None:
         if self._held is None:
             return
-        differing = differing_parts(pack_parts(state), pack_parts(self._held))
+        differing = differing_parts(pack_parts(state), pack_parts(self._held.state))
         if differing:
             text = f"{self._state_file} does not follow from the log in {', '.join(differing)}"
             self._fault("STATE_DIFFERS", applied, text)

@@ -6,6 +6,7 @@ as zeros, whether the file was made in its full size or grew; a written unit is 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from contextlib import suppress
 
 from dledger.formats.store_files import parse_segment_name, segment_name
@@ -17,25 +18,29 @@ _PROBE = 256
 
 class UnitFiles:
     """View of such a directory as it was when the view was made, though it grows. A file that was removed
-    since then reads as zeros. Blocking; OSError on bad media."""
+    since then reads as zeros. Blocking; OSError on bad media, and for what is no file.
+
+    Directories have thousands of files and a view is made for each segment that is scanned: so only the files
+    that are read are looked at. Of these only the last one grows.
+    """
 
     def __init__(self, files: Files, directory: str, unit_size: int) -> None:
         self._files = files
         self._directory = directory
         self._unit = unit_size
+        starts = map(parse_segment_name, files.listdir(directory))
+        self._starts = sorted(start for start in starts if start is not None)
         self._sizes: dict[int, int] = {}
-        for name in files.listdir(directory):
-            start = parse_segment_name(name)
-            if start is not None:
-                with suppress(FileNotFoundError):  # retention removed it a moment ago
-                    self._sizes[start] = files.size(f"{directory}/{name}")
+        if self._starts:
+            with suppress(OSError):  # whoever reads it is told
+                self._size(self._starts[-1])
         self._open: tuple[int, File] | None = None
         self._end: int | None = None
 
     @property
     def first(self) -> int:
         """Number of the first unit that the files could hold; 0 when there is no file."""
-        return min(self._sizes, default=0) // self._unit
+        return next((start for start in self._starts if self._size(start) >= 0), 0) // self._unit
 
     def end(self) -> int:
         """Number behind the last unit written; `first` when there is none. Reads from the end, once.
@@ -45,8 +50,8 @@ class UnitFiles:
         if self._end is None:
             self._end = next(
                 (
-                    min((start + written + self._unit - 1), start + self._sizes[start]) // self._unit
-                    for start in sorted(self._sizes, reverse=True)
+                    min((start + written + self._unit - 1), start + self._size(start)) // self._unit
+                    for start in reversed(self._starts)
                     if (written := self._written(start))
                 ),
                 self.first,
@@ -58,9 +63,12 @@ class UnitFiles:
         parts = []
         at = first * self._unit
         stop = at + count * self._unit
-        for start in sorted(self._sizes):
-            end = start + self._sizes[start]
-            if end <= at or start >= stop:
+        for number in range(max(0, bisect_right(self._starts, at) - 1), len(self._starts)):
+            start = self._starts[number]
+            if start >= stop:
+                break
+            end = start + self._size(start)
+            if end <= at:
                 continue
             if start > at:
                 parts.append(bytes(start - at))
@@ -78,6 +86,17 @@ class UnitFiles:
             self._open[1].close()
             self._open = None
 
+    def _size(self, start: int) -> int:
+        """Bytes of a file; -1 for one that retention removed a moment ago."""
+        size = self._sizes.get(start)
+        if size is None:
+            try:
+                size = self._files.size(f"{self._directory}/{segment_name(start)}")
+            except FileNotFoundError:
+                size = -1
+            self._sizes[start] = size
+        return size
+
     def _pread(self, start: int, size: int, offset: int) -> bytes:
         """Bytes of one file; none when it is gone."""
         if self._open is None or self._open[0] != start:
@@ -94,8 +113,8 @@ class UnitFiles:
         Files may be made in full size (160 MB of holes) and are written from the front: the head of each
         chunk is looked at, from the back, until one holds something.
         """
-        size = self._sizes[start]
-        for at in range((size - 1) // _CHUNK * _CHUNK if size else -1, -1, -_CHUNK):
+        size = self._size(start)
+        for at in range((size - 1) // _CHUNK * _CHUNK if size > 0 else -1, -1, -_CHUNK):
             length = min(_CHUNK, size - at)  # not what came since the view was made
             if at == 0 or self._pread(start, min(_PROBE, length), at).strip(b"\0"):
                 written = len(self._pread(start, length, at).rstrip(b"\0"))

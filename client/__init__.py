@@ -6,9 +6,10 @@
     with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:
         producer.send(Message("orders", b"body", tags="paid", keys="order-17"))
 
-How it is built: `core` (connections, routes, leaders, heartbeats), `sending` with `search` and `pending`
-(the way of a message to its acknowledgement), `reading` (long polling of one queue), `rebalancing` and
-`listening` (push consumer), `offsets`, `sync` (the face without an event loop).
+How it is built: `core` (connections, routes, leaders, heartbeats), `life` (start and end of every client),
+`sending` with `search` and `pending` (the way of a message to its acknowledgement), `reading` (long polling
+of one queue), `rebalancing` and `listening` (push consumer), `offsets`, `sync` on `hosting` (the face without
+an event loop).
 """
 
 from dledger.client.errors import (

@@ -18,6 +18,7 @@ from dledger.client.errors import (
 from dledger.client.groups import LEADER_HINT, BrokerGroup
 from dledger.client.options import ClientOptions, namesrv_addresses
 from dledger.client.routes import parse_route
+from dledger.client.strangers import what_answers
 from dledger.remoting.bodies import (
     BrokerData,
     ClusterInfo,
@@ -30,11 +31,18 @@ from dledger.remoting.bodies import (
 from dledger.remoting.client import ClientHandler, RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
-from dledger.remoting.errors import BadBody, ConnectionLost, RemotingError, RequestTimeout
+from dledger.remoting.errors import BadBody, ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
 from dledger.remoting.frames import Fields
 from dledger.remoting.headers import GetRouteHeader, UnregisterClientHeader
 from dledger.runtime import Env
 from dledger.runtime.env import production_env
+from dledger.runtime.forks import FORKS
+from dledger.runtime.log import Log
+
+NOT_OPEN = "not started, or closed: use it inside its `with` block, or between start() and close()"
+OPENED_BEFORE_FORK = (
+    "this client was opened before os.fork(), and lives in the parent process: open another one in the child"
+)
 
 OnRoute = Callable[[str, TopicRoute], None]
 """Told the topic and its new route; must not raise."""
@@ -67,9 +75,9 @@ class ClientCore:
         env = env or production_env("rocketmq", disk_threads)
         self.env = env
         self.options = options
-        self.log = env.log.child("client")
-        self.client_id = client_id(env, options)
-        self.remoting = RemotingClient(env, limits=options.limits, handlers=handlers)
+        self.log: Log = env.log.child("client")
+        self.client_id: str = client_id(env, options)
+        self.remoting: RemotingClient = RemotingClient(env, limits=options.limits, handlers=handlers)
         self.groups: dict[str, BrokerGroup] = {}
         self.routes: dict[str, TopicRoute] = {}
         self.watched: dict[str, None] = {}
@@ -79,10 +87,12 @@ class ClientCore:
         self.producer_groups: list[str] = []
         self.consumers: Callable[[], list[ConsumerData]] = list
         """The consumer groups that heartbeats tell of."""
-        self.unanswered = 0
+        self.unanswered: int = 0
         """Requests to leaders whose try was lost after it was sent: it may be carried out, now or later."""
         self._namesrv = namesrv_addresses(namesrv)
         self._current = env.random.randrange(len(self._namesrv))
+        self._namesrv_found = False
+        self._strangers: dict[str, str | None] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._owned: dict[asyncio.Task[None], None] = {}
         self._wanted: dict[str | None, None] = {}  # topics whose route is to be asked for at once
@@ -91,6 +101,9 @@ class ClientCore:
         self._warned: dict[str, None] = {}
         """What brokers said of our groups in answers to heartbeats, each time again."""
         self._closed = False
+        self._forks = FORKS.count
+        self.failure: BaseException | None = None
+        """What ended a task of this client, against all expectation: it cannot go on."""
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -124,7 +137,7 @@ class ClientCore:
         """Run a task that ends with this client at the latest. ClientClosed when that has happened."""
         if self._tasks is None or self._closed:
             coroutine.close()
-            raise ClientClosed("not started, or closed: use it inside its `with` block")
+            raise ClientClosed(NOT_OPEN)
         task = self._tasks.create_task(coroutine, name=name)
         self._owned[task] = None
         task.add_done_callback(self._forget)
@@ -132,11 +145,25 @@ class ClientCore:
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._owned.pop(task, None)
+        if not task.cancelled() and task.exception() is not None:
+            self.failure = self.failure or task.exception()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that made this client."""
+        return FORKS.count != self._forks
 
     def check_open(self) -> None:
-        """ClientClosed unless started and not closed."""
+        """ClientClosed unless started, not closed, and in the process that opened it."""
+        if self._forks != FORKS.count:
+            raise ClientClosed(OPENED_BEFORE_FORK)
         if self._tasks is None or self._closed:
-            raise ClientClosed("not started, or closed: use it inside its `with` block")
+            raise ClientClosed(NOT_OPEN)
+
+    @property
+    def namesrv(self) -> tuple[str, ...]:
+        """Addresses of the NameServers."""
+        return self._namesrv
 
     def now(self) -> float:
         """Loop time in seconds."""
@@ -146,19 +173,42 @@ class ClientCore:
 
     async def ask_namesrv(self, code: int, header: Fields) -> Response:
         """An answer from the current NameServer, or from the next one that answers."""
-        failures = []
+        self.check_open()
+        failures: dict[str, RemotingError] = {}
         for _ in self._namesrv:
             address = self._namesrv[self._current]
             try:
-                return await self.remoting.invoke(
+                answer = await self.remoting.invoke(
                     address, code, header, timeout_s=self.options.namesrv_timeout_s
                 )
             except RemotingError as error:
-                failures.append(error.remark)
-                self._current = (self._current + 1) % len(self._namesrv)
-        raise NoNameServer(
-            f"no NameServer answers ({'; '.join(failures)}): is it running, is the address right?"
-        )
+                failures[address] = error
+            else:
+                if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED or not await self._stranger(
+                    address
+                ):
+                    self._namesrv_found = True
+                    return answer
+                failures[address] = ConnectionLost(f"{address}: no NameServer")
+            self._current = (self._current + 1) % len(self._namesrv)
+        raise NoNameServer(await self._no_namesrv(failures))
+
+    async def _no_namesrv(self, failures: dict[str, RemotingError]) -> str:
+        """Why none answered; what else lives at the addresses, as far as that can be told."""
+        if not self._namesrv_found:
+            there = [address for address, error in failures.items() if not isinstance(error, ConnectFailed)]
+            found = {address: await self._stranger(address) for address in there}
+            told = "; ".join(f"{address} is {stranger}" for address, stranger in found.items() if stranger)
+            if told:
+                return f"no NameServer answers ({told}): give the NameServer's address (its port: often 9876)"
+        reasons = "; ".join(error.remark for error in failures.values())
+        return f"no NameServer answers ({reasons}): is it running, is the address right?"
+
+    async def _stranger(self, address: str) -> str | None:
+        """What answers there instead of a NameServer; looked at once."""
+        if address not in self._strangers:
+            self._strangers[address] = await what_answers(self.remoting, address)
+        return self._strangers[address]
 
     async def refresh(self, topic: str) -> TopicRoute:
         """Ask for a topic's route now. TopicNotFound, NoNameServer, BrokerRefused."""
@@ -280,6 +330,7 @@ class ClientCore:
         turns: followers refuse with code 14, and most say who leads. `topic` names the route to ask the
         NameServers for, None asks for all brokers.
         """
+        self.check_open()
         options = self.options
         deadline = self.now() + options.failover_timeout_s
         pause = options.search_first_s

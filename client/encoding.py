@@ -9,7 +9,7 @@ import lz4.frame
 import msgspec
 
 from dledger.client.errors import InvalidMessage
-from dledger.client.message import Message, MessageQueue, ReceivedMessage
+from dledger.client.message import Message, MessageQueue, ReceivedMessage, check_tags, joined_keys
 from dledger.formats import record as records
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.properties import (
@@ -45,14 +45,19 @@ def properties_text(message: Message, unique_id: str) -> str:
         return text
     named = {}
     if message.tags:
+        check_tags(message.tags)  # a message may have been changed after it was made
         named[TAGS] = message.tags
     if message.keys:
-        named[KEYS] = str(message.keys)
+        named[KEYS] = joined_keys(message.keys)
     for name, value in (message.properties or {}).items():
         if name in _RESERVED:
             raise InvalidMessage(f"the property {name!r} is RocketMQ's own: use tags= or keys=, or rename it")
         if not name:
             raise InvalidMessage("a property without a name")
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidMessage(
+                f"the property {name!r} is {type(value).__name__}: names and values are text"
+            )
         named[name] = value
     try:
         text += encode_properties(named)

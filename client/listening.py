@@ -6,13 +6,14 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from enum import Enum
-from traceback import extract_tb
 from typing import Protocol, cast
 
 from dledger.client.core import ClientCore
 from dledger.client.errors import ClientError
+from dledger.client.failures import Failures, short
 from dledger.client.message import ReceivedMessage
 from dledger.client.options import ConsumerOptions
 from dledger.client.process_queue import ProcessQueue
@@ -22,6 +23,8 @@ from dledger.runtime import Lane
 
 MAX_CHUNK = 32
 """Messages that one worker takes at once when many wait."""
+MAX_NESTED = 8
+"""Awaitables inside one another that a listener's result may be: more is no result."""
 
 
 class ConsumeStatus(Enum):
@@ -33,9 +36,15 @@ class ConsumeStatus(Enum):
 
 Result = ConsumeStatus | None
 Listener = Callable[[ReceivedMessage], Result | Awaitable[Result]]
-"""Called for every message: a function (in a worker thread) or a coroutine function (on the loop)."""
+"""Called for every message: a coroutine function on the loop, anything else in a worker thread. What it
+returns is awaited (on the loop) where it can be. Only None and SUCCESS mean that the message is consumed."""
 BatchListener = Callable[[Sequence[ReceivedMessage]], Result | Awaitable[Result]]
 """The same for up to `ConsumerOptions.batch_size` messages of one queue."""
+Unit = ReceivedMessage | Sequence[ReceivedMessage]
+"""What a listener is called with once."""
+
+_CALLING: ContextVar[object] = ContextVar("calling", default=None)
+"""Whose listener runs here: in this worker thread, or in this task and those that it began."""
 
 
 class Assigned(Protocol):
@@ -47,60 +56,139 @@ class Assigned(Protocol):
         """These are done with."""
 
 
+class _Raised:
+    """A call that ended with an exception."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _is_fatal(result: object) -> bool:
+    """Whether a call ended with what is not about a message, but about the program."""
+    return isinstance(result, _Raised) and isinstance(result.error, KeyboardInterrupt | SystemExit)
+
+
 class ListenerCalls:
     """Calls the listener with one message or one batch after the other, in a thread or on the loop."""
 
     def __init__(
         self, core: ClientCore, listener: Listener | None, batch_listener: BatchListener | None
     ) -> None:
-        if (listener is None) == (batch_listener is None):
-            raise ClientError("give either listener= or batch_listener=")
-        call = listener or batch_listener
-        self.batches = listener is None
+        call = batch_listener if listener is None else listener
+        self.batches: bool = listener is None
+        self.stopped: bool = False
+        """Set (from any thread) when no further call may begin."""
         self._call = cast(Callable[[object], object], call)
         self._on_loop = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
-            vars(type(call)).get("__call__")
+            getattr(type(call), "__call__", None)  # noqa: B004  # looked at, not asked whether it is there
         )
         self._core = core
+        self._failures = Failures(core.log)
 
-    async def run(self, units: Sequence[ReceivedMessage | Sequence[ReceivedMessage]]) -> list[bool]:
-        """Whether each was consumed. What the listener raises is logged and means no."""
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is the listener itself: to wait here for its end would be for ever."""
+        return _CALLING.get() is self
+
+    async def run(self, units: Sequence[Unit]) -> tuple[list[bool], BaseException | None]:
+        """Whether each was consumed; fewer than there are units when it was stopped in between.
+
+        What a listener raises, of any class, is logged and means no. But SystemExit and KeyboardInterrupt are
+        not about a message: they end the run, and are what is returned beside the results.
+        """
         results: list[object] = []
-        while len(results) < len(units):
-            outcome = await self._attempt(units, results)
-            if isinstance(outcome, Exception):
-                unit = units[len(results)]
-                first = unit if isinstance(unit, ReceivedMessage) else unit[0]
-                self._core.log.warning(
-                    "listener failed", error=repr(outcome), at=_raised_at(outcome), **_name(first)
-                )
-                results.append(ConsumeStatus.RECONSUME_LATER)
-            elif outcome is not None:
-                raise outcome
-        return [result is not ConsumeStatus.RECONSUME_LATER for result in results]
+        while len(results) < len(units) and not self.stopped:
+            began = len(results)
+            job = self._on_this_loop(units, results) if self._on_loop else self._in_thread(units, results)
+            # A task of its own: what a listener does to its task is not done to this worker.
+            (outcome,) = await asyncio.gather(job, return_exceptions=True)
+            if isinstance(outcome, BaseException):
+                if len(results) > began and inspect.isawaitable(results[-1]):
+                    results.pop()
+                if len(results) < len(units):
+                    results.append(_Raised(outcome))
+            if results and _is_fatal(results[-1]):
+                self.stopped = True
+        verdicts: list[bool] = []
+        for unit, result in zip(units, results, strict=False):
+            if isinstance(result, _Raised) and _is_fatal(result):
+                return verdicts, result.error
+            verdicts.append(self._verdict(unit, result))
+        return verdicts, None
 
-    async def _attempt(
-        self, units: Sequence[ReceivedMessage | Sequence[ReceivedMessage]], results: list[object]
-    ) -> BaseException | None:
-        """Go on behind the results so far, until the end or the first exception."""
-        call = self._call
-        if self._on_loop:
-            job: Awaitable[None] = self._on_this_loop(units, results)
-        else:
+    def _verdict(self, unit: Unit, result: object) -> bool:
+        if result is None or result is ConsumeStatus.SUCCESS:
+            return True
+        first = unit if isinstance(unit, ReceivedMessage) else unit[0]
+        if isinstance(result, _Raised):
+            self._failures.tell("listener failed", result.error, **_name(first))
+        elif result is not ConsumeStatus.RECONSUME_LATER:
+            self._failures.tell_returned(
+                "listener returned what is no ConsumeStatus",
+                result,
+                wanted="None, ConsumeStatus.SUCCESS or ConsumeStatus.RECONSUME_LATER",
+                listener=getattr(self._call, "__qualname__", None) or short(self._call),
+                **_name(first),
+            )
+        return False
 
-            def in_thread() -> None:
-                for unit in units[len(results) :]:
-                    results.append(call(unit))
+    async def _in_thread(self, units: Sequence[Unit], results: list[object]) -> None:
+        """Go on behind the results so far, until the end, a stop, or the first unusual result."""
+        await self._core.env.workers.run(Lane.DISK, self._call_in_a_row, units, results)
+        if results and inspect.isawaitable(results[-1]):
+            token = _CALLING.set(self)
+            try:
+                results[-1] = await _settled(results[-1])
+            finally:
+                _CALLING.reset(token)
 
-            job = self._core.env.workers.run(Lane.DISK, in_thread)
-        (outcome,) = await asyncio.gather(job, return_exceptions=True)
-        return outcome
+    def _call_in_a_row(self, units: Sequence[Unit], results: list[object]) -> None:
+        token = _CALLING.set(self)
+        try:
+            for unit in units[len(results) :]:
+                if self.stopped:
+                    return
+                try:
+                    result = self._call(unit)
+                except BaseException as error:
+                    result = _Raised(error)
+                results.append(result)
+                if result is not None and type(result) is not ConsumeStatus:
+                    return  # to be awaited, or looked at
+        finally:
+            _CALLING.reset(token)
 
-    async def _on_this_loop(
-        self, units: Sequence[ReceivedMessage | Sequence[ReceivedMessage]], results: list[object]
-    ) -> None:
+    async def _on_this_loop(self, units: Sequence[Unit], results: list[object]) -> None:
+        _CALLING.set(self)
         for unit in units[len(results) :]:
-            results.append(await cast(Awaitable[object], self._call(unit)))
+            if self.stopped:
+                return
+            try:
+                result = self._call(unit)
+            except BaseException as error:
+                result = _Raised(error)
+            results.append(result := await _settled(result))
+            if _is_fatal(result):
+                return
+
+
+async def _settled(result: object) -> object:
+    """What a result is in the end; `_Raised` when awaiting it raised anything."""
+    try:
+        for _ in range(MAX_NESTED):
+            if not inspect.isawaitable(result):
+                break
+            result = await result
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # not the listener's own affair: somebody cancels this task
+        return _Raised(error)
+    except BaseException as error:
+        return _Raised(error)
+    return result
 
 
 class Dispatcher:
@@ -113,9 +201,12 @@ class Dispatcher:
         options: ConsumerOptions,
         consumer_group: str,
         broadcasting: bool,
+        on_fatal: Callable[[BaseException], None],
     ) -> None:
+        """`on_fatal` is told what a listener raised that ends the consumer."""
         self._core = core
         self._calls = calls
+        self._on_fatal = on_fatal
         self._options = options
         self._group = consumer_group
         self._broadcasting = broadcasting
@@ -125,7 +216,6 @@ class Dispatcher:
         self._available = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._stopped = False
         self._unsupported: dict[str, None] = {}  # brokers that do not take messages back
 
     def start(self) -> None:
@@ -133,9 +223,18 @@ class Dispatcher:
         for number in range(self._options.concurrency):
             self._core.spawn(self._work(), f"consume {self._group} {number}")
 
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is the listener itself."""
+        return self._calls.inside
+
+    def stop_soon(self) -> None:
+        """Start no further call. May be called from any thread."""
+        self._calls.stopped = True
+
     async def stop(self) -> None:
         """Start no further call, and wait for the running ones (up to `close_timeout_s`)."""
-        self._stopped = True
+        self.stop_soon()
         self._backlog.clear()
         try:
             async with asyncio.timeout(self._options.close_timeout_s):
@@ -145,7 +244,7 @@ class Dispatcher:
 
     def put(self, assigned: Assigned, messages: Sequence[ReceivedMessage]) -> None:
         """Have messages of one queue consumed."""
-        if messages and not self._stopped:
+        if messages and not self._calls.stopped:
             self._backlog.append((assigned, deque(messages)))
             self._waiting += len(messages)
             self._available.set()
@@ -168,7 +267,7 @@ class Dispatcher:
 
     def _take(self) -> tuple[Assigned, list[ReceivedMessage]] | None:
         """The next piece of work: small while little waits, so that all workers get some."""
-        while self._backlog:
+        while self._backlog and not self._calls.stopped:
             assigned, messages = self._backlog[0]
             if assigned.process.dropped:
                 self._waiting -= len(messages)
@@ -186,14 +285,18 @@ class Dispatcher:
         return None
 
     async def _consume(self, assigned: Assigned, messages: list[ReceivedMessage]) -> None:
-        units: Sequence[ReceivedMessage | Sequence[ReceivedMessage]] = messages
+        units: Sequence[Unit] = messages
         if self._calls.batches:
             size = self._options.batch_size
             units = [messages[at : at + size] for at in range(0, len(messages), size)]
-        results = await self._calls.run(units)
+        verdicts, fatal = await self._calls.run(units)
+        if fatal is not None:
+            self.stop_soon()
+            self._on_fatal(fatal)
         done: list[ReceivedMessage] = []
         failed: list[ReceivedMessage] = []
-        for unit, good in zip(units, results, strict=True):
+        # Those behind a stop have no verdict: they stay in process, in front of the committed offset.
+        for unit, good in zip(units, verdicts, strict=False):
             members = [unit] if isinstance(unit, ReceivedMessage) else list(unit)
             (done if good else failed).extend(members)
         if assigned.process.dropped:
@@ -246,13 +349,11 @@ class Dispatcher:
         asyncio.get_running_loop().call_later(pause, self.put, assigned, [again])
 
 
-def _raised_at(error: BaseException) -> str:
-    """Where to look: the innermost line, as the log has one line an event."""
-    for frame in reversed(extract_tb(error.__traceback__)):
-        return f"{frame.filename}:{frame.lineno} in {frame.name}"
-    return "an unknown place"
-
-
 def _name(message: ReceivedMessage) -> dict[str, object]:
-    """Which message, for the log; never its content."""
-    return {"message_id": message.message_id, "queue": message.queue, "offset": message.queue_offset}
+    """Which message, for the log; never its content. `attempt` is 1 at the first delivery."""
+    return {
+        "message_id": message.message_id,
+        "queue": message.queue,
+        "offset": message.queue_offset,
+        "attempt": message.reconsume_times + 1,
+    }

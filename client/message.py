@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from dledger.client.errors import InvalidMessage
 from dledger.formats.properties import KEYS, TAGS, UNIQ_KEY
@@ -15,6 +15,9 @@ MAX_TOPIC_LENGTH = 127
 MAX_GROUP_LENGTH = 255
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 """Default of the largest body in bytes, before compression (maxMessageSize)."""
+
+Body = bytes | bytearray | memoryview
+"""What a body may be given as."""
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%|")
 
@@ -51,11 +54,12 @@ class SendResult(NamedTuple):
     queue_offset: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Message:
     """A message to send.
 
-    `tags` is one tag to filter by, `keys` one key or several to find it by. `properties` are the
+    `body` is bytes; a bytearray or memoryview is copied. `tags` is one tag to filter by, `keys` one key or
+    several to find it by; InvalidMessage when they are of another kind. `properties` are the
     application's own; names of RocketMQ's (TAGS, KEYS, UNIQ_KEY ...) are set through the other fields.
     `flag` is a number that the system does not interpret.
 
@@ -65,14 +69,28 @@ class Message:
 
     topic: str
     body: bytes
-    tags: str | None = None
-    keys: str | Sequence[str] | None = None
-    properties: Mapping[str, str] | None = None
-    flag: int = 0
+    tags: str | None
+    keys: str | None
+    properties: Mapping[str, str] | None
+    flag: int
 
-    def __post_init__(self) -> None:
-        if self.keys is not None and not isinstance(self.keys, str):
-            self.keys = " ".join(self.keys)
+    def __init__(
+        self,
+        topic: str,
+        body: Body,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.body = body if type(body) is bytes else _as_bytes(body)
+        if tags is not None and type(tags) is not str:
+            check_tags(tags)
+        self.tags = tags
+        self.keys = keys if keys is None or type(keys) is str else joined_keys(keys)
+        self.properties = properties
+        self.flag = flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +165,52 @@ def check_body(body: bytes, max_size: int) -> None:
         raise InvalidMessage(
             f"the body has {len(body)} bytes: at most {max_size}; split it or store it elsewhere"
         )
+
+
+def _as_bytes(body: object) -> bytes:
+    """The body as it travels. What holds no bytes stays as it is: sending it is refused (`check_body`)."""
+    return bytes(body) if isinstance(body, bytes | bytearray | memoryview) else cast(bytes, body)
+
+
+def check_tags(tags: object) -> None:
+    """InvalidMessage unless it is one tag."""
+    if not isinstance(tags, str):
+        raise InvalidMessage(
+            f"tags={tags!r} is {type(tags).__name__}: a message has one tag, given as text (tags='paid'); "
+            "further words to find it by are keys="
+        )
+
+
+def joined_keys(keys: object) -> str:
+    """The keys as they travel; InvalidMessage unless they are texts."""
+    if isinstance(keys, str):
+        return keys
+    given = list(keys) if isinstance(keys, Iterable) else []
+    texts = [key for key in given if isinstance(key, str)]
+    if not isinstance(keys, Iterable) or len(texts) < len(given):
+        raise InvalidMessage(f"keys={keys!r}: give a text, or a sequence of texts")
+    return " ".join(texts)
+
+
+def as_message(
+    message: object,
+    body: Body | MessageQueue | None,
+    queue: MessageQueue | None,
+    tags: str | None,
+    keys: str | Sequence[str] | None,
+    properties: Mapping[str, str] | None,
+) -> tuple[Message, MessageQueue | None]:
+    """What `send` was given: a message, perhaps with its queue behind it, or a topic with a body."""
+    if isinstance(message, Message):
+        if isinstance(body, MessageQueue) and queue is None:
+            body, queue = None, body
+        if body is not None or tags or keys or properties:
+            raise InvalidMessage(
+                "body, tags, keys and properties are the Message's: Message(topic, body, ...)"
+            )
+        return message, queue
+    if not isinstance(message, str) or body is None or isinstance(body, MessageQueue):
+        raise InvalidMessage(
+            f"send({type(message).__name__}, {type(body).__name__}): give a Message, or a topic and a body"
+        )
+    return Message(message, body, tags, keys, properties), queue

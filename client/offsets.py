@@ -12,6 +12,7 @@ from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import BrokerRefused, ClientError, refused_text
 from dledger.client.message import MessageQueue
+from dledger.client.options import member_of
 from dledger.remoting.bodies import MessageQueue as WireQueue
 from dledger.remoting.bodies import decode_queue_table, queue_table
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -92,6 +93,19 @@ def _offset_of(answer: Response, what: str) -> int:
         return answer.header(OffsetResponseHeader).offset
     except BadHeader as error:
         raise BrokerRefused(f"{what}: {error.remark}") from error
+
+
+def start_of(start: FromWhere | str, timestamp_ms: int, start_name: str, time_name: str) -> FromWhere:
+    """Where to begin, by name too; ClientError for an unknown one, and for a time that would not be heard."""
+    where = member_of(FromWhere, start, start_name)
+    if not isinstance(timestamp_ms, int) or timestamp_ms < 0:
+        raise ClientError(f"{time_name}={timestamp_ms!r}: give whole milliseconds since 1970")
+    if (where is FromWhere.TIMESTAMP) != (timestamp_ms > 0):
+        raise ClientError(
+            f"{start_name}={where.name} and {time_name}={timestamp_ms}: FromWhere.TIMESTAMP needs a time, "
+            "and nothing else takes one"
+        )
+    return where
 
 
 async def first_offset(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any, TypeVar
 
 from dledger.client.errors import ClientError
 from dledger.client.message import MAX_MESSAGE_SIZE
@@ -11,6 +13,9 @@ from dledger.client.process_queue import FlowLimits
 from dledger.formats.addresses import split_addresses
 from dledger.remoting.limits import ClientLimits
 from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
+
+OptionsT = TypeVar("OptionsT")
+EnumT = TypeVar("EnumT", bound=Enum)
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,9 @@ class ClientOptions:
     limits: ClientLimits = field(default_factory=lambda: ClientLimits(connect_timeout_s=1.0))
     """Bounds of the connections."""
 
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+
 
 @dataclass(frozen=True)
 class ProducerOptions:
@@ -64,6 +72,12 @@ class ProducerOptions:
     """Larger bodies are sent compressed with zlib, if that makes them smaller; 0 turns it off."""
     default_topic_queues: int = 4
     """Queues of a topic that the broker creates because we send to it (defaultTopicQueueNums)."""
+    close_timeout_s: float = 30.0
+    """What messages under way get to be acknowledged at close. Those that are not end with an error then: not
+    stored, or outcome unknown."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, may_be_zero=("retry_times", "busy_pause_s", "compress_over", "close_timeout_s"))
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,16 @@ class PullOptions:
     """Before pulling again after an error that a leader change does not explain."""
     flow: FlowLimits = field(default_factory=FlowLimits)
     """When pulling pauses because the application is slower."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, may_be_zero=("suspend_s",))
+        options_of(FlowLimits, self.flow, "flow")
+        _check_numbers(self.flow)
+        if self.timeout_s <= self.suspend_s:
+            raise ClientError(
+                f"PullOptions: timeout_s={self.timeout_s!r} is not longer than suspend_s={self.suspend_s!r}: "
+                "a pull that the broker holds would count as failed"
+            )
 
 
 @dataclass(frozen=True)
@@ -110,6 +134,10 @@ class ConsumerOptions:
     """Where a broadcasting consumer keeps its offsets: `<dir>/<client id>/<group>/offsets.json`."""
     pull: PullOptions = field(default_factory=PullOptions)
 
+    def __post_init__(self) -> None:
+        _check_numbers(self, may_be_zero=("max_reconsume_times", "close_timeout_s"))
+        options_of(PullOptions, self.pull, "pull")
+
 
 def namesrv_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
     """Addresses from "host:port;host:port" or a sequence of them, from NAMESRV_ADDR where None is given;
@@ -125,3 +153,36 @@ def namesrv_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
             f"no NameServer address: give namesrv='host:port' (several with ';'), or set {NAMESRV_ADDR}"
         )
     return addresses
+
+
+def options_of(kind: type[OptionsT], given: OptionsT | None, name: str) -> OptionsT:
+    """The options that a client was given, the defaults for None; ClientError when they are another's."""
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise ClientError(f"{name}= is {type(given).__name__}: give {kind.__name__}")
+    return given
+
+
+def member_of(kind: type[EnumT], given: EnumT | str, name: str) -> EnumT:
+    """A member of an enumeration, given as such or by its name in any case; ClientError for anything else."""
+    if isinstance(given, kind):
+        return given
+    found = kind.__members__.get(given.upper()) if isinstance(given, str) else None
+    if found is None:
+        choices = ", ".join(f"{kind.__name__}.{member}" for member in kind.__members__)
+        raise ClientError(f"{name}={given!r}: give one of {choices}")
+    return found
+
+
+def _check_numbers(options: Any, may_be_zero: Sequence[str] = ()) -> None:
+    """ClientError unless every limit is a positive number."""
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if each.type not in ("int", "float"):
+            continue
+        right = isinstance(value, int if each.type == "int" else int | float) and not isinstance(value, bool)
+        if not right or not value >= 0 or (value == 0 and each.name not in may_be_zero):
+            least = "0 or more" if each.name in may_be_zero else "more than 0"
+            wanted = "a whole number" if each.type == "int" else "a number"
+            raise ClientError(f"{type(options).__name__}: {each.name}={value!r}: give {wanted}, {least}")

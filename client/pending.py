@@ -15,7 +15,7 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.frames import Fields
 
 OnSent = Callable[[SendResult | ClientError], None]
-"""Told how a message ended; called once, on the loop; it must not raise."""
+"""Told how a message ended; called once, on the loop. It must be short; what it raises is logged."""
 
 Outcome = Response | RemotingError
 """How one attempt ended."""
@@ -37,6 +37,8 @@ class Lane:
         """The message that the search is asking a broker with."""
         self.in_flight: dict[int, PendingSend] = {}
         """By serial number; nearly in the order of their latest attempt."""
+        self.closed = False
+        """Whether the producer ends: nobody is asked any more."""
         self.resent = 0
         """Attempts that went out because the outcome of one before is unknown."""
 
@@ -52,9 +54,9 @@ class Target:
     __slots__ = ("header", "lane", "queue")
 
     def __init__(self, queue: MessageQueue, lane: Lane, header: SendHeader) -> None:
-        self.queue = queue
-        self.lane = lane
-        self.header = header
+        self.queue: MessageQueue = queue
+        self.lane: Lane = lane
+        self.header: SendHeader = header
 
 
 class FirstAttempts(Protocol):
@@ -77,7 +79,7 @@ class PendingSend:
     tries = 0
     """Failed attempts that count against retry_times."""
     hints = 0
-    unknown = False
+    unknown: bool = False
     """Whether some attempt may have been executed."""
     finished = False
     pinned = False
@@ -103,16 +105,16 @@ class PendingSend:
     ) -> None:
         self.kernel = kernel
         self.target = target
-        self.body = body
-        self.properties = properties
+        self.body: bytes = body
+        self.properties: str = properties
         self.sys_flag = sys_flag
         self.flag = flag
         self.unique_id = unique_id
         self.on_done = on_done
         self.serial = 0
         """Its number in the order of sending; set, with the times, when the kernel takes it over."""
-        self.sent_at = 0.0
-        self.deadline = 0.0
+        self.sent_at: float = 0.0
+        self.deadline: float = 0.0
         self.born_ms = 0
 
     def header(self) -> Fields:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import overload
 
-from dledger.client.core import ClientCore
+from dledger.client.core import NOT_OPEN, ClientCore
 from dledger.client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, compress, properties_text
 from dledger.client.errors import ClientClosed, ClientError, InvalidMessage, Overflow, TopicNotFound
-from dledger.client.message import Message, MessageQueue, SendResult, check_body, check_group, check_topic
-from dledger.client.options import ClientOptions, ProducerOptions
+from dledger.client.life import AsyncClient
+from dledger.client.message import (
+    Body,
+    Message,
+    MessageQueue,
+    SendResult,
+    as_message,
+    check_body,
+    check_group,
+    check_topic,
+)
+from dledger.client.options import ClientOptions, ProducerOptions, options_of
 from dledger.client.pending import SEND_BATCH, OnSent, PendingSend, Target
 from dledger.client.routes import inherited_route, publish_queues
-from dledger.client.sending import SendKernel
+from dledger.client.sending import SendKernel, next_turn
 from dledger.client.topics import create_topic
 from dledger.client.unique_ids import UniqueIds
 from dledger.formats.checksum import crc32
@@ -22,6 +33,7 @@ from dledger.remoting.bodies import TopicRoute
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.messages import BatchMessage, encode_batch
 from dledger.runtime import Env, Lane
+from dledger.runtime.forks import FORKS
 
 MAX_BATCH_OVERHEAD = 64 * 1024
 """Bytes that lengths and properties may add to a batch beyond `max_message_size`."""
@@ -55,14 +67,15 @@ class _Topic:
         return None
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncClient):
     """Sends messages of one producer group.
 
     >>> async with AsyncProducer("orders", "127.0.0.1:9876") as producer:       # doctest: +SKIP
     ...     result = await producer.send(Message("orders", b"body", tags="paid", keys="order-17"))
 
     Delivery is at least once: a message whose acknowledgement got lost is sent again under the same unique
-    id and with the property `__RESEND`.
+    id and with the property `__RESEND`. The end of the block (also by an exception) and `close` wait until
+    everything that was begun has its acknowledgement or its error, up to `ProducerOptions.close_timeout_s`.
     """
 
     def __init__(
@@ -75,8 +88,10 @@ class AsyncProducer:
     ) -> None:
         check_group(group)
         self.group = group
-        self.options = options or ProducerOptions()
-        self._core = ClientCore(env, namesrv, client or ClientOptions())
+        self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
+        super().__init__(
+            ClientCore(env, namesrv, options_of(ClientOptions, client, "client")), f"producer {group}"
+        )
         self._env = self._core.env
         self._core.producer_groups.append(group)
         self._core.on_route.append(self._route_changed)
@@ -84,43 +99,117 @@ class AsyncProducer:
             ip = pack_ipv4_host(self._core.options.client_ip, 0)[:4]
         except ValueError as error:
             raise ClientError(f"client_ip: {error}") from error
+        self._forks = FORKS.count
         self._max_pending = self.options.max_pending
         self._max_size = self.options.max_message_size
         self._ids = UniqueIds(self._env, ip)
         self._topics: dict[str, _Topic] = {}
         self._early: dict[str, list[tuple[Message, OnSent, MessageQueue | None, str | None]]] = {}
+        self._early_count = 0
+        self._asked: dict[str, asyncio.Future[None]] = {}  # routes that are asked for, by topic
         self._kernel: SendKernel
+        # Calls that have not reached the kernel yet, by number: with how many messages that `pending` lacks.
+        self._entering: dict[int, int] = {}
+        self._entered = 0
+        self._entry = asyncio.Event()
 
-    async def __aenter__(self) -> AsyncProducer:
-        await self._core.__aenter__()
+    async def _begin(self) -> None:
         self._kernel = SendKernel(self._core, self.options, self._elsewhere)
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._kernel.close()
+    async def _finish(self, drain: bool) -> None:
         try:
-            if kind is None:
-                await self._core.unregister(self.group, None)
+            if drain:
+                await next_turn()  # tasks that were begun, but have not run yet, come in
+                left = await self.flush(self.options.close_timeout_s)
+                if left:
+                    self._core.log.warning("messages without an acknowledgement at close", messages=left)
         finally:
-            await self._core.__aexit__(kind, error, trace)
+            self._max_pending = 0
+            await self._kernel.close()
+        await self._core.unregister(self.group, None)
+
+    async def flush(self, timeout_s: float | None = None) -> int:
+        """Wait until every message that was begun so far has its acknowledgement or its error.
+
+        Returns how many had neither when `timeout_s` was over: 0 when all have. What is sent meanwhile is not
+        waited for.
+        """
+        self._core.check_open()
+        entering = list(self._entering)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while any(number in self._entering for number in entering):
+                    self._entry.clear()
+                    await self._entry.wait()
+                await self._kernel.flush()
+        except TimeoutError:
+            return self.pending + sum(self._entering.values())
+        return 0
+
+    @contextmanager
+    def _on_the_way(self, messages: int = 1) -> Iterator[None]:
+        """Around a call that waits before its message is in the kernel: `flush` waits for it."""
+        self._entered = number = self._entered + 1
+        self._entering[number] = messages
+        try:
+            yield
+        finally:
+            del self._entering[number]
+            self._entry.set()
 
     # --- sending --------------------------------------------------------------------------------------
 
+    @overload
     async def send(
         self, message: Message, queue: MessageQueue | None = None, ordering_key: str | None = None
+    ) -> SendResult: ...
+    @overload
+    async def send(
+        self,
+        message: str,
+        body: Body,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult: ...
+    async def send(  # type: ignore[misc]  # the second of the first form goes by two names here
+        self,
+        message: Message | str,
+        body: Body | MessageQueue | None = None,
+        ordering_key: str | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> SendResult:
         """Send and wait for the acknowledgement.
 
-        Without `queue` and `ordering_key` the queues take turns. Messages with the same `ordering_key` go
-        to the same queue, one after the other, and keep their order through failures. InvalidMessage,
-        TopicNotFound, NoBroker (not stored), SendFailed (not stored), OutcomeUnknown.
+        Give a `Message`, or a topic and a body, with tags, keys and properties by their names. Without
+        `queue` and `ordering_key` the queues take turns. Messages with the same `ordering_key` go to the same
+        queue, one after the other, and keep their order through failures. InvalidMessage, TopicNotFound,
+        NoBroker, SendFailed, ClientClosed (all of these: not stored), OutcomeUnknown.
         """
-        check_body(message.body, self.options.max_message_size)
-        await self.prepare(message.topic)
-        await self.room()
-        compressed = await self._compress_large(message.body)
+        if type(message) is not Message or body is not None or tags or keys or properties:
+            message, queue = as_message(message, body, queue, tags, keys, properties)
+        size = len(message.body) if type(message.body) is bytes else 0
+        if not 0 < size <= self._max_size:
+            check_body(message.body, self._max_size)
+        compressed = None
+        if (
+            message.topic not in self._topics
+            or self._kernel.pending >= self._max_pending
+            or size > COMPRESS_IN_WORKER_OVER
+        ):
+            with self._on_the_way():
+                await self.prepare(message.topic)
+                await self.room()
+                compressed = await self._compress_large(message.body)
+        elif self._forks != FORKS.count:
+            self._core.check_open()
         done = _Done()
         self._submit(message, done, queue, ordering_key, compressed)
         return await done.future
@@ -132,15 +221,20 @@ class AsyncProducer:
         """
         if not messages:
             raise InvalidMessage("the batch is empty")
-        await self.prepare(messages[0].topic)
-        await self.room()
+        with self._on_the_way():
+            await self.prepare(messages[0].topic)
+            await self.room()
         done = _Done()
         self.send_batch_nowait(messages, done, queue)
         return await done.future
 
     async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
         """Send without an acknowledgement: it may get lost, and errors of the broker are not seen."""
-        check_body(message.body, self.options.max_message_size)
+        check_body(message.body, self._max_size)
+        with self._on_the_way():
+            await self._send_oneway(message, queue)
+
+    async def _send_oneway(self, message: Message, queue: MessageQueue | None) -> None:
         await self.prepare(message.topic)
         target = self._choose(message.topic, queue, None)
         leader = target.lane.group.leader or target.lane.group.registered_leader
@@ -166,10 +260,11 @@ class AsyncProducer:
         earlier send). Raises InvalidMessage, Overflow (`max_pending` reached), TopicNotFound (not prepared).
         """
         kernel = self._kernel
-        if kernel.pending >= self._max_pending:
-            raise Overflow(
-                f"{kernel.pending} messages wait for their acknowledgement (max_pending): wait for some"
-            )
+        if kernel.pending >= self._max_pending or self._forks != FORKS.count:
+            self._core.check_open()
+            if not self._max_pending:
+                raise ClientClosed(NOT_OPEN)
+            raise Overflow(self._too_many())
         body = message.body
         if type(body) is not bytes or not 0 < len(body) <= self._max_size:
             check_body(body, self._max_size)
@@ -186,29 +281,47 @@ class AsyncProducer:
 
         Messages of one topic keep their order.
         """
+        if 0 < self._max_pending <= self.pending:
+            self._kernel.tell(on_done, Overflow(self._too_many()), message.topic)
+        else:
+            self.take(message, on_done, queue, ordering_key)
+
+    def take(
+        self, message: Message, on_done: OnSent, queue: MessageQueue | None, ordering_key: str | None
+    ) -> None:
+        """`send_soon` for callers that wait for `room` themselves: takes a few messages too many as well."""
         if message.topic in self._topics and message.topic not in self._early:
             self._send_reporting(message, on_done, queue, ordering_key)
             return
         waiting = self._early.setdefault(message.topic, [])
         waiting.append((message, on_done, queue, ordering_key))
+        self._early_count += 1
         if len(waiting) == 1:
             try:
                 self._core.spawn(self._send_early(message.topic), f"prepare {message.topic}")
             except ClientClosed as error:
                 del self._early[message.topic]
-                on_done(error)
+                self._early_count -= 1
+                self._kernel.tell(on_done, error, message.topic)
+
+    def _too_many(self) -> str:
+        return f"{self.pending} messages wait for their acknowledgement (max_pending): wait for some"
 
     async def room(self) -> None:
         """Wait until fewer than `max_pending` messages have no acknowledgement."""
-        while self._kernel.full:
-            await self._kernel.room()
+        while self._kernel.full or self.pending >= self._max_pending:
+            if self._kernel.full:
+                await self._kernel.room()
+            else:  # messages wait for the route of their topic
+                self._entry.clear()
+                await self._entry.wait()
 
     def send_batch_nowait(
         self, messages: Sequence[Message], on_done: OnSent, queue: MessageQueue | None = None
     ) -> None:
         """`send_batch` with the conditions of `send_nowait`."""
         if self._kernel.full:
-            raise Overflow(f"{self._kernel.pending} messages wait for their acknowledgement (max_pending)")
+            raise Overflow(self._too_many())
         topic = messages[0].topic
         ids: list[str] = []
         encoded: list[tuple[int, bytes, str]] = []
@@ -243,10 +356,32 @@ class AsyncProducer:
 
     async def prepare(self, topic: str) -> None:
         """See to it that the topic's queues are known. TopicNotFound when no broker has or makes it."""
+        self._core.check_open()
         if topic in self._topics:
             return
-        self._core.check_open()
         check_topic(topic)
+        asked = self._asked.get(topic)
+        if asked is None:  # one question for all that wait for it
+            asked = self._asked[topic] = asyncio.get_running_loop().create_future()
+            self._core.spawn(self._ask(topic, asked), f"prepare {topic}")
+        await asyncio.shield(asked)
+
+    async def _ask(self, topic: str, asked: asyncio.Future[None]) -> None:
+        failure: ClientError | None = ClientClosed("the producer was closed while it asked for a route")
+        try:
+            await self._find_queues(topic)
+            failure = None
+        except ClientError as error:
+            failure = error
+        finally:
+            del self._asked[topic]
+            if failure is None:
+                asked.set_result(None)
+            else:
+                asked.set_exception(failure)
+                asked.exception()  # those who waited may have been cancelled
+
+    async def _find_queues(self, topic: str) -> None:
         try:
             await self._core.refresh(topic)  # _route_changed makes the entry
         except TopicNotFound as missing:
@@ -282,8 +417,8 @@ class AsyncProducer:
 
     @property
     def pending(self) -> int:
-        """Messages without an acknowledgement."""
-        return self._kernel.pending
+        """Messages without an acknowledgement, those that wait for the route of their topic among them."""
+        return self._kernel.pending + self._early_count
 
     @property
     def resent(self) -> int:
@@ -368,24 +503,32 @@ class AsyncProducer:
         self, message: Message, on_done: OnSent, queue: MessageQueue | None, ordering_key: str | None
     ) -> None:
         try:
-            self.send_nowait(message, on_done, queue, ordering_key)
+            if not self._max_pending:
+                raise ClientClosed(NOT_OPEN)
+            check_body(message.body, self._max_size)
+            self._submit(message, on_done, queue, ordering_key, None)
         except ClientError as error:
-            on_done(error)
+            self._kernel.tell(on_done, error, message.topic)
 
     async def _send_early(self, topic: str) -> None:
         """Messages that came before their topic's route."""
-        failure: ClientError | None = ClientClosed("the producer was closed before this message was sent")
-        try:
-            await self.prepare(topic)
-            failure = None
-        except ClientError as error:
-            failure = error
-        finally:
-            for message, on_done, queue, ordering_key in self._early.pop(topic):
-                if failure is None:
-                    self._send_reporting(message, on_done, queue, ordering_key)
-                else:
-                    on_done(failure)
+        failure: ClientError | None = ClientClosed(
+            "the producer was closed before this message was sent; it is not stored"
+        )
+        with self._on_the_way(0):
+            try:
+                await self.prepare(topic)
+                failure = None
+            except ClientError as error:
+                failure = error
+            finally:
+                early = self._early.pop(topic)
+                self._early_count -= len(early)
+                for message, on_done, queue, ordering_key in early:
+                    if failure is None:
+                        self._send_reporting(message, on_done, queue, ordering_key)
+                    else:
+                        self._kernel.tell(on_done, failure, message.topic)
 
     def _pending(
         self, message: Message, target: Target, on_done: OnSent, compressed: tuple[bytes, int] | None

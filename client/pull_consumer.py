@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 
 from dledger.client.core import ClientCore
 from dledger.client.errors import ClientError
 from dledger.client.groups import BrokerGroup
+from dledger.client.life import AsyncClient
 from dledger.client.message import MessageQueue, ReceivedMessage, check_group
-from dledger.client.offsets import BrokerProgress, FromWhere, QueueOffsets, first_offset
-from dledger.client.options import ClientOptions, PullOptions
+from dledger.client.offsets import BrokerProgress, FromWhere, QueueOffsets, first_offset, start_of
+from dledger.client.options import ClientOptions, PullOptions, options_of
 from dledger.client.reading import QueueReader
 from dledger.client.routes import subscribe_queues
 from dledger.client.subscription import ALL, Subscription, subscribe
@@ -60,7 +60,7 @@ class _Fetched:
         return taken
 
 
-class AsyncPullConsumer:
+class AsyncPullConsumer(AsyncClient):
     """Reads chosen queues from chosen positions; nothing is divided among the group.
 
     >>> async with AsyncPullConsumer("reports", "127.0.0.1:9876") as consumer:  # doctest: +SKIP
@@ -79,26 +79,19 @@ class AsyncPullConsumer:
     ) -> None:
         check_group(group)
         self.group = group
-        self.options = options or PullOptions()
-        self._core = ClientCore(env, namesrv, client or ClientOptions())
+        self.options: PullOptions = options_of(PullOptions, options, "options")
+        super().__init__(
+            ClientCore(env, namesrv, options_of(ClientOptions, client, "client")), f"consumer {group}"
+        )
         self._env = self._core.env
         self._core.on_leader.append(self._leader_moved)
-        self.offsets = QueueOffsets(self._core)
+        self.offsets: QueueOffsets = QueueOffsets(self._core)
         """Asks brokers for offsets of queues: lowest, highest, at a time, committed."""
         self._progress = BrokerProgress(self.offsets, group)
         self._fetched: dict[MessageQueue, _Fetched] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._arrived = asyncio.Event()
         self._turn = 0
-
-    async def __aenter__(self) -> AsyncPullConsumer:
-        await self._core.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._core.__aexit__(kind, error, trace)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic. TopicNotFound, NoNameServer."""
@@ -112,10 +105,12 @@ class AsyncPullConsumer:
     async def assign(
         self,
         queues: Iterable[MessageQueue],
-        start: FromWhere = FromWhere.LAST,
+        start: FromWhere | str = FromWhere.LAST,
         timestamp_ms: int = 0,
     ) -> None:
         """Read exactly these queues: new ones from the group's committed offset, else from `start`."""
+        where = start_of(start, timestamp_ms, "start", "timestamp_ms")
+        self._core.check_open()
         wanted = list(dict.fromkeys(queues))
         for queue in [queue for queue in self._fetched if queue not in wanted]:
             self._fetched.pop(queue).task.cancel()
@@ -124,7 +119,7 @@ class AsyncPullConsumer:
                 await self.queues(queue.topic)
                 offset = await self._progress.load(queue)
                 if offset is None or offset < 0:
-                    offset = await first_offset(self.offsets, queue, start, timestamp_ms)
+                    offset = await first_offset(self.offsets, queue, where, timestamp_ms)
                 self._fetch(queue, offset)
 
     @property
@@ -134,6 +129,7 @@ class AsyncPullConsumer:
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on with this queue offset."""
+        self._core.check_open()
         self._of(queue).task.cancel()
         if offset < 0:
             raise ClientError(f"offset {offset}: offsets begin at 0")

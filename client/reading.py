@@ -56,7 +56,7 @@ class QueueReader:
         sink: Sink,
     ) -> None:
         self.queue = queue
-        self.next_offset = start
+        self.next_offset: int = start
         self._core = core
         self._consumer_group = consumer_group
         self._subscription = subscription

@@ -37,7 +37,7 @@ class LeaderSearch:
         """Until a leader took a message, or no message waits any more."""
         options = self._core.options
         pause = options.search_first_s
-        while self._expire() and not await self._round():
+        while self._expire() and not self._lane.closed and not await self._round():
             if self._lane.parked:
                 oldest = min(self._lane.parked, key=by_serial)
                 await self._core.refresh_quietly(oldest.target.queue.topic)
@@ -59,7 +59,7 @@ class LeaderSearch:
         """Ask each candidate once; hints are followed within the round. True when one is the leader."""
         lane = self._lane
         asked: list[str] = []
-        while lane.parked:
+        while lane.parked and not lane.closed:
             addr = self._next_candidate(asked)
             if addr is None:
                 return False

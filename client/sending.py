@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from dledger.client.core import ClientCore
+from dledger.client.core import NOT_OPEN, ClientCore
 from dledger.client.errors import (
     ClientClosed,
     ClientError,
@@ -32,10 +32,11 @@ from dledger.client.errors import (
     SendFailed,
     refused_text,
 )
+from dledger.client.failures import Failures
 from dledger.client.groups import LEADER_HINT, BrokerGroup
 from dledger.client.message import MessageQueue, SendResult, SendStatus
 from dledger.client.options import ProducerOptions
-from dledger.client.pending import Lane, Outcome, PendingSend, Target, by_serial
+from dledger.client.pending import Lane, OnSent, Outcome, PendingSend, Target, by_serial
 from dledger.client.search import LeaderSearch
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Response
@@ -78,6 +79,16 @@ class _Stored(Header):
     queueOffset: int
 
 
+class _Flush:
+    """Somebody waits for what was sent so far."""
+
+    def __init__(self, newest: int, left: int) -> None:
+        self.newest = newest
+        """Serial number of the last message that is waited for."""
+        self.left = left
+        self.done = asyncio.Event()
+
+
 class SendKernel:
     """Sends for one producer. `retarget` finds a usable queue of the topic on another broker, or None."""
 
@@ -85,7 +96,7 @@ class SendKernel:
         self, core: ClientCore, options: ProducerOptions, retarget: Callable[[PendingSend], Target | None]
     ) -> None:
         self.options = options
-        self.pending = 0
+        self.pending: int = 0
         """Messages without an acknowledgement."""
         self._loop = asyncio.get_running_loop()
         self._core = core
@@ -101,6 +112,9 @@ class SendKernel:
         self._chains: dict[MessageQueue, deque[PendingSend]] = {}
         self._room = asyncio.Event()
         self._room.set()
+        self._pausing: dict[int, PendingSend] = {}  # by serial number: wait before they are sent again
+        self._flushes: list[_Flush] = []
+        self._failures = Failures(core.log)
         self._closed = False
         self._watching: asyncio.TimerHandle | None = None
 
@@ -149,9 +163,21 @@ class SendKernel:
         while not self._room.is_set():
             await self._room.wait()
 
+    async def flush(self) -> None:
+        """Wait until everything that was submitted so far has ended, and for nothing that comes meanwhile."""
+        if self.pending:
+            flush = _Flush(self._serial, self.pending)
+            self._flushes.append(flush)
+            try:
+                await flush.done.wait()
+            finally:
+                self._flushes.remove(flush)
+
     @property
     def full(self) -> bool:
-        """Whether `max_pending` is reached."""
+        """Whether `max_pending` is reached; ClientClosed when nothing is taken any more."""
+        if self._closed:
+            raise ClientClosed(NOT_OPEN)
         return self.pending >= self._max_pending
 
     def _go(self, send: PendingSend) -> None:
@@ -209,9 +235,29 @@ class SendKernel:
         self.pending = pending = self.pending - 1
         if pending == self._max_pending - 1:
             self._room.set()
-        send.on_done(result)
-        if send.ordered:
-            self._next_of_chain(send.target.queue)
+        try:
+            send.on_done(result)
+        except Exception as error:
+            self._failures.tell("callback failed", error, message_id=send.unique_id, queue=send.target.queue)
+        finally:  # SystemExit goes on to the loop, and the messages behind this one go on, too
+            if send.ordered:
+                self._next_of_chain(send.target.queue)
+            if self._flushes:
+                self._tell_flushes(send)
+
+    def tell(self, on_done: OnSent, error: ClientError, topic: str) -> None:
+        """Tell how a message ended that did not get here."""
+        try:
+            on_done(error)
+        except Exception as failure:
+            self._failures.tell("callback failed", failure, topic=topic)
+
+    def _tell_flushes(self, ended: PendingSend) -> None:
+        for flush in self._flushes:
+            if ended.serial <= flush.newest:
+                flush.left -= 1
+                if not flush.left:
+                    flush.done.set()
 
     def _next_of_chain(self, queue: MessageQueue) -> None:
         chain = self._chains.get(queue)
@@ -239,7 +285,9 @@ class SendKernel:
                 f"{send.unique_id} may be stored: sending it again may store it twice{detail}"
             )
         elif self._closed:
-            error = ClientClosed(f"the producer was closed before this message was stored{detail}")
+            error = ClientClosed(
+                f"the producer was closed before this message was sent; it is not stored{detail}"
+            )
         else:
             error = NoBroker(
                 f"no leader of {broker} took the message within {self.options.timeout_s:g} s; it is not "
@@ -303,6 +351,7 @@ class SendKernel:
         elif self._move(send) or not pause_s:
             self._again(send)
         else:
+            self._pausing[send.serial] = send
             self._loop.call_later(pause_s, self._again, send)
 
     def _move(self, send: PendingSend) -> bool:
@@ -314,6 +363,7 @@ class SendKernel:
         return True
 
     def _again(self, send: PendingSend) -> None:
+        self._pausing.pop(send.serial, None)
         if send.finished:
             return
         if self._closed:
@@ -403,13 +453,29 @@ class SendKernel:
             send.mark_unknown()
             self._again(send)
 
-    def close(self) -> None:
-        """End every message that is still under way with an error. A second call does nothing."""
+    async def close(self) -> None:
+        """End every message that is still under way with an error. A second call does nothing.
+
+        What has not left this process is certainly not stored, and its error says so; of the rest, those
+        whose answer is still out have an unknown outcome.
+        """
+        if self._closed:
+            return
         self._closed = True
+        self._max_pending = 0  # nothing more comes in
         self._room.set()
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
+        for lane in self._lanes.values():
+            lane.closed = True
+        self._core.remoting.drop_unsent("the producer was closed")
+        try:
+            await next_turn()  # a search hears that its question was not sent
+        finally:
+            self._give_up_all()
+
+    def _give_up_all(self) -> None:
         for lane in self._lanes.values():
             asked = [*lane.in_flight.values(), *([lane.probe] if lane.probe is not None else [])]
             for send in asked:
@@ -417,3 +483,16 @@ class SendKernel:
             parked, lane.parked, lane.probe = lane.parked, [], None
             for send in sorted([*asked, *parked], key=by_serial):
                 self._give_up(send)
+        for send in [*self._pausing.values()]:
+            self._give_up(send)
+        chained = [send for chain in self._chains.values() for send in chain]
+        for send in sorted(chained, key=by_serial):
+            self._give_up(send)
+
+
+async def next_turn() -> None:
+    """Let everything run once that is ready to run."""
+    loop = asyncio.get_running_loop()
+    turned = asyncio.Event()
+    loop.call_soon(turned.set)
+    await turned.wait()

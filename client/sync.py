@@ -7,109 +7,47 @@ must not call blocking methods of the same client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import overload
 
 from dledger.client.bulk.ranges import RangeOptions, RangeReader
+from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
 from dledger.client.errors import ClientClosed, ClientError
+from dledger.client.hosting import Hosted
 from dledger.client.listening import BatchListener, Listener
-from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, check_body, check_topic
+from dledger.client.message import (
+    Body,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    SendResult,
+    as_message,
+    check_body,
+    check_group,
+    check_topic,
+)
 from dledger.client.offsets import FromWhere
-from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
+from dledger.client.options import (
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    PullOptions,
+    namesrv_addresses,
+    options_of,
+)
 from dledger.client.pending import OnSent
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
-from dledger.client.push_consumer import AsyncPushConsumer, MessageModel
-from dledger.client.subscription import ALL
-from dledger.runtime.loops import LoopThread, Waiter
+from dledger.client.push_consumer import AsyncPushConsumer, MessageModel, check_consumer, ended_by
+from dledger.client.subscription import ALL, subscribe
+from dledger.runtime.signals import terminated_by_exception
 
 PULLED_AHEAD = 8
 """Queues that a `RangePuller` pulls from at once, and answers that wait for the application at most."""
 
-T = TypeVar("T")
-C = TypeVar("C", bound=AbstractAsyncContextManager)  # type: ignore[type-arg]
 
-
-class _Hosted(Generic[C]):
-    """An asynchronous client on a loop thread. `make` builds it there."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread: LoopThread | None = None
-        self._inner: C | None = None
-        self._stop: asyncio.Event | None = None
-        self._ended = Waiter()
-
-    def _make(self) -> C:
-        raise NotImplementedError
-
-    def start(self) -> Self:
-        """Start; `with` does it too. ClientError when it cannot."""
-        if self._thread is not None:
-            raise ClientError("already started")
-        self._thread = thread = LoopThread(self._name)
-        ready = Waiter()
-        failure: list[BaseException] = []
-        hosting = thread.submit(self._host(ready))
-        hosting.add_done_callback(lambda done: self._hosted(done.exception(), failure, ready))
-        ready.wait()
-        if failure:
-            self._thread = None
-            thread.close()
-            raise failure[0]
-        return self
-
-    def close(self) -> None:
-        """End in order: what is under way is finished or reported, offsets are committed. Idempotent."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        if self._stop is not None:
-            thread.call_soon(self._stop.set)
-        self._ended.wait()
-        thread.close()
-
-    async def _host(self, ready: Waiter) -> None:
-        self._stop = asyncio.Event()
-        async with self._make() as inner:
-            self._inner = inner
-            ready.set()
-            await self._stop.wait()
-
-    def _hosted(self, error: BaseException | None, failure: list[BaseException], ready: Waiter) -> None:
-        self._inner = None
-        if error is not None:
-            failure.append(error)
-        self._ended.set()
-        ready.set()
-
-    def _run(self, call: Callable[[C], Awaitable[T]]) -> T:
-        """Run something on the loop and wait for it."""
-        inner, thread = self._open()
-
-        async def run() -> T:
-            return await call(inner)
-
-        return thread.run(run())
-
-    def _open(self) -> tuple[C, LoopThread]:
-        inner, thread = self._inner, self._thread
-        if inner is None or thread is None:
-            raise ClientClosed("not started, or closed: use it inside its `with` block")
-        return inner, thread
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Producer(_Hosted[AsyncProducer]):
+class Producer(Hosted[AsyncProducer]):
     """Sends messages.
 
     >>> with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:    # doctest: +SKIP
@@ -124,27 +62,92 @@ class Producer(_Hosted[AsyncProducer]):
         options: ProducerOptions | None = None,
         client: ClientOptions | None = None,
     ) -> None:
+        check_group(group)
         super().__init__(f"producer {group}")
         self.group = group
-        self.options = options or ProducerOptions()
-        self._namesrv = namesrv
-        self._client = client
+        self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
+        self._namesrv = None if namesrv is None else namesrv_addresses(namesrv)
+        self._client = options_of(ClientOptions, client, "client")
+        self._numbers = count(1)
+        self._handed = self._arrived = 0
 
     def _make(self) -> AsyncProducer:
+        self._numbers = count(1)
+        self._handed = self._arrived = 0
         return AsyncProducer(self.group, self._namesrv, self.options, self._client)
 
+    @overload
     def send(
         self, message: Message, queue: MessageQueue | None = None, ordering_key: str | None = None
+    ) -> SendResult: ...
+    @overload
+    def send(
+        self,
+        message: str,
+        body: Body,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult: ...
+    def send(  # type: ignore[misc]  # as in AsyncProducer
+        self,
+        message: Message | str,
+        body: Body | MessageQueue | None = None,
+        ordering_key: str | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> SendResult:
         """Send and wait for the acknowledgement; see AsyncProducer.send."""
-        return self._run(lambda producer: producer.send(message, queue, ordering_key))
+        if type(message) is not Message or body is not None or tags or keys or properties:
+            message, queue = as_message(message, body, queue, tags, keys, properties)
+        inner, thread = self._open()
+        return self._wait(thread, inner.send(message, queue, ordering_key))
 
+    @overload
     async def asend(
         self, message: Message, queue: MessageQueue | None = None, ordering_key: str | None = None
+    ) -> SendResult: ...
+    @overload
+    async def asend(
+        self,
+        message: str,
+        body: Body,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult: ...
+    async def asend(  # type: ignore[misc]  # as in AsyncProducer
+        self,
+        message: Message | str,
+        body: Body | MessageQueue | None = None,
+        ordering_key: str | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> SendResult:
         """The same for a caller on some event loop of its own."""
+        if type(message) is not Message or body is not None or tags or keys or properties:
+            message, queue = as_message(message, body, queue, tags, keys, properties)
         inner, thread = self._open()
         return await asyncio.wrap_future(thread.submit(inner.send(message, queue, ordering_key)))
+
+    def flush(self, timeout_s: float | None = None) -> int:
+        """Wait until everything that was begun so far is acknowledged or reported.
+
+        Returns how many messages had neither when `timeout_s` was over: 0 when all have.
+        """
+        return self._run(lambda producer: producer.flush(timeout_s))
 
     def send_async(
         self,
@@ -160,8 +163,10 @@ class Producer(_Hosted[AsyncProducer]):
         check_topic(message.topic)
         check_body(message.body, self.options.max_message_size)
         inner, thread = self._open()
-        if inner.pending >= self.options.max_pending and not thread.inside:
-            thread.run(inner.room())
+        on_the_way = self._handed - self._arrived  # to the loop; a few more or less where threads race
+        if on_the_way + inner.pending >= self.options.max_pending and not thread.inside:
+            self._wait(thread, inner.room())
+        self._handed = next(self._numbers)
         thread.call_soon(self._send_soon, inner, message, callback, queue, ordering_key)
 
     def _send_soon(
@@ -172,7 +177,8 @@ class Producer(_Hosted[AsyncProducer]):
         queue: MessageQueue | None,
         ordering_key: str | None,
     ) -> None:
-        inner.send_soon(message, callback, queue, ordering_key)
+        self._arrived += 1
+        inner.take(message, callback, queue, ordering_key)
 
     def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
         """Send without an acknowledgement; see AsyncProducer.send_oneway."""
@@ -186,13 +192,11 @@ class Producer(_Hosted[AsyncProducer]):
         self, messages: Sequence[Message], queue: MessageQueue | None = None
     ) -> Callable[[], SendResult]:
         """`send_batch` that does not wait: the function that it returns does, and raises what it would."""
-        inner, thread = self._open()
-        return thread.submit(inner.send_batch(messages, queue)).result
+        return self._begin(lambda producer: producer.send_batch(messages, queue))
 
     def begin(self, message: Message, queue: MessageQueue | None = None) -> Callable[[], SendResult]:
         """The same for one message, as `send`."""
-        inner, thread = self._open()
-        return thread.submit(inner.send(message, queue)).result
+        return self._begin(lambda producer: producer.send(message, queue))
 
     def has_route(self, topic: str) -> bool:
         """Whether the topic exists, as far as the NameServers' last answer says."""
@@ -207,7 +211,7 @@ class Producer(_Hosted[AsyncProducer]):
         return self._run(lambda producer: producer.queues(topic))
 
 
-class PushConsumer(_Hosted[AsyncPushConsumer]):
+class PushConsumer(Hosted[AsyncPushConsumer]):
     """Calls a listener with messages, until closed.
 
     >>> def handle(message): print(message.body)
@@ -224,27 +228,33 @@ class PushConsumer(_Hosted[AsyncPushConsumer]):
         topic: str | None = None,
         expression: str = ALL,
         batch_listener: BatchListener | None = None,
-        model: MessageModel = MessageModel.CLUSTERING,
-        from_where: FromWhere = FromWhere.LAST,
+        model: MessageModel | str = MessageModel.CLUSTERING,
+        from_where: FromWhere | str = FromWhere.LAST,
         from_timestamp_ms: int = 0,
         options: ConsumerOptions | None = None,
         client: ClientOptions | None = None,
     ) -> None:
+        check_consumer(group, listener, batch_listener, model, from_where, from_timestamp_ms)
         super().__init__(f"consumer {group}")
         self.group = group
-        self._subscribed: dict[str, str] = {} if topic is None else {topic: expression}
+        self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
+        addresses = None if namesrv is None else namesrv_addresses(namesrv)
+        common = options_of(ClientOptions, client, "client")
+        self._subscribed: dict[str, str] = {}
+        if topic is not None:
+            self.subscribe(topic, expression)
 
         def make() -> AsyncPushConsumer:
             consumer = AsyncPushConsumer(
                 group,
-                namesrv,
+                addresses,
                 listener,
                 batch_listener=batch_listener,
                 model=model,
                 from_where=from_where,
                 from_timestamp_ms=from_timestamp_ms,
-                options=options,
-                client=client,
+                options=self.options,
+                client=common,
             )
             for name, tags in self._subscribed.items():
                 consumer.subscribe(name, tags)
@@ -257,14 +267,36 @@ class PushConsumer(_Hosted[AsyncPushConsumer]):
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
         """Consume one more topic: all of it ("*"), or messages with one of some tags ("A || B")."""
+        check_topic(topic)
+        subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
         self._subscribed[topic] = expression
         if self._thread is not None:
             inner, thread = self._open()
             thread.call_soon(inner.subscribe, topic, expression)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until the consumer has ended (True) or the time is over (False); Ctrl-C interrupts."""
-        return self._ended.wait(timeout_s)
+        """Block until the consumer has ended (True) or the time is over (False).
+
+        Ctrl-C interrupts. On the main thread SIGTERM does as well, with SystemExit(143), unless the program
+        has a handler of its own: so a `with` block around it is left in good order. ClientError when the
+        consumer ended for a reason of its own: its listener raised SystemExit, for example.
+        """
+        thread = self._thread
+        if thread is not None and thread.forked:
+            raise ClientClosed(OPENED_BEFORE_FORK)
+        if thread is None and not self._closing:
+            raise ClientClosed(NOT_OPEN)
+        with terminated_by_exception():
+            ended = self._ended.wait(timeout_s)
+        if ended and self._failure is not None:
+            raise ended_by(self._failure) from self._failure
+        return ended
+
+    def _called_by(self, inner: AsyncPushConsumer) -> bool:
+        return inner.inside
+
+    def _hand_out_no_more(self, inner: AsyncPushConsumer) -> None:
+        inner.hand_out_no_more()
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -273,7 +305,7 @@ class PushConsumer(_Hosted[AsyncPushConsumer]):
         return inner.queues
 
 
-class RangePuller(_Hosted[RangeReader]):
+class RangePuller(Hosted[RangeReader]):
     """Knows queues and pulls ranges of them, in no group's progress; see client.ranges.
 
     >>> with RangePuller("127.0.0.1:9876", RangeOptions("reports")) as puller:  # doctest: +SKIP
@@ -321,7 +353,7 @@ class RangePuller(_Hosted[RangeReader]):
         arrived: asyncio.Queue[tuple[MessageQueue, bytes] | ClientError | None] = asyncio.Queue(PULLED_AHEAD)
         pulling = thread.submit(_pull_all(inner, list(ranges), expression, arrived))
         try:
-            while (item := thread.run(arrived.get())) is not None:
+            while (item := self._wait(thread, arrived.get())) is not None:
                 if isinstance(item, ClientError):
                     raise item
                 yield item
@@ -354,7 +386,7 @@ async def _pull_all(
         await arrived.put(None)
 
 
-class PullConsumer(_Hosted[AsyncPullConsumer]):
+class PullConsumer(Hosted[AsyncPullConsumer]):
     """Reads chosen queues from chosen positions.
 
     >>> with PullConsumer("reports", "127.0.0.1:9876") as consumer:             # doctest: +SKIP
@@ -370,14 +402,15 @@ class PullConsumer(_Hosted[AsyncPullConsumer]):
         options: PullOptions | None = None,
         client: ClientOptions | None = None,
     ) -> None:
+        check_group(group)
         super().__init__(f"consumer {group}")
         self.group = group
-        self._namesrv = namesrv
-        self._options = options
-        self._client = client
+        self.options: PullOptions = options_of(PullOptions, options, "options")
+        self._namesrv = None if namesrv is None else namesrv_addresses(namesrv)
+        self._client = options_of(ClientOptions, client, "client")
 
     def _make(self) -> AsyncPullConsumer:
-        return AsyncPullConsumer(self.group, self._namesrv, self._options, self._client)
+        return AsyncPullConsumer(self.group, self._namesrv, self.options, self._client)
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic."""
@@ -385,11 +418,13 @@ class PullConsumer(_Hosted[AsyncPullConsumer]):
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
         """Read only messages with one of some tags; counts for queues assigned afterwards."""
+        check_topic(topic)
+        subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
         inner, thread = self._open()
         thread.call_soon(inner.subscribe, topic, expression)
 
     def assign(
-        self, queues: Iterable[MessageQueue], start: FromWhere = FromWhere.LAST, timestamp_ms: int = 0
+        self, queues: Iterable[MessageQueue], start: FromWhere | str = FromWhere.LAST, timestamp_ms: int = 0
     ) -> None:
         """Read exactly these queues: new ones from the group's committed offset, else from `start`."""
         self._run(lambda consumer: consumer.assign(queues, start, timestamp_ms))

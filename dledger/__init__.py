@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         SendStatus,
         TopicNotFound,
     )
+    from dledger.spark.arrow_reader import read
 
 __all__ = [
     "AsyncProducer",
@@ -89,16 +90,19 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "TopicNotFound",
+    "read",
 ]
+_ELSEWHERE = {"read": "dledger.spark.arrow_reader"}
+"""Public names that are not of `dledger.client`, and need more than a client does."""
 
 
 if not TYPE_CHECKING:  # type checkers know the names above, and no others
 
     def __getattr__(name: str) -> object:
-        """A public name, from `dledger.client`, when it is first asked for (PEP 562)."""
+        """A public name when it is first asked for (PEP 562)."""
         if name not in __all__:
             raise AttributeError(f"module 'dledger' has no attribute {name!r}")
-        value: object = getattr(import_module("dledger.client"), name)
+        value: object = getattr(import_module(_ELSEWHERE.get(name, "dledger.client")), name)
         globals()[name] = value
         return value
 

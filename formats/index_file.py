@@ -118,7 +118,7 @@ class IndexFileWriter:
         self._write = write
         self._heads = array("i", bytes(slots * SLOT_SIZE))
         self._units = units
-        self.header = IndexHeader()
+        self.header: IndexHeader = IndexHeader()
         if after is not None:
             end = {"begin_ms": after.end_ms, "end_ms": after.end_ms}
             self.header = self.header._replace(

@@ -35,9 +35,9 @@ class RemotingClient:
         on_connection_lost: Callable[[str], None] | None = None,
         serialize: SerializeType = SerializeType.JSON,
     ) -> None:
-        self.limits = limits or ClientLimits()
+        self.limits: ClientLimits = limits or ClientLimits()
         self.late_responses = 0
-        self.bad_frames = 0
+        self.bad_frames: int = 0
         self._log = env.log.child("client")
         self._handlers = dict(handlers or {})
         self._on_connection_lost = on_connection_lost
@@ -125,6 +125,11 @@ class RemotingClient:
         self._closed = True
         for link in list(self._links.values()):
             link.close("this client was closed")
+
+    def drop_unsent(self, reason: str) -> None:
+        """Fail the requests that have not left: their callers hear ConnectFailed, certainly not executed."""
+        for link in list(self._links.values()):
+            link.drop_unsent(reason)
 
     def disconnect(self, addr: str) -> None:
         """Hang up on one address; the next use dials again."""

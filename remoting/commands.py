@@ -83,11 +83,11 @@ class Response:
         body: bytes = b"",
         version: int = 0,
     ) -> None:
-        self.code = code
-        self.opaque = opaque
-        self.remark = remark
-        self.body = body
-        self.version = version
+        self.code: int = code
+        self.opaque: int = opaque
+        self.remark: str | None = remark
+        self.body: bytes = body
+        self.version: int = version
         self._ext = ext
 
     @property

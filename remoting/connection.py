@@ -45,11 +45,11 @@ class Connection(asyncio.BufferedProtocol):
         self._inflight = 0
         self._peer_is_slow = False
         self._reading_paused = False
-        self.last_active = 0.0
+        self.last_active: float = 0.0
         self.serial = -1
-        self.peer = ""
-        self.peer_host = bytes(8)
-        self.closed = True
+        self.peer: str = ""
+        self.peer_host: bytes = bytes(8)
+        self.closed: bool = True
         self.attributes: dict[str, object] = {}
 
     # --- for handlers ---------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from dledger.remoting.errors import (
 )
 from dledger.remoting.frames import FrameReader, encode_response
 from dledger.remoting.sockets import discard, set_no_delay
+from dledger.runtime.forks import FORKS
 
 if TYPE_CHECKING:
     from dledger.remoting.client import RemotingClient
@@ -48,6 +49,8 @@ class Link(asyncio.BufferedProtocol):
         self._pending: dict[int, tuple[float, float, OnDone, int]] = {}
         self._out: list[bytes] = []
         self._out_size = 0
+        self._first_unsent: int | None = None  # the opaque of the first request in there
+        self._forks = FORKS.count
         self._flush_scheduled = False
         self._writable = False
         self._timer: asyncio.TimerHandle | None = None
@@ -65,6 +68,8 @@ class Link(asyncio.BufferedProtocol):
         if len(self._pending) >= self._limits.max_inflight:
             raise Overloaded(f"{self.address}: {len(self._pending)} requests in flight")
         self.send(frame, body)
+        if self._first_unsent is None:
+            self._first_unsent = opaque
         now = self._loop.time()
         deadline = now + timeout_s
         self._pending[opaque] = (deadline, timeout_s, done, code)
@@ -103,10 +108,28 @@ class Link(asyncio.BufferedProtocol):
         """Nobody waits for this answer any more."""
         self._pending.pop(opaque, None)
 
+    def drop_unsent(self, reason: str) -> None:
+        """Fail the requests of which nothing was handed to the system yet: certainly not executed."""
+        self._out.clear()
+        self._out_size = 0
+        first, self._first_unsent = self._first_unsent, None
+        if first is None:
+            return
+        # Opaques count up, around 2^31: what lies in the half in front of the first one is older.
+        unsent = [opaque for opaque in self._pending if (opaque - first) & 0x7FFFFFFF < 1 << 30]
+        dropped = [self._pending.pop(opaque) for opaque in unsent]
+        error = ConnectFailed(f"{self.address}: not sent, {reason}")
+        for entry in dropped:
+            self._client.call(entry[2], error)
+
     def _flush(self) -> None:
         self._flush_scheduled = False
         if self._out and self._writable and self._transport is not None:
+            if FORKS.count != self._forks:  # the connection is the parent's: nothing of ours goes there
+                self.fail(ConnectFailed(f"{self.address}: the connection was made before a fork"))
+                return
             out, self._out = self._out, []
+            self._first_unsent = None
             large, self._out_size = self._out_size > self._limits.outbound_high_water, 0
             if large:  # not copied to be one write: a registration of 10 MB took 5 ms more
                 for part in out:
@@ -195,6 +218,8 @@ class Link(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if isinstance(error, ConnectionLost):
+            self.drop_unsent(error.remark)
         self._out.clear()
         pending, self._pending = self._pending, {}
         if self._up is not None and not self._up.done():
@@ -257,6 +282,9 @@ class Link(asyncio.BufferedProtocol):
             self._client.bad_frame(self.address, self._reader.error)
             if self._transport is not None:
                 self._transport.abort()
+            self.fail(
+                ConnectionLost(f"{self.address}: closed, its answer is no frame ({self._reader.error})")
+            )
 
     def _serve(self, request: Request) -> None:
         response = self._client.handle(self.address, request)

@@ -61,11 +61,11 @@ class RemotingServer:
         max_body: Mapping[int, int] | None = None,
     ) -> None:
         """`max_body`: bodies are bounded, by MAX_BODY or what is said there of a code."""
-        self.handlers = dict(handlers)
+        self.handlers: dict[int, Handler] = dict(handlers)
         self._max_body = max_body
         self.limits = limits
         self.default = default
-        self.stats = ServerStats()
+        self.stats: ServerStats = ServerStats()
         self._log = env.log.child(name)
         self._on_connect = on_connect
         self._on_close = on_close

@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -94,13 +95,14 @@ class Files(Protocol):
         """Open for reading and writing; FileNotFoundError without `create`."""
 
     def open_read(self, path: str) -> File:
-        """Open for reading only, as tools do beside a running node; FileNotFoundError."""
+        """Open for reading only, as tools do beside a running node; FileNotFoundError. OSError at once for
+        what is no file: a directory, a named pipe, a device."""
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
 
     def size(self, path: str) -> int:
-        """Length in bytes."""
+        """Length in bytes. OSError for what is no file."""
 
     def stamp(self, path: str) -> FileStamp | None:
         """Tells a file from what it was; None where that cannot be told. FileNotFoundError."""
@@ -218,6 +220,14 @@ class OsFile:
             os.close(fd)
 
 
+def _must_be_a_file(path: str, found: os.stat_result) -> None:
+    """A named pipe or a device has no size, and may never end. OSError."""
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+
+
 class OsFiles:
     """The real file system."""
 
@@ -228,13 +238,22 @@ class OsFiles:
         return OsFile(path, os.open(path, flags, 0o644))
 
     def open_read(self, path: str) -> OsFile:
-        return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        # Without O_NONBLOCK a named pipe in place of a file waits for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            _must_be_a_file(path, os.fstat(fd))
+        except OSError:
+            os.close(fd)
+            raise
+        return OsFile(path, fd)
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
 
     def size(self, path: str) -> int:
-        return os.stat(path).st_size
+        found = os.stat(path)
+        _must_be_a_file(path, found)
+        return found.st_size
 
     def stamp(self, path: str) -> FileStamp:
         # The time of the inode's change cannot be set back, as that of the content can.

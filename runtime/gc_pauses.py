@@ -14,11 +14,11 @@ class Pauses:
     """Of one process since its start. In simulation nobody writes them."""
 
     def __init__(self) -> None:
-        self.count = [0] * GENERATIONS
+        self.count: list[int] = [0] * GENERATIONS
         """Collections of each generation."""
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         """All together."""
-        self.worst_s = 0.0
+        self.worst_s: float = 0.0
         self.waited_s: Callable[[], float] = lambda: 0.0
         """How long the thread of the event loop was ready and had no core, since its start; 0 where the
         system does not tell."""

@@ -38,7 +38,7 @@ class LiveSettings(Generic[C]):
         self._source = source or SettingsSource()
         self._listeners: list[Callable[[C], None]] = []
         self.schema = schema
-        self.now = config
+        self.now: C = config
 
     def listen(self, listener: Callable[[C], None]) -> None:
         """Call it with the new configuration after each change."""

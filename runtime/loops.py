@@ -6,32 +6,70 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
+
+from dledger.runtime.forks import FORKS
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Submitted = concurrent.futures.Future
+"""What runs on the loop, for those in other threads."""
+Cancelled = concurrent.futures.CancelledError
+"""What a caller in another thread is told when its coroutine was cancelled: the loop thread ended."""
+
+
+class LoopClosed(RuntimeError):
+    """The loop thread has ended, or is about to."""
 
 
 class LoopThread:
     """A daemon thread that runs one asyncio loop until `close`.
 
     All methods may be called from any thread but the loop's own: waiting there for the loop would wait
-    for ever, so `run` refuses it.
+    for ever, so `run` refuses it. In a forked child the thread is not there: `forked` tells, everything that
+    would need it is a RuntimeError, and `close` does nothing.
     """
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._closed = False
+        self._forks = FORKS.count
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._run():
+                pass
         finally:
             self._loop.close()
+
+    def _run(self) -> bool:
+        """Run until stopped: True.
+
+        Asyncio lets SystemExit and KeyboardInterrupt of a callback through to here. They end no process, as
+        they would on the main thread, and must not end the loop of others either.
+        """
+        try:
+            self._loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._loop.call_exception_handler({"message": "raised on a loop thread", "exception": error})
+            return False
+        return True
+
+    @property
+    def closed(self) -> bool:
+        """Whether its end was asked for."""
+        return self._closed
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that has the thread."""
+        return FORKS.count != self._forks
 
     @property
     def inside(self) -> bool:
@@ -40,10 +78,13 @@ class LoopThread:
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine on the loop; RuntimeError after `close`."""
+        if self.forked:
+            coroutine.close()
+        self._check_not_forked()
         with self._lock:
             if self._closed:
                 coroutine.close()
-                raise RuntimeError("the loop thread is closed")
+                raise LoopClosed("the loop thread is closed")
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
@@ -60,28 +101,43 @@ class LoopThread:
 
     def call_soon(self, callback: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Call a function on the loop; RuntimeError after `close`."""
+        self._check_not_forked()
         with self._lock:
             if self._closed:
-                raise RuntimeError("the loop thread is closed")
+                raise LoopClosed("the loop thread is closed")
             if kwargs:
                 self._loop.call_soon_threadsafe(lambda: callback(*args, **kwargs))
             else:
                 self._loop.call_soon_threadsafe(callback, *args)
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Cancel what still runs on the loop, end the thread and wait for it. A second call does nothing."""
+    def end_soon(self) -> None:
+        """Cancel what still runs on the loop, and end the thread, without waiting for it. From any thread."""
+        if self.forked:
+            return
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            ended = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
+            if not self._closed:
+                self._closed = True
+                asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """`end_soon`, and wait for it; TimeoutError when a task does not end. A second call waits as well."""
+        if self.forked:
+            return
+        self.end_soon()
         if self.inside:
-            raise RuntimeError("a loop thread cannot close itself")
-        try:
-            ended.result(timeout_s)
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            raise RuntimeError("a loop thread cannot wait for its own end")
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            with suppress(RuntimeError):  # it has ended meanwhile
+                self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout_s)
+            raise TimeoutError(
+                f"tasks on the loop thread {self._thread.name!r} did not end in {timeout_s:g} s"
+            )
+
+    def _check_not_forked(self) -> None:
+        if self.forked:
+            raise RuntimeError("the loop thread is in the process that this one was forked from")
 
     async def _drain(self) -> None:
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -89,6 +145,7 @@ class LoopThread:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
+        self._loop.stop()
 
 
 class Waiter:

@@ -47,7 +47,7 @@ class PacedFile:
     """An open file; each read is paid for."""
 
     def __init__(self, file: File, pace: Pace) -> None:
-        self.path = file.path
+        self.path: str = file.path
         self._file = file
         self._pace = pace
 

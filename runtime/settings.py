@@ -156,9 +156,9 @@ class Schema(Generic[C]):
         being ignored would leave less protected, or less durable, than was written. `lenient`: an unknown
         name is only warned of, unless it is near to a known one."""
         self.type = type_
-        self.ignored = ignored or {}
+        self.ignored: Mapping[str, str] = ignored or {}
         self._protective = protective or {}
-        self.settings = tuple(_declared(type_, ()))
+        self.settings: tuple[Declared, ...] = tuple(_declared(type_, ()))
         self._lenient = lenient
         self._by_name = {one.setting.name: one for one in self.settings}
         if len(self._by_name) < len(self.settings):

@@ -50,8 +50,8 @@ class PeerTls:
         self._log = log.child("tls")
         self.on_refused: Callable[[str], None] = lambda reason: None
         """Told why a handshake of an accepted connection failed: asyncio tells nobody."""
-        self.server = self._context(ssl.PROTOCOL_TLS_SERVER)
-        self.client = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        self.server: ssl.SSLContext = self._context(ssl.PROTOCOL_TLS_SERVER)
+        self.client: ssl.SSLContext = self._context(ssl.PROTOCOL_TLS_CLIENT)
         self._read = self._versions()
 
         def refused(reason: str) -> None:

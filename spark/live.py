@@ -104,7 +104,7 @@ class RemoteReplica:
                 for row in _rows(client.side(self.reader.description)):
                     if isinstance(row, ReplicaRow):  # the first one
                         told = True
-                        yield self.described._replace(log_start=row.log_start)
+                        yield self.described._replace(log_start=row.log_start, hard_term=row.hard_term)
                     else:
                         yield _mine(row, self.name)
         except FAILURES as error:
@@ -163,7 +163,7 @@ def describe(address: str, options: AuditOptions) -> tuple[RemoteReplica, dict[s
         raise UnknownRow(f"{address} described {len(own)} replicas")
     replica = RemoteReplica(
         BrokerReader(address, description, options),
-        own[0]._replace(store=f"dledger://{address}/{own[0].store.lstrip('/')}"),
+        own[0]._replace(store=f"dledger://{address}/{own[0].store.lstrip('/')}", live=1),
         tuple(row for row in rows if isinstance(row, TaskRow)),
     )
     return replica, {row.node: row.address for row in rows if isinstance(row, MemberRow)}

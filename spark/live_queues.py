@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from dledger.client.bulk.ranges import OffsetsGone, RangeOptions
 from dledger.client.message import MessageQueue
@@ -45,6 +44,7 @@ from dledger.spark.selection import (
     wants_queue,
     wants_topic,
 )
+from dledger.spark.versions import InputPartition
 
 _DECODED_BYTES = 4 * 1024 * 1024
 """Bytes of answers that are decoded at once: small answers are not worth a batch each."""

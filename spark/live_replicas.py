@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from dledger.audit.entries import Columns
 from dledger.audit.findings import Finding
@@ -22,13 +21,14 @@ from dledger.audit.row_codec import EntriesRow, UnitsRow, UnknownRow, as_columns
 from dledger.client.bulk.replicas import ReplicaClient, find_groups
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
 from dledger.spark import columns
-from dledger.spark.audit_source import FoundPart, ScanPack, ScanPart, SegmentPart, SidePart, pack, shares
 from dledger.spark.live import FAILURES, BrokerReader, GroupSource, RemoteReplica
 from dledger.spark.messages import CorruptMessage
 from dledger.spark.options import Options
+from dledger.spark.parts import FoundPart, ScanPack, ScanPart, SegmentPart, SidePart, pack, shares
 from dledger.spark.pushdown import NOTHING, Pushed
 from dledger.spark.runs import NO_END
 from dledger.spark.stores import share_bytes
+from dledger.spark.versions import InputPartition
 from dledger.spark.views import entry_batch, unit_batches, unreadable_batch
 
 T = TypeVar("T")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from dledger.client.bulk.group_state import GroupState, group_state
 from dledger.formats.state import GROUPS, TOPICS, GroupConfig, ReplicatedState, TopicConfig
@@ -14,6 +13,7 @@ from dledger.spark import columns
 from dledger.spark.live_replicas import chosen_groups
 from dledger.spark.options import Options
 from dledger.spark.state import rows_of
+from dledger.spark.versions import InputPartition
 
 
 @dataclass(frozen=True)

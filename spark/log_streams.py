@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from dledger.audit.entries import BODY_DAMAGED
 from dledger.audit.layout import Replica, segment_path
@@ -28,6 +27,7 @@ from dledger.spark.queues import QueueFiles, read_units, unit_files
 from dledger.spark.runs import Ints, checked, headers
 from dledger.spark.selection import Bounds, Selection, qualified, topic_and_group, wants_queue
 from dledger.spark.stores import best_of_each_group, open_replicas, packed, pieces
+from dledger.spark.versions import InputPartition
 from dledger.spark.views import PiecePack
 
 LOG = "log"

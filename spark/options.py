@@ -69,6 +69,12 @@ OPTIONS = {
     "maxOffsetsPerTrigger": Option("messages of one batch at most", _MESSAGES, mode=_STREAM),
     "maxBytesPerTrigger": Option("bytes of log of one batch, about", _MESSAGES, mode=_STREAM),
     "minPartitions": Option("at least so many tasks, as far as there is work", _TASKS),
+    "partitionBytes": Option(
+        "bytes of log that one task reads, about; default 64 MiB, or what makes 20,000 tasks",
+        _TASKS,
+        of=_FILES,
+        mode=_BATCH,
+    ),
     "failOnDataLoss": Option("false: skip what retention deleted", _MESSAGES, mode=_STREAM),
     "includeHeaders": Option("true adds the column headers (properties)", _MESSAGES),
     "includeValue": Option("false leaves the column value out", _MESSAGES),
@@ -130,6 +136,7 @@ class Options:
     max_offsets: int | None = None
     max_bytes: int | None = None
     min_partitions: int | None = None
+    partition_bytes: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
     include_value: bool = True
@@ -171,6 +178,7 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
         max_offsets=_count(given, "maxOffsetsPerTrigger"),
         max_bytes=_count(given, "maxBytesPerTrigger"),
         min_partitions=_count(given, "minPartitions"),
+        partition_bytes=_count(given, "partitionBytes"),
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),
         include_headers=_flag(given, "includeHeaders", False),
         include_value=_flag(given, "includeValue", True),

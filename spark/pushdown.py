@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from pyspark.sql.datasource import (
+from dledger.spark.selection import ANY, Bounds
+from dledger.spark.versions import (
     EqualTo,
     Filter,
     GreaterThan,
@@ -22,8 +23,6 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-
-from dledger.spark.selection import ANY, Bounds
 
 _NEVER_NULL = {
     "messages": frozenset(("topic", "partition", "offset", "logIndex", "storeTimestamp")),

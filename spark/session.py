@@ -108,10 +108,19 @@ def session(
 
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("dledger")` known to a session of anybody's, with filter pushdown."""
-    from dledger.spark.source import PushingSource
+    from pyspark.errors import PySparkException
 
-    spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(PushingSource)
+    from dledger.spark.source import PushingSource
+    from dledger.spark.versions import HAS_PUSHDOWN
+
+    if HAS_PUSHDOWN:
+        spark.conf.set(PUSHDOWN, "true")
+    try:
+        spark.dataSource.register(PushingSource)
+    except PySparkException as error:
+        # Spark 4.0 keeps what it found by itself (`pyspark_dledger`): the same, as it can push nothing.
+        if HAS_PUSHDOWN or "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
 
 
 def _start(app_name: str, master: str | None, conf: Mapping[str, str], short: bool) -> SparkSession:

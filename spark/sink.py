@@ -14,7 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from dledger.client import (
     ClientError,
@@ -29,7 +29,8 @@ from dledger.client import (
 from dledger.formats.checksum import crc32
 from dledger.runtime.env import production_env
 from dledger.spark.sink_options import SinkOptions
-from dledger.spark.sink_rows import Outgoing, SinkError, outgoing
+from dledger.spark.sink_rows import Outgoing, SinkError, outgoing, rows_of
+from dledger.spark.versions import HAS_ARROW_STREAM_SINK, DataSourceStreamArrowWriter
 
 PRODUCER_GROUP = "SPARK_SINK"
 BATCH_MESSAGES = 1024
@@ -183,22 +184,47 @@ class BatchWriter(DataSourceArrowWriter):
     job: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return _write(iterator, self.options, self.columns, self.job)
+        return _write(rows_of(iterator), self.options, self.columns, self.job)
+
+
+def stream_writer(options: SinkOptions, columns: tuple[str, ...]) -> DataSourceStreamWriter:
+    """`writeStream`, as this release of Spark hands over rows.
+
+    The ids of a micro-batch are those of its first attempt, also after a restart.
+    """
+    return (StreamWriter if HAS_ARROW_STREAM_SINK else RowStreamWriter)(options, columns)
 
 
 @dataclass(frozen=True)
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`writeStream`. The ids of a micro-batch are those of its first attempt, also after a restart."""
+    """Since Spark 4.1."""
 
     options: SinkOptions
     columns: tuple[str, ...]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        context = _context()
-        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
-        if self.options.dedup_id and (query is None or batch is None):
-            raise SinkError("Spark does not tell which batch this is: set the option dedupId to false")
-        return _write(iterator, self.options, self.columns, f"{query}:{batch}")
+        return _write_batch(rows_of(iterator), self.options, self.columns)
+
+
+@dataclass(frozen=True)
+class RowStreamWriter(DataSourceStreamWriter):
+    """Of Spark 4.0: row by row."""
+
+    options: SinkOptions
+    columns: tuple[str, ...]
+
+    def write(self, iterator: Iterator[tuple[object, ...]]) -> Written:
+        return _write_batch(iterator, self.options, self.columns)
+
+
+def _write_batch(
+    rows: Iterator[tuple[object, ...]], options: SinkOptions, columns: tuple[str, ...]
+) -> Written:
+    context = _context()
+    query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+    if options.dedup_id and (query is None or batch is None):
+        raise SinkError("Spark does not tell which batch this is: set the option dedupId to false")
+    return _write(rows, options, columns, f"{query}:{batch}")
 
 
 def new_job() -> str:
@@ -218,11 +244,11 @@ def _context() -> TaskContext:
 
 
 def _write(
-    batches: Iterator[pa.RecordBatch], options: SinkOptions, columns: tuple[str, ...], prefix: str
+    rows: Iterator[tuple[object, ...]], options: SinkOptions, columns: tuple[str, ...], prefix: str
 ) -> Written:
     """Runs in a task."""
     partition = _context().partitionId()
     dedup = f"{prefix}:{partition}" if options.dedup_id else None
-    rows = outgoing(batches, columns, options.topic, dedup)
+    messages = outgoing(rows, columns, options.topic, dedup)
     with Producer(PRODUCER_GROUP, options.servers) as producer:
-        return Written(QueueWriter(producer, options, partition).write(rows))
+        return Written(QueueWriter(producer, options, partition).write(messages))

@@ -53,22 +53,24 @@ class Outgoing(NamedTuple):
     partition: int | None
 
 
-def outgoing(
-    batches: Iterable[pa.RecordBatch], columns: Sequence[str], topic: str, dedup: str | None
-) -> Iterator[Outgoing]:
-    """Rows of a task in their order. `topic` goes before the column, `dedup` is the prefix of ids."""
-    number = 0
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[object, ...]]:
+    """Rows of a task, as Spark hands them over in Arrow."""
     for batch in batches:
         for part in _slices(batch):
-            lists = (column.to_pylist() for column in part.columns)
-            for fields in zip(*lists, strict=True):
-                row = dict(zip(columns, fields, strict=True))
-                try:
-                    message = message_of(row, topic, None if dedup is None else f"{dedup}:{number}")
-                except ValueError as error:
-                    raise SinkError(f"row {number} of the task: {error}") from error
-                yield Outgoing(number, message, row.get("partition"))
-                number += 1
+            yield from zip(*(column.to_pylist() for column in part.columns), strict=True)
+
+
+def outgoing(
+    rows: Iterable[tuple[object, ...]], columns: Sequence[str], topic: str, dedup: str | None
+) -> Iterator[Outgoing]:
+    """Rows of a task in their order. `topic` goes before the column, `dedup` is the prefix of ids."""
+    for number, fields in enumerate(rows):
+        row: dict[str, Any] = dict(zip(columns, fields, strict=True))
+        try:
+            message = message_of(row, topic, None if dedup is None else f"{dedup}:{number}")
+        except ValueError as error:
+            raise SinkError(f"row {number} of the task: {error}") from error
+        yield Outgoing(number, message, row.get("partition"))
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

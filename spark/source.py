@@ -16,7 +16,7 @@ A task reads pieces of segments of some 64 MiB in all. Paths must be visible to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -24,24 +24,24 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    Filter,
+    DataSourceStreamWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
 
 from dledger.spark import columns, sink_options
+from dledger.spark.all_views import view_of
 from dledger.spark.live_queues import LiveMessagesView, LiveQueues, LiveQueuesView
-from dledger.spark.live_replicas import LiveEntriesView, LiveIndexView, LiveScanView
-from dledger.spark.live_state import LiveStateView
+from dledger.spark.live_replicas import LiveEntriesView
 from dledger.spark.log_streams import DirectoryLog, DirectoryQueues
 from dledger.spark.option_values import BadOption
 from dledger.spark.options import Options, parse
 from dledger.spark.pushdown import push
-from dledger.spark.sink import BatchWriter, StreamWriter, new_job
-from dledger.spark.streaming import Queues, StreamReader
-from dledger.spark.views import EntriesView, MessagesView, QueuesView, View, directory_view
+from dledger.spark.sink import BatchWriter, new_job, stream_writer
+from dledger.spark.streaming import Queues, stream_reader
+from dledger.spark.versions import HAS_PUSHDOWN, Filter
+from dledger.spark.views import EntriesView, MessagesView, QueuesView, View
 
 
 class DledgerSource(DataSource):
@@ -66,17 +66,17 @@ class DledgerSource(DataSource):
 
     def streamReader(self, schema: object) -> DataSourceStreamReader:
         options = self._parse("stream")
-        return StreamReader(options, queues_of(options))
+        return stream_reader(options, queues_of(options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
             raise BadOption('mode overwrite: a topic can only be appended to: use mode("append")')
         return BatchWriter(*_sink(self.options, schema), new_job())
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise BadOption('outputMode complete: a topic can only be appended to: use outputMode("append")')
-        return StreamWriter(*_sink(self.options, schema))
+        return stream_writer(*_sink(self.options, schema))
 
     def _parse(self, mode: str | None) -> Options:
         options = parse(dict(self.options), mode)
@@ -86,7 +86,7 @@ class DledgerSource(DataSource):
 class PushingSource(DledgerSource):
     """The same with pushdown by default, for sessions that have `spark.sql.python.filterPushdown.enabled`."""
 
-    pushes = True
+    pushes = HAS_PUSHDOWN
 
 
 def _sink(options: Mapping[str, str], schema: StructType) -> tuple[sink_options.SinkOptions, tuple[str, ...]]:
@@ -98,21 +98,6 @@ def _sink(options: Mapping[str, str], schema: StructType) -> tuple[sink_options.
 
 Narrowed = MessagesView | EntriesView | QueuesView | LiveMessagesView | LiveEntriesView | LiveQueuesView
 """Views that take filters of the query."""
-
-
-def view_of(options: Options) -> View:
-    """What a batch with these options reads."""
-    if not options.servers:
-        return directory_view(options)
-    views: dict[str, Callable[[Options], View]] = {
-        "messages": LiveMessagesView,
-        "entries": LiveEntriesView,
-        "index": LiveIndexView,
-        "queues": LiveQueuesView,
-        "scan": LiveScanView,
-        "state": LiveStateView,
-    }
-    return views[options.view](options)
 
 
 def queues_of(options: Options) -> Queues:

@@ -11,10 +11,9 @@ from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
 from dledger.formats.store_files import INDEX_DIR
 from dledger.runtime import Files
 from dledger.runtime.remote_files import files_for
+from dledger.spark.parts import PACK_BYTES, task_bytes
 from dledger.spark.runs import NO_END, Piece
 
-PACK_BYTES = 64 * 1024 * 1024
-"""Bytes of log that one task reads: enough to be worth a task, little enough for many to share the work."""
 _LEAST_BYTES = 256 * 1024
 
 Ranges = Sequence[tuple[int, int]]
@@ -185,12 +184,18 @@ def _cut(units: IndexUnits, task: SegmentTask, low: int, high: int, target: int 
     yield Piece(task, begin, start - task.start, low, high, max(end - start, 0))
 
 
-def packed(parts: Iterable[Piece], min_partitions: int | None = None) -> list[tuple[Piece, ...]]:
-    """Neighbours together, up to PACK_BYTES a task; less when more tasks are wanted."""
+def packed(
+    parts: Iterable[Piece], min_partitions: int | None = None, partition_bytes: int | None = None
+) -> list[tuple[Piece, ...]]:
+    """Neighbours together, up to `partition_bytes` a task (None: `parts.task_bytes`).
+
+    Less when more tasks are wanted.
+    """
     known = list(parts)
-    limit = PACK_BYTES
+    total = sum(piece.bytes for piece in known)
+    limit = task_bytes(total) if partition_bytes is None else partition_bytes
     if min_partitions is not None:
-        limit = min(limit, max(1, sum(piece.bytes for piece in known) // min_partitions))
+        limit = min(limit, max(1, total // min_partitions))
     packs: list[tuple[Piece, ...]] = []
     pending: list[Piece] = []
     size = 0
@@ -205,14 +210,17 @@ def packed(parts: Iterable[Piece], min_partitions: int | None = None) -> list[tu
     return packs
 
 
-def target_bytes(replicas: Iterable[Replica], min_partitions: int | None) -> int:
+def target_bytes(
+    replicas: Iterable[Replica], min_partitions: int | None, partition_bytes: int | None = None
+) -> int:
     """Size of a piece, so that so many tasks have work."""
     total = sum(segment.size for replica in replicas for segment in replica.segments)
-    return share_bytes(total, min_partitions)
+    return share_bytes(total, min_partitions, partition_bytes)
 
 
-def share_bytes(total: int, min_partitions: int | None) -> int:
+def share_bytes(total: int, min_partitions: int | None, partition_bytes: int | None = None) -> int:
     """The same of so many bytes of log in all."""
+    most = task_bytes(total) if partition_bytes is None else partition_bytes
     if min_partitions is None:
-        return PACK_BYTES
-    return max(_LEAST_BYTES, min(PACK_BYTES, total // min_partitions))
+        return most
+    return max(_LEAST_BYTES, min(most, total // min_partitions))

@@ -11,13 +11,6 @@ from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from dledger.spark.offsets import (
     DataLost,
@@ -34,6 +27,14 @@ from dledger.spark.offsets import (
 from dledger.spark.option_values import BadOption, Queue
 from dledger.spark.options import Options
 from dledger.spark.selection import Bounds, topic_and_group
+from dledger.spark.versions import (
+    HAS_READ_LIMITS,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 
 class Queues(Protocol):
@@ -61,7 +62,22 @@ class Queues(Protocol):
         """Let go of what is open."""
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+def stream_reader(options: Options, queues: Queues) -> BaseReader:
+    """One stream, as this release of Spark asks for it. BadOption for what it cannot do."""
+    if HAS_READ_LIMITS:
+        return StreamReader(options, queues)
+    for name, value in (
+        ("maxOffsetsPerTrigger", options.max_offsets),
+        ("maxBytesPerTrigger", options.max_bytes),
+    ):
+        if value is not None:
+            raise BadOption(
+                f"{name}: Spark limits the batches of a stream since 4.2: leave it out, or upgrade"
+            )
+    return PlainStreamReader(options, queues)
+
+
+class BaseReader(DataSourceStreamReader):
     """One stream. It lives in a process beside the driver; tasks get copies of it."""
 
     def __init__(self, options: Options, queues: Queues) -> None:
@@ -85,6 +101,48 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = {queue: bounds.low for queue, bounds in there.items()}
         fail = options.fail_on_data_loss
         return encode({**start, **named_offsets(options.starting, there, "startingOffsets", fail=fail)})
+
+    def _there(self, known: Mapping[Queue, int]) -> dict[Queue, Bounds]:
+        """What is there, with queues named as in the offsets known so far."""
+        if any(topic_and_group(name)[1] for name, _ in known):
+            return self._queues.bounds(qualify=True)
+        groups = self._queues.groups()
+        if known and len(groups) > 1:
+            raise BadOption(
+                f"the checkpoint is of one broker group, now there are {', '.join(sorted(groups))}: name one "
+                "with the option group, and read the others with queries of their own"
+            )
+        return self._queues.bounds(qualify=len(groups) > 1)
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        begin, stop = decode(start), decode(end)
+        if begin == stop:
+            return []
+        there = self._there(stop)
+        begin = check_not_lost(begin, there, fail=self._options.fail_on_data_loss)
+        for queue, at in stop.items():
+            bounds = there.get(queue)
+            if begin.get(queue, 0) < at and (bounds is None or bounds.high < at):
+                known = Bounds(0, 0) if bounds is None else bounds
+                raise DataLost(out_of_range(*queue, "a batch planned before ends at", at, known))
+        return self._queues.plan(ranges_between(begin, stop))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if type(partition) is InputPartition:
+            return iter(())  # Spark's stand-in for an empty plan
+        return self._queues.read(partition)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing: the checkpoint is the only truth about progress."""
+
+    def stop(self) -> None:
+        self._queues.close()
+
+
+class StreamReader(BaseReader, SupportsTriggerAvailableNow):
+    """Since Spark 4.2: batches may be limited, and follow where the last one ended."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_offsets is not None:
@@ -118,18 +176,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         qualified = self._queues.bounds(qualify=True)
         self._target = {queue: bounds.high for queue, bounds in {**plain, **qualified}.items()}
 
-    def _there(self, known: Mapping[Queue, int]) -> dict[Queue, Bounds]:
-        """What is there, with queues named as in the offsets known so far."""
-        if any(topic_and_group(name)[1] for name, _ in known):
-            return self._queues.bounds(qualify=True)
-        groups = self._queues.groups()
-        if known and len(groups) > 1:
-            raise BadOption(
-                f"the checkpoint is of one broker group, now there are {', '.join(sorted(groups))}: name one "
-                "with the option group, and read the others with queries of their own"
-            )
-        return self._queues.bounds(qualify=len(groups) > 1)
-
     def _most(self, start: Mapping[Queue, int], limit: ReadLimit) -> int | None:
         """Messages of a batch with this limit; None without one."""
         if isinstance(limit, ReadAllAvailable):
@@ -140,28 +186,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             counts.append(max(1, size // self._queues.message_bytes(start)))
         return min(counts, default=None)
 
-    # --- reading --------------------------------------------------------------------------------------
+
+class PlainStreamReader(BaseReader):
+    """Before Spark 4.2: a batch takes all that is there, and where the last one ended is not said here."""
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override,unused-ignore]
+        self._latest = {**self._latest, **{queue: at.high for queue, at in self._there(self._latest).items()}}
+        return encode(self._latest)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        begin, stop = decode(start), decode(end)
-        if begin == stop:
-            return []
-        there = self._there(stop)
-        begin = check_not_lost(begin, there, fail=self._options.fail_on_data_loss)
-        for queue, at in stop.items():
-            bounds = there.get(queue)
-            if begin.get(queue, 0) < at and (bounds is None or bounds.high < at):
-                known = Bounds(0, 0) if bounds is None else bounds
-                raise DataLost(out_of_range(*queue, "a batch planned before ends at", at, known))
-        return self._queues.plan(ranges_between(begin, stop))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if type(partition) is InputPartition:
-            return iter(())  # Spark's stand-in for an empty plan
-        return self._queues.read(partition)
-
-    def commit(self, end: dict[str, int]) -> None:
-        """Nothing: the checkpoint is the only truth about progress."""
-
-    def stop(self) -> None:
-        self._queues.close()
+        self._there(decode(start))  # after a restart nobody else compares the names of queues with its own
+        return super().partitions(start, end)

@@ -11,7 +11,6 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from dledger.audit.entries import UNREADABLE, Columns
 from dledger.audit.findings import flatten
@@ -22,10 +21,10 @@ from dledger.formats.entry import INDEX_UNIT_SIZE, KIND_MASK
 from dledger.formats.store_files import INDEX_DIR
 from dledger.runtime.remote_files import files_for
 from dledger.spark import columns
-from dledger.spark.audit_source import pack
 from dledger.spark.messages import MessageRows, message_columns
 from dledger.spark.offsets import batch_bounds
 from dledger.spark.options import Options
+from dledger.spark.parts import pack
 from dledger.spark.pushdown import NOTHING, Pushed
 from dledger.spark.queues import QueueFiles, QueueRow, check_bounds
 from dledger.spark.runs import NO_END, Piece
@@ -39,6 +38,7 @@ from dledger.spark.stores import (
     pieces,
     target_bytes,
 )
+from dledger.spark.versions import InputPartition
 
 _INDEX_UNITS = 1 << 20
 """Units of the index files that one task reads: 32 MiB."""
@@ -86,7 +86,7 @@ class MessagesView:
     def plan(self) -> list[InputPartition]:
         replicas = best_of_each_group(open_replicas(self.options.paths, self.options.groups))
         check_bounds(batch_bounds(self.options), replicas)
-        target = target_bytes(replicas, self.options.min_partitions)
+        target = target_bytes(replicas, self.options.min_partitions, self.options.partition_bytes)
         ranges = self.pushed.ranges(self.options.index_ranges)
         packs: list[InputPartition] = []
         for replica in replicas:
@@ -95,7 +95,10 @@ class MessagesView:
             segments = segments_within(replica, self._times)
             if segments is not None and not self.selection(replica.group).system_entries:
                 found = (piece for piece in found if piece.task.start in segments)
-            packs += [PiecePack(pack, replica.group) for pack in packed(found, self.options.min_partitions)]
+            packs += [
+                PiecePack(pack, replica.group)
+                for pack in packed(found, self.options.min_partitions, self.options.partition_bytes)
+            ]
         return packs
 
     def read(self, part: InputPartition) -> Batches:
@@ -136,7 +139,7 @@ class EntriesView:
 
     def plan(self) -> list[InputPartition]:
         replicas = open_replicas(self.options.paths, self.options.groups)
-        target = target_bytes(replicas, self.options.min_partitions)
+        target = target_bytes(replicas, self.options.min_partitions, self.options.partition_bytes)
         ranges = self.pushed.ranges(self.options.index_ranges)
         found = [
             piece
@@ -145,7 +148,10 @@ class EntriesView:
                 replica, None if self.options.isolation == "all" else replica.committed, ranges, target
             )
         ]
-        return [PiecePack(pack, "") for pack in packed(found, self.options.min_partitions)]
+        return [
+            PiecePack(pack, "")
+            for pack in packed(found, self.options.min_partitions, self.options.partition_bytes)
+        ]
 
     def read(self, part: InputPartition) -> Batches:
         assert isinstance(part, PiecePack)
@@ -301,7 +307,7 @@ class ScanView:
 
     def plan(self) -> list[InputPartition]:
         replicas = open_replicas(self.options.paths, self.options.groups)
-        limit = target_bytes(replicas, self.options.min_partitions)
+        limit = target_bytes(replicas, self.options.min_partitions, self.options.partition_bytes)
         tasks = (task for replica in replicas for task in segment_tasks(replica))
         return [ScanPack(tuple(replicas)), *map(ScanPack, pack(tasks, limit))]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from dledger.client.core import ClientCore
 from dledger.client.errors import BrokerRefused, ClientError, NoBroker, refused_text
 from dledger.client.groups import BrokerGroup
+from dledger.client.life import AsyncClient
 from dledger.client.message import MessageQueue
 from dledger.client.offsets import QueueOffsets
 from dledger.client.options import ClientOptions
@@ -59,23 +59,14 @@ class RangeOptions:
     """Go on behind messages that retention took, instead of OffsetsGone."""
 
 
-class RangeReader:
+class RangeReader(AsyncClient):
     """Knows queues and pulls from them; `async with` starts and ends its connections."""
 
     def __init__(self, namesrv: str | Sequence[str], options: RangeOptions, env: Env | None = None) -> None:
         self.options = options
         client = ClientOptions(failover_timeout_s=options.timeout_s)
-        self._core = ClientCore(env, namesrv, client)
-        self.offsets = QueueOffsets(self._core)
-
-    async def __aenter__(self) -> RangeReader:
-        await self._core.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._core.__aexit__(kind, error, trace)
+        super().__init__(ClientCore(env, namesrv, client), "range reader")
+        self.offsets: QueueOffsets = QueueOffsets(self._core)
 
     async def topics(self) -> list[str]:
         """All topics that the NameServer knows, sorted. NoNameServer, BrokerRefused."""

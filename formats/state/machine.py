@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgpack
 
@@ -72,13 +72,13 @@ class ReplicatedState:
     of queues and the store time, which follow from messages."""
 
     def __init__(self, tables: Sequence[Source] = TABLES) -> None:
-        self.sources = tuple(tables)
+        self.sources: tuple[Source, ...] = tuple(tables)
         self._tables: dict[str, Table] = {source.name: source.make() for source in tables}
         self._by_op = {op: table for table in self._tables.values() for op in table.operations}
         self._queues = cast(QueueEnds, self._tables[QUEUES.name])
-        self.last_store_time_ms = 0
+        self.last_store_time_ms: int = 0
         """Of the newest message applied (safety.md S15)."""
-        self.skipped = 0
+        self.skipped: int = 0
         """Operations that were malformed."""
         self.unknown: dict[str, bytes] = {}
         """Parts of a snapshot that this program does not know."""
@@ -93,7 +93,7 @@ class ReplicatedState:
             return NotImplemented
         return b"".join(self.copy().own_pieces()) == b"".join(other.copy().own_pieces())
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # it changes
 
     def apply(self, body: bytes | memoryview) -> str | None:
         """Apply the body of one SYSTEM entry. The name of the operation, None when it was skipped.

@@ -43,7 +43,7 @@ class OffsetTable:
 
     name = "offsets"
     since = 1
-    operations = (OFFSETS_OP, RESET_OP)
+    operations: tuple[str, ...] = (OFFSETS_OP, RESET_OP)
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[Queue, int]] = {}

@@ -188,11 +188,11 @@ class DeclaredTable(Generic[K, R]):
 
     def __init__(self, declaration: Declared[K, R], rows: MutableMapping[K, R] | None = None) -> None:
         self.declaration = declaration
-        self.name = declaration.name
-        self.since = declaration.since
-        self.operations = declaration.operations
+        self.name: str = declaration.name
+        self.since: int = declaration.since
+        self.operations: tuple[str, ...] = declaration.operations
         self.rows: MutableMapping[K, R] = {} if rows is None else rows
-        self.version = 0
+        self.version: int = 0
         """Changes so far."""
         self._fields = tuple(one.encode_name for one in msgspec.structs.fields(declaration.row))
         self._key_type = _key_type(declaration) if declaration.remove else None

@@ -63,6 +63,10 @@ def _groups(env: Env, arguments: argparse.Namespace) -> list[Group]:
         raise KeepError("--keep does not go with --digests: these are what brokers keep of their scans")
     if arguments.keep is not None and arguments.max_age is not None:
         raise KeepError("--keep does not go with --max-age: it keeps scans of its own, not those of others")
+    if arguments.same_time and arguments.digests is not None:
+        raise BadPlace(
+            "--same-time does not go with --digests: each broker shipped its scans at its own time"
+        )
     keep = keep_of(arguments, env.files, now_ms)
     groups = groups_to_audit(arguments, now_ms)
     if keep is None:
@@ -87,6 +91,7 @@ async def audit_locally(
                 drill_sources=group.drill_sources,
                 progress=partial(progress, group),
                 lag_warning=arguments.lag_warning,
+                same_time=arguments.same_time,
             )
             for group in groups
         ]
@@ -98,20 +103,25 @@ async def audit_on_spark(
     context: Context, groups: Sequence[Group], arguments: argparse.Namespace
 ) -> list[Report]:
     """One report for each group, made by jobs of one Spark session."""
+    options = {"lag_warning": arguments.lag_warning, "same_time": arguments.same_time}
     async with context.spark("dledger-audit", arguments.master) as spark:
         return [
-            await context.job(
-                spark, f"audit {group.name}".rstrip(), partial(_audit, spark, group, arguments.lag_warning)
-            )
+            await context.job(spark, f"audit {group.name}".rstrip(), partial(_audit, spark, group, **options))
             for group in groups
         ]
 
 
-def _audit(spark: SparkSession, group: Group, lag_warning: int) -> Report:
+def _audit(spark: SparkSession, group: Group, lag_warning: int, same_time: bool) -> Report:
     """Blocking."""
     from dledger.spark.audit_job import audit_sources
 
-    return audit_sources(spark, group.sources, drill_sources=group.drill_sources, lag_warning=lag_warning)
+    return audit_sources(
+        spark,
+        group.sources,
+        drill_sources=group.drill_sources,
+        lag_warning=lag_warning,
+        same_time=same_time,
+    )
 
 
 COMMAND = Command(

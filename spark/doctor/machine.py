@@ -29,7 +29,7 @@ DISK_MIB = 1024
 _PROBE_TIMEOUT_S = 60
 
 PACKAGES: Mapping[str, tuple[str, str]] = {
-    "pyspark": ("4.2", "4.4"),
+    "pyspark": ("4.0", "4.4"),
     "pyarrow": ("18", ""),
     "numpy": ("1.26", ""),
     "pandas": ("2.2", "3"),

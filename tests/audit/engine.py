@@ -17,13 +17,22 @@ def audit(
     stores: Sequence[Path | str],
     lag_warning: int = LAG_WARNING_ENTRIES,
     processes: ProcessWorkers | None = None,
+    *,
+    same_time: bool = False,
 ) -> Report:
     """Verify and compare; in `processes` however small the stores are."""
     env = production_env("test")
     paths = [str(store) for store in stores]
     try:
         return asyncio.run(
-            audit_stores(env, paths, lag_warning=lag_warning, processes=processes, alone_below=0)
+            audit_stores(
+                env,
+                paths,
+                lag_warning=lag_warning,
+                same_time=same_time,
+                processes=processes,
+                alone_below=0,
+            )
         )
     finally:
         env.workers.close()

@@ -5,15 +5,24 @@ Used by the audit's own tests and by those of the Spark audit, so that both engi
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dledger.formats.consume_queue import UNIT, UNIT_SIZE
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE, MIN_BLANK_SIZE, Kind
 from dledger.formats.record import decode_record
-from dledger.formats.store_files import Checkpoint, encode_checkpoint, segment_name
+from dledger.formats.store_files import (
+    Checkpoint,
+    HardState,
+    decode_identity,
+    encode_checkpoint,
+    encode_json,
+    encode_slot,
+    segment_name,
+)
 from tests.audit.store_builder import (
     SEGMENT_SIZE,
     Log,
@@ -179,12 +188,21 @@ def _lagging(stores: list[Path], log: Log) -> None:
 
 
 def _divergent_tail(stores: list[Path], log: Log) -> None:
+    _other_tail(stores, log, 4)
+
+
+def _other_tail_of_one_term(stores: list[Path], log: Log) -> None:
+    """Above one replica's older checkpoint, but a leader makes one entry for an index."""
+    _other_tail(stores, log, 3)
+
+
+def _other_tail(stores: list[Path], log: Log, term: int) -> None:
     old = log.copy()
     del old.entries[-40:]
     kept = old.entries[-1]
     cut_after(stores[2], log, kept.index)
     old.pos = kept.pos + kept.size
-    old.chain, old.term = kept.chain_crc, 3
+    old.chain, old.term = kept.chain_crc, term
     for start in [start for start in old.segments if start > old.pos]:
         del old.segments[start]
     start = old.pos - old.pos % SEGMENT_SIZE
@@ -378,6 +396,39 @@ def _unreadable_hard_state(stores: list[Path], log: Log) -> None:
     (node_dir(stores[0]) / "hardstate").mkdir()
 
 
+def _hard_state_of(term: int) -> Callable[[list[Path], Log], None]:
+    def inject(stores: list[Path], log: Log) -> None:
+        slots = encode_slot(1, HardState(1, "n0")) + encode_slot(2, HardState(term, "n1"))
+        (node_dir(stores[0]) / "hardstate").write_bytes(slots)
+
+    return inject
+
+
+def _refill(stores: list[Path], log: Log) -> None:
+    (node_dir(stores[0]) / "refill").write_text("the store was wiped\n")
+
+
+def _segment_size(size: int) -> Callable[[list[Path], Log], None]:
+    def inject(stores: list[Path], log: Log) -> None:
+        path = node_dir(stores[0]) / "identity"
+        path.write_bytes(encode_json(replace(decode_identity(path.read_bytes()), segment_size=size)))
+
+    return inject
+
+
+def _in_place_of(file: str, kind: Callable[[Path], None]) -> Callable[[list[Path], Log], None]:
+    def inject(stores: list[Path], log: Log) -> None:
+        path = stores[0] / file.replace("NODE", node_dir(stores[0]).name)
+        path.unlink()
+        kind(path)
+
+    return inject
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
 def _identity(stores: list[Path], log: Log) -> None:
     path = node_dir(stores[0]) / "identity"
     path.write_bytes(path.read_bytes().replace(b"g0", b"g1"))
@@ -482,6 +533,7 @@ FAULTS = [
     Fault("zeroed pages", _zeroed_pages, ("BIT_ROT",), 2),
     Fault("lagging replica", _lagging, (), 0, ("LAGGING",)),
     Fault("uncommitted tail of another term", _divergent_tail, (), 0, ("DIVERGENT_UNCOMMITTED", "LAGGING")),
+    Fault("uncommitted tail of the same term", _other_tail_of_one_term, ("LOG_MATCHING",), 3, ("LAGGING",)),
     Fault("torn tail", _torn_tail, ("TORN_TAIL",), 1),
     Fault("wrong index unit", _index_unit, ("INDEX_FILE",), 1),
     Fault("wrong index unit of a missing segment", _index_units_of_missing_segment,
@@ -505,6 +557,12 @@ FAULTS = [
     Fault("damaged hard state", _hard_state, ("HARD_STATE",), 2),
     Fault("lost hard state", _no_hard_state, ("HARD_STATE",), 2),
     Fault("hard state of zeros", _empty_hard_state, ("HARD_STATE",), 2),
+    Fault("hard state of an older term", _hard_state_of(2), ("HARD_STATE",), 2),
+    Fault("hard state of a newer term", _hard_state_of(9), (), 0),
+    Fault("marker of a refill", _refill, ("REFILL",), 1),
+    Fault("identity of longer segments", _segment_size(2 * SEGMENT_SIZE), ("IDENTITY",), 2),
+    Fault("identity of shorter segments", _segment_size(SEGMENT_SIZE // 2), ("IDENTITY",), 2),
+    Fault("identity of no segments", _segment_size(0), ("IDENTITY",), 2),
     Fault("unreadable hard state", _unreadable_hard_state, ("UNREADABLE",), 4),
     Fault("damaged identity", _identity, ("IDENTITY",), 2),
     Fault("no checkpoint", _no_checkpoint, ("NO_COMMITTED_INDEX",), 4),
@@ -524,6 +582,29 @@ SWAPS = [
     Fault("one store twice", _copy_of_one, ("NOT_REPLICAS",), 4),
 ]
 """No node starts on most of these, so that nothing but a look at the directories can find them."""
+
+
+NO_FILES = {
+    "a segment": f"NODE/data/{segment_name(2 * SEGMENT_SIZE)}",
+    "an index file": f"NODE/index/{segment_name(0)}",
+    "the hard state": "NODE/hardstate",
+    "the checkpoint": "NODE/checkpoint",
+    "the identity": "NODE/identity",
+    "a ConsumeQueue": f"consumequeue/orders/1/{segment_name(0)}",
+}
+
+NOT_FILES = [
+    Fault(
+        f"{kind.__name__.strip('_')} in place of {what}",
+        _in_place_of(file, kind),
+        ("UNREADABLE",),
+        4,
+        ("INDEX_LAG",) if what == "an index file" else (),
+    )
+    for kind in (os.mkfifo, Path.mkdir, _device)
+    for what, file in NO_FILES.items()
+]
+"""Something else where a file belongs: reading it must neither fail everything nor wait for ever."""
 
 
 def by_names(*names: str) -> Iterator[Fault]:

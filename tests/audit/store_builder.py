@@ -228,7 +228,9 @@ def write_store(
         named = {name: f"incarnation-{name}" for name in members}
         who = Identity(group, node, f"incarnation-{node}", log.segment_size, cluster, named)
         (directory / "identity").write_bytes(encode_json(who))
-        slots = encode_slot(1, HardState(1, node)) + encode_slot(2, HardState(log.term, "n1"))
+        slots = encode_slot(1, HardState(1, node)) + encode_slot(
+            2, HardState(max(entry.term for entry in log.entries), "n1")
+        )
         (directory / "hardstate").write_bytes(slots)
     for (topic, queue_id), queue in log.queues.items():
         if queue:
@@ -277,6 +279,15 @@ def rewrite(store: Path, log: Log, index: int, *, chain: bool = True) -> None:
     record[8:12] = body_crc.to_bytes(4, "big")
     before = log.entries[index - 1].chain_crc if index else 0
     patch(store, entry.pos, _sealed(entry, bytes(record), before, keep_chain=not chain))
+
+
+def rebuild_chain(store: Path, log: Log, index: int) -> None:
+    """Make the chain fit what entry `index` and those behind it are now, as if nothing had been replaced."""
+    chain = log.entries[index - 1].chain_crc if index else 0
+    for entry in log.entries[index:]:
+        header = unpack_header(read_entry(store, entry)[:HEADER_SIZE])
+        chain = chain_crc(chain, header.index, header.term, header.body_crc)
+        patch(store, entry.pos, HEADER.pack(*header._replace(chain_crc=chain)))
 
 
 def _sealed(entry: EntryHeader, body: bytes, before: int, *, keep_chain: bool) -> bytes:

@@ -15,7 +15,7 @@ from dledger.audit.report import Report
 from dledger.formats.store_files import encode_json
 from dledger.runtime.env import production_env
 from tests.audit.engine import audit
-from tests.audit.faults import FAULTS, SWAPS, Fault, message_index
+from tests.audit.faults import FAULTS, NOT_FILES, SWAPS, Fault, message_index
 from tests.audit.store_builder import (
     SEGMENT_SIZE,
     Log,
@@ -39,7 +39,7 @@ def codes(report: Report, *, info: bool) -> tuple[str, ...]:
     return tuple(sorted({f.code for f in report.findings if (f.severity == Severity.INFO) == info}))
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, *SWAPS], ids=str)
+@pytest.mark.parametrize("fault", [*FAULTS, *SWAPS, *NOT_FILES], ids=str)
 def test_fault_is_found_and_nothing_else(fault: Fault, log: Log, tmp_path: Path) -> None:
     stores = write_group(log, tmp_path)
     fault.inject(stores, log)

@@ -127,3 +127,19 @@ def test_damage_of_the_log_is_not_told_as_a_wrong_state(group: tuple[list[Path],
     data[entry.pos % SEGMENT + 150] ^= 1
     path.write_bytes(data)
     assert [item[:2] for item in found(stores)] == [("BIT_ROT", "n0")]
+
+
+@pytest.mark.parametrize(
+    ("term", "end_pos", "text"), [(9, None, "is of term 9, in the log"), (None, 7, "ends at 7")]
+)
+def test_a_state_file_of_another_log(
+    term: int | None, end_pos: int | None, text: str, group: tuple[list[Path], BigLog]
+) -> None:
+    """The node does not believe it either, and replays its log."""
+    stores, _ = group
+    path = stores[0] / "state" / SNAPSHOT_FILE
+    old = unpack_snapshot(path.read_bytes())
+    path.write_bytes(pack_snapshot(old.applied, end_pos or old.end_pos, old.state, term or old.term))
+    ((code, replica, detail),) = found(stores)
+    assert (code, replica) == ("STATE_DAMAGED", "n0")
+    assert text in detail

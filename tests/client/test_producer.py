@@ -28,7 +28,7 @@ from dledger.formats.record import COMPRESSED
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
-from tests.client.fake_cluster import GROUP, FakeBroker, FakeCluster
+from tests.client.fake_cluster import GROUP, FakeBroker, FakeCluster, eventually
 
 Scenario = Callable[[FakeCluster, AsyncProducer], Awaitable[None]]
 
@@ -278,14 +278,17 @@ def test_send_nowait_reports_by_callback_and_has_a_limit() -> None:
 def test_closing_reports_what_is_under_way() -> None:
     async def main() -> None:
         results: list[SendResult | ClientError] = []
-        async with FakeCluster(topics={"orders": 1}) as fake:
-            async with AsyncProducer("producers", fake.namesrv) as producer:
-                await producer.prepare("orders")
-                fake.brokers[0].silent = True
-                producer.send_nowait(Message("orders", b"x"), results.append)
-                producer.send_nowait(Message("orders", b"y"), results.append, ordering_key="k")
-                producer.send_nowait(Message("orders", b"z"), results.append, ordering_key="k")
-            await asyncio.sleep(0)
+        async with (
+            FakeCluster(topics={"orders": 1}) as fake,
+            AsyncProducer("producers", fake.namesrv) as producer,
+        ):
+            await producer.prepare("orders")
+            fake.brokers[0].silent = True
+            producer.send_nowait(Message("orders", b"x"), results.append)
+            producer.send_nowait(Message("orders", b"y"), results.append, ordering_key="k")
+            producer.send_nowait(Message("orders", b"z"), results.append, ordering_key="k")
+            await eventually(lambda: fake.brokers[0].requests.count(RequestCode.SEND_MESSAGE_V2) == 2)
+            await producer.close(drain=False)
         assert [type(result) for result in results] == [OutcomeUnknown, OutcomeUnknown, ClientClosed]
         with pytest.raises(ClientClosed):
             await producer.send(Message("other", b"x"))
@@ -327,3 +330,24 @@ def test_the_next_nameserver_is_asked_when_one_is_down() -> None:
 def test_bad_nameserver_addresses_are_refused(address: str) -> None:
     with pytest.raises(ClientError, match="address"):
         AsyncProducer("producers", address)
+
+
+def test_one_question_for_a_route_serves_all_that_wait_for_it() -> None:
+    """A thousand first sends at once were a thousand questions, and timed out at a busy NameServer."""
+
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        first = asyncio.ensure_future(producer.send(Message("orders", b"given up")))
+        sends = [asyncio.ensure_future(producer.send(Message("orders", b"x"))) for _ in range(50)]
+        await asyncio.sleep(0)
+        first.cancel()  # who asked first may go away
+        results = await asyncio.gather(*sends)
+        assert len(results) == 50
+        assert fake.route_requests < 10
+        fake.default_queues = 0
+        before = fake.route_requests
+        missing = [asyncio.ensure_future(producer.send(Message("missing", b"x"))) for _ in range(50)]
+        errors = await asyncio.gather(*missing, return_exceptions=True)
+        assert {type(error) for error in errors} == {TopicNotFound}
+        assert fake.route_requests < before + 10
+
+    run(scenario)

@@ -484,3 +484,61 @@ def test_back_pressure_of_the_transport_is_obeyed() -> None:
             await check(p)
 
     run(main())
+
+
+def test_what_did_not_leave_fails_as_not_sent() -> None:
+    """A connection that is full, and then lost: what waited behind was certainly not executed."""
+
+    async def main() -> None:
+        full = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(4)
+            await full.wait()
+            writer.transport.abort()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1024)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, asyncio.TaskGroup() as tasks:
+            client = RemotingClient(production_env("test"), limits=ClientLimits(outbound_high_water=1024))
+            running = tasks.create_task(client.run())
+            large = asyncio.ensure_future(client.invoke(address, ECHO, body=bytes(12_000_000), timeout_s=10))
+            await until(lambda: client.connected(address))
+            await asyncio.sleep(0.05)
+            behind = [
+                asyncio.ensure_future(client.invoke(address, ECHO, body=b"x", timeout_s=10)) for _ in range(3)
+            ]
+            await asyncio.sleep(0.01)
+            full.set()
+            assert isinstance(await failure(large), ConnectionLost)
+            for call in behind:
+                error = await failure(call)
+                assert isinstance(error, ConnectFailed) and "not sent" in error.remark
+            await client.close()
+            running.cancel()
+
+    run(main())
+
+
+def test_what_waits_for_a_connection_can_be_taken_back() -> None:
+    async def main() -> None:
+        executed: list[bytes] = []
+
+        def note(connection: Connection, request: Request) -> None:
+            executed.append(bytes(request.body))
+            connection.respond(request, 0)
+
+        async with pair({ECHO: note}) as p:
+            calls = [
+                asyncio.ensure_future(p.client.invoke(p.address, ECHO, body=b"%d" % number))
+                for number in range(3)
+            ]
+            await asyncio.sleep(0)
+            p.client.drop_unsent("taken back")
+            for call in calls:
+                error = await failure(call)
+                assert isinstance(error, ConnectFailed) and "taken back" in error.remark
+            assert (await p.client.invoke(p.address, ECHO, body=b"last")).code == 0
+            assert executed == [b"last"]
+
+    run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -111,3 +112,12 @@ def test_a_disk_is_as_full_as_df_says(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = OsFiles().usage("/")
     assert (usage.total, usage.free) == (90 * 4096, 30 * 4096)
     assert usage.used_ratio == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_file_is_refused_at_once(make: Callable[[Path], None], tmp_path: Path) -> None:
+    """A named pipe without a writer would be waited for, a device read without end."""
+    make(tmp_path / "odd")
+    for ask in (OsFiles().open_read, OsFiles().size):
+        with pytest.raises(OSError, match=r"directory|not a regular file"):
+            ask(str(tmp_path / "odd"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import pytest
 
 from dledger.runtime.loops import LoopThread, Waiter
+from dledger.runtime.workers import Lane, ThreadWorkers
 
 
 async def name_of_thread() -> str:
@@ -67,3 +69,71 @@ def test_waiting_on_the_loop_s_own_thread_is_refused() -> None:
     thread.call_soon(called.set)
     assert called.wait(1)
     thread.close()
+
+
+def test_what_ends_a_program_elsewhere_ends_no_loop_thread(caplog: pytest.LogCaptureFixture) -> None:
+    """Asyncio lets SystemExit and KeyboardInterrupt out of the loop."""
+    thread = LoopThread("worker loop")
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    thread.call_soon(leave)
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(interrupted(), timeout_s=5)
+    assert thread.run(name_of_thread(), timeout_s=5) == "worker loop"
+    assert caplog.text.count("raised on a loop thread") == 2
+    thread.close()
+
+
+def test_a_loop_thread_can_be_ended_from_within() -> None:
+    thread = LoopThread("worker loop")
+    thread.call_soon(thread.end_soon)
+    future = thread.submit(asyncio.sleep(0)) if not thread.closed else None
+    thread.close()
+    assert future is None or future.done()
+    with pytest.raises(RuntimeError, match="closed"):
+        thread.call_soon(print)
+
+
+def test_in_a_forked_child_a_loop_thread_is_not_waited_for() -> None:
+    thread = LoopThread("worker loop")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with pytest.raises(RuntimeError, match="forked"):
+                thread.run(name_of_thread())
+            with pytest.raises(RuntimeError, match="forked"):
+                thread.call_soon(print)
+            thread.close()
+            fresh = LoopThread("fresh loop")
+            assert thread.forked and not fresh.forked
+            assert fresh.run(name_of_thread()) == "fresh loop"
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not thread.forked and thread.run(name_of_thread()) == "worker loop"
+    thread.close()
+
+
+@pytest.mark.parametrize("error", [StopIteration("end"), StopAsyncIteration("end"), KeyError("mine")])
+def test_a_job_s_waiter_hears_of_whatever_it_raises(error: Exception) -> None:
+    """Of StopIteration too, which no future takes."""
+    workers = ThreadWorkers()
+
+    def job() -> None:
+        raise error
+
+    async def main() -> None:
+        with pytest.raises((RuntimeError, type(error))) as raised:
+            async with asyncio.timeout(5):
+                await workers.run(Lane.DISK, job)
+        assert error in (raised.value, raised.value.__cause__)
+
+    asyncio.run(main())
+    workers.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,3 +83,43 @@ def test_a_directory_of_somebody_else_is_left_alone(quickstart: ModuleType, tmp_
     with pytest.raises(quickstart.ClusterError):
         quickstart.make_cluster(arguments)
     assert (tmp_path / "precious").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "extra", "engine"), [([], "server", "dledger.audit"), (["--spark"], "spark", "dledger.spark")]
+)
+def test_spark_is_installed_and_used_only_when_it_is_asked_for(
+    quickstart: ModuleType,
+    argv: list[str],
+    extra: str,
+    engine: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes a gigabyte, and half a minute of a first run that need not be."""
+    venv = tmp_path / "venv.sh"
+    venv.write_text('prepare_venv() { echo "$1"; }\nVENV_PYTHON=true\nROOT=.\n')
+    shell = (
+        (SCRIPTS / "quickstart").read_text().replace('"$(dirname "${BASH_SOURCE[0]}")/venv.sh"', str(venv))
+    )
+    done = subprocess.run(
+        ["bash", "-c", shell, "quickstart", *argv], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [extra]
+
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> object:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(quickstart.subprocess, "run", run)
+    cluster = quickstart.LocalCluster.create(tmp_path / "c", quickstart.ClusterSpec())
+    assert quickstart.audit(cluster, on_spark=quickstart.parse_arguments(argv).spark) == "clean"
+    assert asked[0][2] == engine
+
+
+def test_ci_runs_both() -> None:
+    steps = (SCRIPTS.parent / ".ci" / "run").read_text().splitlines()
+    runs = [line for line in steps if line.startswith("step quickstart")]
+    assert [line.endswith(" --spark") for line in runs] == [False, True]

@@ -16,7 +16,7 @@ spans = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 300)), max_size=20
 def test_every_index_is_in_one_share_and_no_share_is_too_large(
     spans: list[tuple[int, int]], most: int
 ) -> None:
-    from dledger.spark.audit_source import shares
+    from dledger.spark.parts import shares
 
     ranges, at = [], 0
     for gap, length in spans:

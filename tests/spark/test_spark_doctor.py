@@ -42,7 +42,7 @@ def test_versions_are_those_that_the_extra_asks_for() -> None:
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"pyspark": "4.1.4"}, "pyspark 4.1.4: from 4.2, below 4.4"),
+        ({"pyspark": "3.5.6"}, "pyspark 3.5.6: from 4.0, below 4.4"),
         ({"pyspark": "4.4.0.dev1"}, "pyspark 4.4.0"),
         ({"pandas": "3.1.1"}, "pandas 3.1.1: from 2.2, below 3"),
         ({"pyarrow": ""}, "pyarrow is missing: from 18"),

@@ -20,7 +20,7 @@ from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.spark.option_values import BadOption
 from dledger.spark.sink import QueueWriter
 from dledger.spark.sink_options import SinkOptions, check_columns, parse
-from dledger.spark.sink_rows import DEDUP_ID, Outgoing, SinkError, message_of, outgoing
+from dledger.spark.sink_rows import DEDUP_ID, Outgoing, SinkError, message_of, outgoing, rows_of
 
 SERVERS = "127.0.0.1:9876"
 VALUE = ("value", "string")
@@ -141,7 +141,7 @@ def test_a_row_that_cannot_be_sent_is_named(row: dict[str, Any], text: str) -> N
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
     topic = "" if "topic" in row else "T"
     with pytest.raises(SinkError, match=text):
-        list(outgoing([batch], columns, topic, None))
+        list(outgoing(rows_of([batch]), columns, topic, None))
 
 
 def test_rows_are_numbered_over_all_batches() -> None:
@@ -149,7 +149,7 @@ def test_rows_are_numbered_over_all_batches() -> None:
     batches = [
         pa.RecordBatch.from_pydict({"value": values}) for values in (["a", "b"], [], [large] * 3, ["c"])
     ]
-    rows = list(outgoing(batches, ("value",), "T", "q:0:5"))
+    rows = list(outgoing(rows_of(batches), ("value",), "T", "q:0:5"))
     assert [row.row for row in rows] == list(range(6))
     assert [row.message.properties for row in rows] == [{DEDUP_ID: f"q:0:5:{n}"} for n in range(6)]
     assert [len(row.message.body) for row in rows] == [1, 1, 700_000, 700_000, 700_000, 1]
@@ -190,7 +190,7 @@ class FakeProducer:
         return answer
 
 
-def rows_of(count: int, size: int = 0, **fields: Any) -> list[Outgoing]:
+def numbered(count: int, size: int = 0, **fields: Any) -> list[Outgoing]:
     keys, partition = fields.get("keys"), fields.get("partition")
     return [Outgoing(n, Message("T", b"%d" % n + b" " * size, keys=keys), partition) for n in range(count)]
 
@@ -199,7 +199,7 @@ def rows_of(count: int, size: int = 0, **fields: Any) -> list[Outgoing]:
 def test_requests_are_under_way_to_different_queues(limit: int, most: int) -> None:
     producer = FakeProducer()
     options = SinkOptions(SERVERS, "T", max_batch_bytes=2500, max_in_flight=limit)
-    assert QueueWriter(producer, options, 0).write(rows_of(40, size=300)) == 40
+    assert QueueWriter(producer, options, 0).write(numbered(40, size=300)) == 40
     assert (producer.most, producer.under_way) == (most, [])
     assert [int(body) for _, bodies in producer.calls for body in bodies] == list(range(40))
 
@@ -207,7 +207,7 @@ def test_requests_are_under_way_to_different_queues(limit: int, most: int) -> No
 def test_a_failure_among_several_is_repeated_before_the_next_of_its_queue() -> None:
     producer = FakeProducer(OutcomeUnknown("?"))
     options = SinkOptions(SERVERS, "T", max_batch_bytes=2500, max_in_flight=2)
-    assert QueueWriter(producer, options, 0).write(rows_of(12, size=300)) == 12
+    assert QueueWriter(producer, options, 0).write(numbered(12, size=300)) == 12
     first = [bodies for queue, bodies in producer.calls if queue == 0]
     assert first[0] == first[1], "again, as it was"
     numbers = [int(body) for bodies in first[1:] for body in bodies]
@@ -217,7 +217,7 @@ def test_a_failure_among_several_is_repeated_before_the_next_of_its_queue() -> N
 def test_rows_without_key_and_partition_go_round_in_batches() -> None:
     producer = FakeProducer()
     writer = QueueWriter(producer, SinkOptions(SERVERS, "T", max_batch_bytes=2500), turn=1)
-    assert writer.write(rows_of(10, size=300)) == 10
+    assert writer.write(numbered(10, size=300)) == 10
     assert [queue for queue, _ in producer.calls] == [1, 0, 1, 0], "begins at its partition's number"
     assert [int(body) for _, bodies in producer.calls for body in bodies] == list(range(10))
 
@@ -225,7 +225,7 @@ def test_rows_without_key_and_partition_go_round_in_batches() -> None:
 def test_partition_goes_before_key_and_rows_keep_their_order() -> None:
     for number in (0, 1):
         producer = FakeProducer()
-        QueueWriter(producer, SinkOptions(SERVERS, "T"), 0).write(rows_of(5, keys="k", partition=number))
+        QueueWriter(producer, SinkOptions(SERVERS, "T"), 0).write(numbered(5, keys="k", partition=number))
         assert [(queue, len(bodies)) for queue, bodies in producer.calls] == [(number, 5)]
     producer = FakeProducer()
     QueueWriter(producer, SinkOptions(SERVERS, "T"), 0).write(
@@ -236,7 +236,7 @@ def test_partition_goes_before_key_and_rows_keep_their_order() -> None:
         assert sent == sorted(sent) and len({number % 7 for number in sent}) < 7
     assert sum(len(bodies) for _, bodies in producer.calls) == 3000
     with pytest.raises(SinkError, match=r"row 0 of the task: partition 2 is none of the topic 'T'.*0 to 1"):
-        QueueWriter(FakeProducer(), SinkOptions(SERVERS, "T"), 0).write(rows_of(1, partition=2))
+        QueueWriter(FakeProducer(), SinkOptions(SERVERS, "T"), 0).write(numbered(1, partition=2))
 
 
 def test_what_waits_is_bounded_over_all_topics() -> None:
@@ -254,21 +254,21 @@ def test_what_waits_is_bounded_over_all_topics() -> None:
 
 def test_a_batch_without_an_acknowledgement_is_sent_again_as_it_was() -> None:
     producer = FakeProducer(OutcomeUnknown("?"), NoBroker("gone"))
-    assert QueueWriter(producer, SinkOptions(SERVERS, "T", retries=2), 0).write(rows_of(3)) == 3
+    assert QueueWriter(producer, SinkOptions(SERVERS, "T", retries=2), 0).write(numbered(3)) == 3
     assert producer.calls == [(0, [b"0", b"1", b"2"])] * 3
     producer = FakeProducer(OutcomeUnknown("?"), NoBroker("gone"))
     with pytest.raises(SinkError, match=r"rows 0 to 2 of the task.*not acknowledged in 2 attempts: gone"):
-        QueueWriter(producer, SinkOptions(SERVERS, "T", retries=1), 0).write(rows_of(3))
+        QueueWriter(producer, SinkOptions(SERVERS, "T", retries=1), 0).write(numbered(3))
 
 
 def test_a_refusal_is_not_repeated_and_a_weak_acknowledgement_is_none() -> None:
     producer = FakeProducer(SendFailed("illegal"))
     with pytest.raises(SinkError, match="illegal"):
-        QueueWriter(producer, SinkOptions(SERVERS, "T"), 0).write(rows_of(3))
+        QueueWriter(producer, SinkOptions(SERVERS, "T"), 0).write(numbered(3))
     assert len(producer.calls) == 1
     weak = FakeProducer(status=SendStatus.SLAVE_NOT_AVAILABLE)
     with pytest.raises(SinkError, match="not by a quorum: SLAVE_NOT_AVAILABLE"):
-        QueueWriter(weak, SinkOptions(SERVERS, "T"), 0).write(rows_of(3))
+        QueueWriter(weak, SinkOptions(SERVERS, "T"), 0).write(numbered(3))
 
 
 # --- with Spark and brokers ---------------------------------------------------------------------------

@@ -1,0 +1,126 @@
+"""The chain held against what knew it before: boundary snapshots, and the other replicas.
+
+A chain value tells of all entries up to its own. One that was rebuilt after an entry was replaced fits every
+entry by itself; it does not fit the value that a boundary snapshot noted, nor that of another replica. Both
+are known where segments begin and end, so nothing more is read for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from dledger.audit.coverage import Holding
+from dledger.audit.findings import Finding, SegmentRow, SnapshotRow, finding
+from dledger.formats.entry import chain_crc
+
+_WHOLE = ("blank", "full")
+_ONE_ENTRY = ("BIT_ROT", "CHAIN_BREAK")
+"""Codes of damage that also explains a chain value at the entry itself, and at the one before it."""
+_FROM_THERE_ON = ("DIVERGENT_COMMITTED", "LOG_MATCHING", "CHAIN_BREAK", "CHAIN_DIFFERS", "INDEX_GAP")
+"""Codes after which another chain is no news."""
+
+
+class _Link(NamedTuple):
+    """What is known of the entry at an index."""
+
+    term: int
+    chain: int
+
+
+def check_boundaries(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Does the log fit what its boundary snapshots noted? `found`: what is known of this replica."""
+    size = holding.row.segment_size
+    filled = [segment for segment in holding.segments if segment.entries]
+    before = {segment.segment + size: segment for segment in filled}
+    after = {segment.segment: segment for segment in filled}
+    for snapshot in holding.snapshots:
+        if snapshot.chain < 0 or snapshot.index > holding.committed or _is_damaged(snapshot, found):
+            continue
+        place = snapshot.segment
+        text = _ends_otherwise(snapshot, before.get(place)) or _goes_on_otherwise(snapshot, after.get(place))
+        if text:
+            text = f"the log is not the one of which the boundary snapshot at {place} was taken: {text}"
+            yield finding("CHAIN_DIFFERS", holding.name, text, first=snapshot.index, segment=place)
+
+
+def _is_damaged(snapshot: SnapshotRow, found: Sequence[Finding]) -> bool:
+    """Whether damage was told that explains a difference here."""
+    return any(
+        (each.code in _ONE_ENTRY and _meets(each, snapshot.index))
+        or (each.code == "SNAPSHOT_DAMAGED" and each.segment == snapshot.segment)
+        for each in found
+    )
+
+
+def _meets(found: Finding, index: int) -> bool:
+    """Whether it is about this entry or the one behind."""
+    return found.first_index <= index + 1 and found.last_index >= index
+
+
+def _ends_otherwise(snapshot: SnapshotRow, before: SegmentRow | None) -> str:
+    if before is None or before.holes or before.stop not in _WHOLE:
+        return ""
+    said = (snapshot.index, snapshot.term, snapshot.chain)
+    true = (before.last_index, before.last_term, before.last_chain)
+    return "" if said == true else f"its last entry is {_says(true)}, the snapshot's {_says(said)}"
+
+
+def _goes_on_otherwise(snapshot: SnapshotRow, after: SegmentRow | None) -> str:
+    if after is None or after.first_index != snapshot.index + 1 or not (after.first_chain or after.first_crc):
+        return ""
+    due = chain_crc(snapshot.chain, after.first_index, after.first_term, after.first_crc)
+    return "" if due == after.first_chain else "the entry behind does not continue the snapshot's chain"
+
+
+def _says(link: tuple[int, int, int]) -> str:
+    index, term, chain = link
+    return f"index {index} term {term} chain {chain:08x}"
+
+
+def compare_chains(holdings: Sequence[Holding], findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Where the chains of replicas part, at a place where segments meet, and nothing told explains it.
+
+    Entries that can be compared were compared by content: so an entry before the beginning of one of the logs
+    is another one, or one that was rewritten alike.
+    """
+    links: dict[int, dict[_Link, list[str]]] = {}
+    for holding in holdings:
+        for index, link in _links(holding).items():
+            links.setdefault(index, {}).setdefault(link, []).append(holding.name)
+    told: set[str] = set()
+    for index in sorted(links):
+        groups = sorted(links[index].items(), key=lambda group: (-len(group[1]), group[1]))
+        if len(groups) == 1:
+            continue
+        tie = len(groups[0][1]) == len(groups[1][1])
+        deviating = {name for _, names in groups[not tie :] for name in names}
+        if deviating <= told or _is_explained(deviating, index, findings):
+            continue
+        told |= deviating
+        text = "; ".join(
+            f"{', '.join(names)}: term {link.term} chain {link.chain:08x}" for link, names in groups
+        )
+        text = f"the chains part here or before: {text}"
+        yield finding("CHAIN_DIFFERS", ",".join(sorted(deviating)), text, first=index)
+
+
+def _links(holding: Holding) -> dict[int, _Link]:
+    """Of the entries at the ends of segments that the replica knows to be committed."""
+    links: dict[int, _Link] = {}
+    for segment in holding.segments:
+        if segment.entries and holding.row.ours:
+            links[segment.first_index] = _Link(segment.first_term, segment.first_chain)
+            links[segment.last_index] = _Link(segment.last_term, segment.last_chain)
+    return {index: link for index, link in links.items() if index <= holding.committed}
+
+
+def _is_explained(deviating: set[str], index: int, findings: Sequence[Finding]) -> bool:
+    for found in findings:
+        if found.first_index < 0 or deviating.isdisjoint(found.replica.split(",")):
+            continue
+        if found.code in _ONE_ENTRY and _meets(found, index):
+            return True
+        if found.code in _FROM_THERE_ON and found.first_index <= index + 1:
+            return True
+    return False

@@ -1,0 +1,164 @@
+"""The life of a client: opened once, ended once; as a block, or by `start` and `close`."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+from dledger.client.core import OPENED_BEFORE_FORK, ClientCore
+from dledger.client.errors import ClientClosed, ClientError
+
+
+class _State(Enum):
+    NEW = 0
+    OPEN = 1
+    ENDING = 2
+    ENDED = 3
+
+
+class AsyncClient:
+    """What clients on an event loop have in common. Each has one life: what was closed is not started again.
+
+    `async with client:` opens it and ends it, in good order, also when the block is left by an exception.
+    `await client.start()` and `await client.close()` do the same for programs whose beginning and end lie in
+    different functions.
+    """
+
+    def __init__(self, core: ClientCore, name: str) -> None:
+        self._core = core
+        self._name = name
+        self._state = _State.NEW
+        self._drain = True
+        self._stop = asyncio.Event()
+        self._over = asyncio.Event()
+        self._hosting: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+
+    # --- what the kinds of clients do ------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Raise what stands against a start."""
+
+    async def _begin(self) -> None:
+        """The connections are there: begin to work."""
+
+    async def _finish(self, drain: bool) -> None:
+        """End in good order, while the connections are still there. `drain`: finish what is under way."""
+
+    @property
+    def _inside(self) -> bool:
+        """Whether the caller is something whose end `close` would wait for."""
+        return False
+
+    def stop_soon(self, drain: bool = True) -> None:
+        """Ask for the end, without waiting for it; on the loop."""
+        self._drain = drain
+        self._stop.set()
+
+    # --- as a block -----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._state is not _State.NEW:
+            if self._state is _State.OPEN:
+                raise ClientError("already started")
+            raise ClientClosed("it was closed, and a client has one life: make another one")
+        if self._core.forked:
+            raise ClientClosed(OPENED_BEFORE_FORK)
+        self._check()
+        self._state = _State.OPEN
+        try:
+            await self._core.__aenter__()
+            await self._begin()
+        except BaseException:
+            await self._end(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end(kind, error, trace)
+
+    # --- as two calls ---------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Open it, outside of a block; `close` must follow. ClientError when it cannot."""
+        if self._hosting is not None or self._state is not _State.NEW:
+            return await self.__aenter__()  # says why not
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[None] = loop.create_future()
+        # Its own task, since the group of its tasks belongs to the one in which it was opened: that of the
+        # caller may end before the client does, and is not to be cancelled when one of ours fails.
+        self._hosting = task = loop.create_task(self._host(opened), name=f"life of {self._name}")
+        task.add_done_callback(lambda done: self._hosted(done, opened))
+        try:
+            await asyncio.shield(opened)
+        except asyncio.CancelledError:
+            self._stop.set()
+            raise
+        return self
+
+    async def close(self, drain: bool = True) -> None:
+        """End in good order; a second call waits for the same end.
+
+        `drain=False` does not wait for what is under way. Called by the client's own listener it asks for the
+        end and returns at once.
+        """
+        if self._core.forked or self._state is _State.NEW:
+            return
+        self.stop_soon(drain)
+        if self._inside:
+            return
+        if self._hosting is None:
+            await self._end(None, None, None)
+        else:
+            await asyncio.shield(self._hosting)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended it against the application's will, None when nothing did."""
+        return self._failure
+
+    async def over(self) -> None:
+        """Wait until it has ended."""
+        await self._over.wait()
+
+    async def _host(self, opened: asyncio.Future[None]) -> None:
+        async with self:
+            if not opened.done():
+                opened.set_result(None)
+            await self._stop.wait()
+
+    def _hosted(self, task: asyncio.Task[None], opened: asyncio.Future[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if not opened.done():
+            self._hosting = None
+            opened.set_exception(error or ClientClosed("closed while it was started"))
+            return
+        if error is not None:
+            self._failure = self._failure or error
+            self._core.log.error("client ended by an error", client=self._name, error=repr(error))
+        self._over.set()
+
+    async def _end(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._core.forked:
+            self._state = _State.ENDED  # here: connections and groups are the parent's affair
+            return
+        if self._state is not _State.OPEN:
+            await self._over.wait()
+            return
+        self._state = _State.ENDING
+        self._stop.set()
+        try:
+            await self._finish(self._drain and self._core.failure is None)
+        finally:
+            try:
+                await self._core.__aexit__(kind, error, trace)
+            finally:
+                self._state = _State.ENDED
+                if self._hosting is None:
+                    self._over.set()

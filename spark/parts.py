@@ -1,0 +1,153 @@
+"""What a task that reads segments of replicas is made of, and how much of it goes into one task.
+
+Objects of this module travel to executors by pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from dledger.audit.findings import Finding, flatten
+from dledger.audit.layout import SegmentTask
+from dledger.audit.replicas import ReplicaView, SegmentReader
+from dledger.audit.scan import EntryRow
+from dledger.audit.walk import BODY_DAMAGED, UNREADABLE
+from dledger.spark.versions import InputPartition
+
+PACK_BYTES = 64 * 1024 * 1024
+"""Bytes of segments that one task reads; a larger segment has a task of its own."""
+
+MOST_TASKS = 20_000
+"""Of one plan, unless more are asked for: each costs the driver about a millisecond and some memory. Of a
+larger log a task reads more bytes."""
+
+
+def task_bytes(total: int) -> int:
+    """Bytes of log for one task, of so many in all, where nobody says."""
+    return max(PACK_BYTES, -(-total // MOST_TASKS))
+
+
+Ranges = Sequence[tuple[int, int]]
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class SegmentPart:
+    """One segment to scan, or to drill in `ranges`."""
+
+    reader: SegmentReader
+    task: SegmentTask
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def size(self) -> int:
+        return self.task.size
+
+    def scan(self, block_entries: int) -> Iterator[Row]:
+        return (flatten(row) for row in self.reader.scan(self.task, block_entries))
+
+    def drill(self) -> Iterator[EntryRow]:
+        return self.reader.drill(self.task, self.ranges)
+
+
+@dataclass(frozen=True)
+class SidePart:
+    """What a replica has beside its segments."""
+
+    replica: ReplicaView
+    size: int = 0
+
+    def scan(self, block_entries: int) -> Iterator[Row]:
+        return (flatten(row) for row in self.replica.side())
+
+
+@dataclass(frozen=True)
+class FoundPart:
+    """What was found when the sources were looked at."""
+
+    findings: tuple[Finding, ...]
+    size: int = 0
+
+    def scan(self, block_entries: int) -> Iterator[Row]:
+        return (flatten(found) for found in self.findings)
+
+
+ScanPart = SegmentPart | SidePart | FoundPart
+
+
+class Part(Protocol):
+    """Some of the work of a task."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of segments that it reads."""
+
+
+P = TypeVar("P", bound=Part)
+
+
+@dataclass(frozen=True)
+class ScanPack(InputPartition):
+    """Parts that one task scans one after another: a task costs more than a small segment."""
+
+    parts: tuple[ScanPart, ...]
+    block_entries: int
+
+    def rows(self) -> Iterator[Row]:
+        return (row for part in self.parts for row in part.scan(self.block_entries))
+
+
+@dataclass(frozen=True)
+class DrillPack(InputPartition):
+    """The same index ranges of all replicas."""
+
+    parts: tuple[SegmentPart, ...]
+
+    def rows(self) -> Iterator[Row]:
+        copies: dict[int, list[EntryRow]] = {}
+        for part in self.parts:
+            for row in part.drill():
+                copies.setdefault(row.index, []).append(row)
+        return (row for index in sorted(copies) if _suspect(copies[index]) for row in copies[index])
+
+
+def _suspect(copies: list[EntryRow]) -> bool:
+    """Whether they differ in content, or one of them is damaged."""
+    if any(copy.damage & (BODY_DAMAGED | UNREADABLE) for copy in copies):
+        return True
+    one = copies[0]
+    content = (one.term, one.size, one.channel, one.crc)
+    return any((copy.term, copy.size, copy.channel, copy.crc) != content for copy in copies)
+
+
+def shares(ranges: Ranges, most: int) -> Iterator[list[tuple[int, int]]]:
+    """The ranges (inclusive, ascending), divided so that each share has at most so many indexes."""
+    share: list[tuple[int, int]] = []
+    room = most
+    for first, last in ranges:
+        while first <= last:
+            end = min(last, first + room - 1)
+            share.append((first, end))
+            room -= end - first + 1
+            first = end + 1
+            if not room:
+                yield share
+                share, room = [], most
+    if share:
+        yield share
+
+
+def pack(parts: Iterable[P], limit: int = PACK_BYTES) -> Iterator[tuple[P, ...]]:
+    """Neighbours together, up to `limit` bytes of segments a task."""
+    pending: list[P] = []
+    size = 0
+    for part in parts:
+        if pending and size + part.size > limit:
+            yield tuple(pending)
+            pending, size = [], 0
+        pending.append(part)
+        size += part.size
+    if pending:
+        yield tuple(pending)

@@ -1,0 +1,146 @@
+"""What the releases of Spark differ in: one place that asks, so that the rest is written for the newest.
+
+| since | what |
+|---|---|
+| 4.0 | data sources in Python, batch sink in Arrow |
+| 4.1 | filters are pushed down; a streaming sink in Arrow |
+| 4.2 | a stream may be limited in each batch, and knows the trigger AvailableNow |
+
+Older releases get stand-ins for the classes that they lack: nobody makes objects of these there. So does a
+process without pyspark, which reads the same views with `dledger.read` (`arrow_reader`).
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+_datasource: ModuleType | None
+try:
+    import pyspark.sql.datasource as _datasource
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "pyspark":
+        raise
+    _datasource = None
+
+HAS_PUSHDOWN = hasattr(_datasource, "Filter")
+HAS_ARROW_STREAM_SINK = hasattr(_datasource, "DataSourceStreamArrowWriter")
+try:
+    import pyspark.sql.streaming.datasource as _streaming
+
+    HAS_READ_LIMITS = hasattr(_streaming, "SupportsTriggerAvailableNow")
+except ImportError:
+    HAS_READ_LIMITS = False
+
+
+class Absent:
+    """Stands for a class that this Spark does not have."""
+
+
+if _datasource is not None:
+    from pyspark.sql.datasource import DataSourceStreamWriter, InputPartition
+else:
+
+    class InputPartition:  # type: ignore[no-redef]
+        """What one task reads."""
+
+        def __init__(self, value: Any = None) -> None:
+            self.value = value
+
+    class DataSourceStreamWriter(Absent):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+
+if HAS_PUSHDOWN:
+    from pyspark.sql.datasource import (
+        EqualTo,
+        Filter,
+        GreaterThan,
+        GreaterThanOrEqual,
+        In,
+        IsNotNull,
+        LessThan,
+        LessThanOrEqual,
+    )
+else:
+
+    class Filter(Absent):  # type: ignore[no-redef]
+        """Of a query."""
+
+    class EqualTo(Filter):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+    class GreaterThan(Filter):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+    class GreaterThanOrEqual(Filter):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+    class In(Filter):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+    class IsNotNull(Filter):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+    class LessThan(Filter):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+    class LessThanOrEqual(Filter):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+
+if HAS_READ_LIMITS:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+
+    class ReadLimit(Absent):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+    class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+    class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+    class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+    class SupportsTriggerAvailableNow(Absent):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+
+if HAS_ARROW_STREAM_SINK:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+
+    class DataSourceStreamArrowWriter(DataSourceStreamWriter):  # type: ignore[no-redef]
+        """See `Absent`."""
+
+
+__all__ = [
+    "HAS_ARROW_STREAM_SINK",
+    "HAS_PUSHDOWN",
+    "HAS_READ_LIMITS",
+    "DataSourceStreamArrowWriter",
+    "DataSourceStreamWriter",
+    "EqualTo",
+    "Filter",
+    "GreaterThan",
+    "GreaterThanOrEqual",
+    "In",
+    "InputPartition",
+    "IsNotNull",
+    "LessThan",
+    "LessThanOrEqual",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxBytes",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
+]

@@ -1,0 +1,404 @@
+"""What a listener may be, return and raise: each message counts as consumed only when it was."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from dledger.client import (
+    AsyncPushConsumer,
+    ClientError,
+    ConsumerOptions,
+    ConsumeStatus,
+    FromWhere,
+    PushConsumer,
+    ReceivedMessage,
+)
+from tests.client.consumer_kit import FACES, QUICK, committed, consume, fill
+from tests.client.fake_cluster import FakeCluster
+from tests.client.test_sync import running
+
+Face = type[PushConsumer] | type[AsyncPushConsumer]
+Real = Callable[[Any], Awaitable[ConsumeStatus | None]]
+faces = pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+
+
+def traced(real: Real) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def inner(*given: Any) -> Any:
+        return real(*given)
+
+    return inner
+
+
+def bare(real: Real) -> Callable[..., Any]:
+    return lambda message: real(message)
+
+
+def partial(real: Real) -> Callable[..., Any]:
+    return functools.partial(real)
+
+
+def partial_of_traced(real: Real) -> Callable[..., Any]:
+    return functools.partial(traced(real))
+
+
+def coroutine_function(real: Real) -> Callable[..., Any]:
+    return real
+
+
+def forgot_an_await(real: Real) -> Callable[..., Any]:
+    async def inner(message: Any) -> Any:
+        return real(message)
+
+    return inner
+
+
+class _Async:
+    def __init__(self, real: Real) -> None:
+        self.real = real
+
+    async def __call__(self, message: Any) -> Any:
+        return await self.real(message)
+
+    async def method(self, message: Any) -> Any:
+        return await self.real(message)
+
+
+class _Inherits(_Async):
+    pass
+
+
+class _Plain(_Async):
+    def __call__(self, message: Any) -> Any:  # type: ignore[override]
+        return self.real(message)
+
+
+class _Awaitable:
+    """What can be awaited, and is no coroutine."""
+
+    def __init__(self, real: Awaitable[Any]) -> None:
+        self.real = real
+
+    def __await__(self) -> Any:
+        return self.real.__await__()
+
+
+def async_object(real: Real) -> Callable[..., Any]:
+    return _Async(real)
+
+
+def inheriting_object(real: Real) -> Callable[..., Any]:
+    return _Inherits(real)
+
+
+def plain_object(real: Real) -> Callable[..., Any]:
+    return _Plain(real)
+
+
+def method(real: Real) -> Callable[..., Any]:
+    return _Async(real).method
+
+
+def partial_of_object(real: Real) -> Callable[..., Any]:
+    return functools.partial(_Async(real))
+
+
+def awaitable(real: Real) -> Callable[..., Any]:
+    return lambda message: _Awaitable(real(message))
+
+
+SHAPES = [
+    coroutine_function, traced, bare, partial, partial_of_traced, forgot_an_await,
+    async_object, inheriting_object, plain_object, method, partial_of_object, awaitable,
+]  # fmt: skip
+
+
+@faces
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_what_can_be_awaited_has_run_before_its_message_counts(
+    shape: Callable[[Real], Any], batch: bool, face: Face
+) -> None:
+    ran: list[bytes] = []
+
+    async def real(given: ReceivedMessage | Sequence[ReceivedMessage]) -> None:
+        await asyncio.sleep(0)
+        ran.extend(message.body for message in ([given] if isinstance(given, ReceivedMessage) else given))
+
+    with running(FakeCluster(topics={"orders": 2})) as fake:
+        fill(fake, 10)
+        consume(face, fake, shape(real), lambda: committed(fake) == 10, batch=batch)
+        assert sorted(map(int, ran)) == list(range(10))
+        assert not fake.given_back
+
+
+@faces
+def test_a_failure_of_what_is_awaited_is_one_of_its_message(face: Face) -> None:
+    async def real(message: ReceivedMessage) -> None:
+        if message.body == b"1":
+            raise ValueError("cannot")
+
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 3)
+        consume(face, fake, traced(real), lambda: committed(fake) == 3)
+        assert {header.offset for header in fake.given_back} == {1000}
+
+
+def says_so(message: ReceivedMessage) -> Any:
+    return "RECONSUME_LATER"
+
+
+async def says_so_later(message: ReceivedMessage) -> Any:
+    return True
+
+
+def yields(message: ReceivedMessage) -> Any:
+    yield message
+
+
+async def yields_later(message: ReceivedMessage) -> Any:
+    yield message
+
+
+@faces
+@pytest.mark.parametrize("listener", [says_so, says_so_later, yields, yields_later])
+def test_what_is_no_status_is_an_error_by_name_and_another_delivery(
+    listener: Any, face: Face, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 2)
+        consume(face, fake, listener, lambda: len(fake.given_back) >= 2)
+    said = [line for line in caplog.messages if line.startswith("listener returned what is no ConsumeStatus")]
+    assert len(said) >= 2
+    assert f"listener={listener.__qualname__}" in said[0] and "attempt=1" in said[0]
+    assert "ConsumeStatus.SUCCESS" in said[0]
+
+
+@faces
+def test_the_two_statuses_are_taken_at_their_word(face: Face) -> None:
+    def listener(message: ReceivedMessage) -> ConsumeStatus:
+        return ConsumeStatus.RECONSUME_LATER if message.body == b"1" else ConsumeStatus.SUCCESS
+
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 3)
+        consume(face, fake, listener, lambda: committed(fake) == 3)
+        assert {header.offset for header in fake.given_back} == {1000}
+
+
+class _Unshowable(Exception):
+    def __repr__(self) -> str:
+        raise RuntimeError("not even that")
+
+    __str__ = __repr__
+
+
+RAISED: list[BaseException] = [
+    StopIteration("end"),
+    StopAsyncIteration("end"),
+    GeneratorExit("end"),
+    asyncio.CancelledError("end"),
+    RuntimeError("end"),
+    BaseException("end"),
+    _Unshowable("end"),
+]
+
+
+def raising(error: BaseException, later: bool) -> Callable[[list[bytes]], Callable[[ReceivedMessage], Any]]:
+    def make(seen: list[bytes]) -> Callable[[ReceivedMessage], Any]:
+        def plain(message: ReceivedMessage) -> None:
+            seen.append(message.body)
+            if message.body == b"3":
+                raise error
+
+        async def coroutine(message: ReceivedMessage) -> None:
+            plain(message)
+
+        return coroutine if later else plain
+
+    return make
+
+
+@faces
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_whatever_a_listener_raises_is_a_failure_of_that_message_alone(
+    error: BaseException, later: bool, face: Face
+) -> None:
+    seen: list[bytes] = []
+    one_worker = ConsumerOptions(concurrency=1, rebalance_retry_s=0.01, commit_s=0.02)
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 8)
+        consume(face, fake, raising(error, later)(seen), lambda: committed(fake) == 8, options=one_worker)
+        assert sorted(seen) == [b"%d" % number for number in range(8)]
+        assert {header.offset for header in fake.given_back} == {3000}
+
+
+@faces
+def test_a_listener_that_cancels_its_own_task_takes_no_worker_along(face: Face) -> None:
+    async def listener(message: ReceivedMessage) -> None:
+        task = asyncio.current_task()
+        if message.body == b"3" and task is not None:
+            task.cancel()
+            await asyncio.sleep(1)
+
+    one_worker = ConsumerOptions(concurrency=1, rebalance_retry_s=0.01, commit_s=0.02)
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 8)
+        consume(face, fake, listener, lambda: committed(fake) == 8, options=one_worker)
+        assert {header.offset for header in fake.given_back} == {3000}
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_a_listener_that_ends_the_program_ends_the_consumer_which_says_so(
+    error: BaseException, later: bool
+) -> None:
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 8)
+        seen: list[bytes] = []
+        options = ConsumerOptions(concurrency=1, rebalance_retry_s=0.01, commit_s=0.02)
+        with (
+            PushConsumer(
+                "group",
+                fake.namesrv,
+                raising(error, later)(seen),
+                topic="orders",
+                from_where=FromWhere.FIRST,
+                options=options,
+            ) as consumer,
+            pytest.raises(ClientError, match=type(error).__name__),
+        ):
+            consumer.wait(5)
+        assert seen == [b"0", b"1", b"2", b"3"]
+        assert committed(fake) == 3  # the message comes again
+
+        async def main() -> None:
+            async with AsyncPushConsumer(
+                "others",
+                fake.namesrv,
+                raising(error, later)(seen),
+                topic="orders",
+                from_where=FromWhere.FIRST,
+                options=options,
+            ) as consumer:
+                with pytest.raises(ClientError, match=type(error).__name__):
+                    await consumer.wait(5)
+
+        asyncio.run(main())
+        assert committed(fake, "others") == 3
+
+
+def test_a_failure_is_logged_in_full_once_and_then_counted(caplog: pytest.LogCaptureFixture) -> None:
+    def listener(message: ReceivedMessage) -> None:
+        {}["missing"]
+
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 3)
+        consume(PushConsumer, fake, listener, lambda: len(fake.given_back) >= 3)
+    told = [line for line in caplog.messages if line.startswith("listener failed")]
+    first, second, third = told[:3]
+    line = listener.__code__.co_firstlineno + 1
+    for said in (first, second, third):
+        assert f"error=KeyError('missing') at={__file__}:{line} in listener " in said
+        assert "message_id=" in said and "queue=" in said and "attempt=1" in said
+    assert "Traceback (most recent call last):" in first and '{}["missing"]' in first
+    assert "Traceback" not in second + third
+    assert "times=2" in second and "times=3" in third
+
+
+@faces
+@pytest.mark.parametrize("later", [False, True])
+def test_a_stop_comes_between_two_messages(later: bool, face: Face) -> None:
+    """Not behind a chunk of 32, and what was handled is committed."""
+    handled: list[bytes] = []
+
+    def plain(message: ReceivedMessage) -> None:
+        time.sleep(0.02)
+        handled.append(message.body)
+
+    async def coroutine(message: ReceivedMessage) -> None:
+        await asyncio.sleep(0.02)
+        handled.append(message.body)
+
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 300)
+        before = [0]
+
+        def enough() -> bool:
+            before[0] = len(handled)
+            return len(handled) >= 8
+
+        consume(face, fake, coroutine if later else plain, enough)
+        assert len(handled) - before[0] <= 2 * QUICK.concurrency
+        done = sorted(map(int, handled))
+        assert committed(fake) <= len(handled)
+        first_missing = next(number for number in range(301) if number not in done)
+        assert committed(fake) == first_missing
+
+
+CHILD = """
+import sys, time
+from dledger.client import ConsumerOptions, FromWhere, PushConsumer
+def handle(message):
+    time.sleep(0.05)
+    print("handled", flush=True)
+with PushConsumer("group", sys.argv[1], handle, topic="orders", from_where=FromWhere.FIRST,
+                  options=ConsumerOptions(concurrency=1, rebalance_retry_s=0.01)) as consumer:
+    consumer.wait()
+"""
+
+
+CHILD_ON_A_LOOP = """
+import asyncio, sys
+from dledger.client import AsyncPushConsumer, ConsumerOptions
+async def handle(message):
+    await asyncio.sleep(0.05)
+    print("handled", flush=True)
+async def main():
+    consumer = AsyncPushConsumer("group", sys.argv[1], handle, topic="orders", from_where="first",
+                                 options=ConsumerOptions(concurrency=1, rebalance_retry_s=0.01))
+    if sys.argv[2] == "block":
+        async with consumer:
+            await consumer.wait()
+    else:
+        await consumer.start()
+        try:
+            await consumer.wait()
+        finally:
+            await consumer.close()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("child_s", ["threads", "block", "start and close"])
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_ends_a_waiting_program_between_two_messages(name: str, code: int, child_s: str) -> None:
+    import signal
+    import subprocess
+
+    number = getattr(signal, name)
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 300)
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD if child_s == "threads" else CHILD_ON_A_LOOP, fake.namesrv, child_s],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # Ctrl-C leaves a traceback
+            text=True,
+        )
+        assert child.stdout is not None
+        for _ in range(4):
+            assert child.stdout.readline() == "handled\n"
+        began = time.monotonic()
+        child.send_signal(number)
+        handled = 4 + child.stdout.read().count("handled")
+        assert child.wait(20) in (code, -number)
+        assert time.monotonic() - began < 5
+        assert committed(fake) == handled < 200
+        assert not fake.brokers[0].clients.get("group")  # it said farewell

@@ -1,0 +1,202 @@
+"""Beginning and end of consumers: from inside, again, twice under one name; all clients are alike."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from dledger.client import (
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    ClientClosed,
+    ClientError,
+    ClientOptions,
+    FromWhere,
+    MessageModel,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+)
+from tests.client.consumer_kit import QUICK, committed, fill, until
+from tests.client.fake_cluster import FakeCluster
+from tests.client.test_sync import running
+
+FIRST = FromWhere.FIRST
+PAIRS = [(Producer, AsyncProducer), (PushConsumer, AsyncPushConsumer), (PullConsumer, AsyncPullConsumer)]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_close_in_a_listener_returns_at_once_and_nothing_more_is_handed_out(later: bool) -> None:
+    handled: list[bytes] = []
+    took: list[float] = []
+    consumer: PushConsumer
+
+    def plain(message: ReceivedMessage) -> None:
+        handled.append(message.body)
+        if len(handled) == 5:
+            began = time.monotonic()
+            consumer.close()
+            took.append(time.monotonic() - began)
+
+    async def coroutine(message: ReceivedMessage) -> None:
+        plain(message)
+        await asyncio.sleep(0.001)
+
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 100)
+        consumer = PushConsumer(
+            "group",
+            fake.namesrv,
+            coroutine if later else plain,
+            topic="orders",
+            from_where=FIRST,
+            options=QUICK,
+        ).start()
+        assert consumer.wait(5)
+        assert took[0] < 1
+        assert 5 <= len(handled) <= 5 + QUICK.concurrency
+        assert committed(fake) >= 5 - QUICK.concurrency
+        assert not fake.brokers[0].clients.get("group")  # it said farewell
+        consumer.close()
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+def test_close_in_a_listener_of_an_async_consumer_returns_at_once(by_block: bool) -> None:
+    async def main() -> None:
+        handled: list[bytes] = []
+
+        async def listener(message: ReceivedMessage) -> None:
+            handled.append(message.body)
+            if len(handled) >= 5:
+                async with asyncio.timeout(1):
+                    await consumer.close()
+
+        consumer = AsyncPushConsumer(
+            "group", fake.namesrv, listener, topic="orders", from_where=FIRST, options=QUICK
+        )
+        if by_block:
+            async with consumer:
+                assert await consumer.wait(5)
+        else:
+            await consumer.start()
+            assert await consumer.wait(5)
+            await consumer.close()
+        assert 5 <= len(handled) <= 5 + QUICK.concurrency
+        assert committed(fake) >= 1
+
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 100)
+        asyncio.run(main())
+
+
+def test_a_second_life_of_a_consumer_is_as_good_as_the_first() -> None:
+    handled: list[bytes] = []
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        consumer = PushConsumer(
+            "group",
+            fake.namesrv,
+            lambda message: handled.append(message.body),
+            topic="orders",
+            from_where=FIRST,
+            options=QUICK,
+        )
+        with pytest.raises(ClientClosed):
+            consumer.wait(0)
+        for life in range(1, 4):
+            fill(fake, 5)
+            consumer.start()
+            until(lambda life=life: len(handled) == 5 * life)  # type: ignore[misc]
+            assert not consumer.wait(0.01)
+            with pytest.raises(ClientError, match="already started"):
+                consumer.start()
+            consumer.close()
+            assert consumer.wait(0)
+            assert committed(fake) == 5 * life
+
+
+def test_an_async_consumer_that_was_closed_is_not_started_again() -> None:
+    async def main() -> None:
+        consumer = AsyncPushConsumer("group", fake.namesrv, print, topic="orders", options=QUICK)
+        async with consumer:
+            assert not await consumer.wait(0.01)
+        with pytest.raises(ClientClosed, match="make another"):
+            await consumer.start()
+        with pytest.raises(ClientClosed, match="make another"):
+            async with consumer:
+                pass
+
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("model", list(MessageModel))
+def test_two_consumers_of_a_group_in_a_process_need_different_names(
+    model: MessageModel, tmp_path: Any
+) -> None:
+    named = ClientOptions(instance_name="worker")
+
+    def consumer(group: str, face: Any = PushConsumer, client: ClientOptions = named) -> Any:
+        return face(group, fake.namesrv, print, topic="orders", model=model, client=client, options=QUICK)
+
+    async def second() -> None:
+        with pytest.raises(ClientError, match="instance_name"):
+            await consumer("group", AsyncPushConsumer).start()
+        with pytest.raises(ClientError, match="instance_name"):
+            async with consumer("group", AsyncPushConsumer):
+                pass
+
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        first = consumer("group").start()
+        with pytest.raises(ClientError, match="instance_name"):
+            consumer("group").start()
+        asyncio.run(second())
+        with consumer("another"), consumer("group", client=ClientOptions()):
+            pass
+        first.close()
+        with consumer("group"):  # the name is free again
+            pass
+
+
+@pytest.mark.parametrize(("sync", "on_loop"), PAIRS)
+def test_both_faces_of_a_client_have_one_constructor_and_one_set_of_methods(sync: Any, on_loop: Any) -> None:
+    def parameters(of: Any) -> dict[str, tuple[Any, Any, Any]]:
+        found = inspect.signature(of).parameters.values()
+        return {each.name: (each.kind, each.default, each.annotation) for each in found if each.name != "env"}
+
+    assert parameters(sync) == parameters(on_loop)
+    assert list(parameters(sync)) == list(parameters(on_loop))
+    for name in ("start", "close"):
+        assert inspect.iscoroutinefunction(getattr(on_loop, name))
+        assert parameters(getattr(sync, name)).keys() == parameters(getattr(on_loop, name)).keys()
+    public = {name for name in vars(sync) if not name.startswith("_")}
+    own = {"asend", "begin", "begin_batch", "send_async", "offset_at", "lowest", "highest"}
+    assert public - own <= set(dir(on_loop))
+
+
+def test_a_call_that_waits_when_another_thread_closes_is_told_so() -> None:
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        reader = PullConsumer("reports", fake.namesrv).start()
+        reader.assign(reader.queues("orders"))
+        ended: list[Exception] = []
+
+        def poll() -> None:
+            try:
+                reader.poll(30)
+            except Exception as error:
+                ended.append(error)
+
+        polling = Thread(target=poll)
+        polling.start()
+        time.sleep(0.05)
+        reader.close()
+        polling.join(5)
+        assert [type(error) for error in ended] == [ClientClosed]
+        with pytest.raises(ClientClosed):
+            reader.poll(30)
