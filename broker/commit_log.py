@@ -277,9 +277,9 @@ class CommitLogWriter:
         self.messages += 1
         return index, queue_offset, position
 
-    def now_ms(self) -> int:
-        """Store time of what is appended in this turn of the loop."""
-        return self._appender.now_ms()
+    def clock_ms(self) -> int:
+        """What time it is; unlike store time it may go back."""
+        return self._appender.clock_ms()
 
     def add_together(self, messages: Sequence[Outgoing], ops: Sequence[Op]) -> int:
         """Append messages of any queues, and operations, as one whole (safety.md S11): all of it happens, or

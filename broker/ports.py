@@ -40,6 +40,9 @@ class Appender(Protocol):
     def state_version(self) -> int:
         """Version of the operations that all voters read (`formats.state`)."""
 
+    def clock_ms(self) -> int:
+        """What time it is, in ms: the wall clock's, but not where it leapt to for a moment."""
+
     def now_ms(self) -> int:
         """Store time of what is added in this turn of the loop: never before the newest record (S15)."""
 

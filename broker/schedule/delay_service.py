@@ -39,6 +39,9 @@ class DelayService(LeaderService):
         self._log = context.env.log.child("delay")
         self._writer: CommitLogWriter | None = None
         self._arrived = [asyncio.Event() for _ in range(MAX_LEVELS)]
+        self._seen: dict[int, tuple[int, float]] = {}
+        """Of levels whose head was stamped by a clock that was ahead: messages below this offset have been
+        here since this time of the loop."""
         self.delivered = 0
         """Messages since start."""
         self.dropped = 0
@@ -47,6 +50,7 @@ class DelayService(LeaderService):
     def begin(self, writer: CommitLogWriter) -> None:
         """See `LeaderService`."""
         self._writer = writer
+        self._seen.clear()
 
     async def run(self) -> None:
         """See `LeaderService`."""
@@ -97,15 +101,17 @@ class DelayService(LeaderService):
             self._log.error("delayed messages expired before they were due", level=level, messages=lost)
             writer.append_op(DelayProgress(level, max(result.next_offset, offset + 1)).op())
             return 0.0
-        now = writer.now_ms()
+        clock_ms, loop_s = writer.clock_ms(), asyncio.get_running_loop().time()
         delays = self._settings.now.delay_levels
         delay_ms = delays[min(level, len(delays)) - 1]
         due: list[Outgoing] = []
-        count, wait_ms = 0, 0
+        count, wait_s = 0, 0.0
         for part in result.parts:
             record = decode_record(bytes(part))
-            wait_ms = record.store_timestamp + delay_ms - now
-            if wait_ms > 0:
+            wait_s = (record.store_timestamp + delay_ms - clock_ms) / 1000
+            if wait_s > delay_ms / 1000:
+                wait_s = self._ahead_s(level, record.queue_offset, result.max_offset, delay_ms / 1000, loop_s)
+            if wait_s > 0:
                 break
             count += 1
             message = self._restored(writer, record)
@@ -114,7 +120,16 @@ class DelayService(LeaderService):
         if count:
             writer.add_together(due, [DelayProgress(level, offset + count).op()])
             self.delivered += len(due)
-        return max(wait_ms, 0) / 1000
+        return max(wait_s, 0.0)
+
+    def _ahead_s(self, level: int, offset: int, end: int, delay_s: float, loop_s: float) -> float:
+        """How long a message still waits that was stamped by a clock ahead of ours, as all that follow it
+        are: as long as its level says since it was seen here. Those that came later wait for the next such
+        time: none comes early, and the last one after twice its delay."""
+        seen_below, since_s = self._seen.get(level, (0, 0.0))
+        if offset >= seen_below:
+            seen_below, since_s = self._seen[level] = end, loop_s
+        return since_s + delay_s - loop_s
 
     async def _read(self, level: int, offset: int) -> GetResult:
         where = SCHEDULE_TOPIC, level - 1, offset, BATCH_MESSAGES, BATCH_BYTES, ALL

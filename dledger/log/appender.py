@@ -187,6 +187,10 @@ class Appender:
             self._now_ms = self._log.store_time_now()
         return self._now_ms
 
+    def clock_ms(self) -> int:
+        """What time it is, in ms (`StoreClock`); unlike store time it may go back."""
+        return self._log.look_at_clock()
+
     def take(self) -> list[Batch]:
         """What was sealed since the last call, in order; called by the pump."""
         self._scheduled = False

@@ -80,7 +80,7 @@ class FakeAppender:
 
     def __init__(self, log: FakeLog, term: int, added: Callable[[], None], now_ms: Callable[[], int]) -> None:
         self.term = term
-        self.now_ms = now_ms
+        self.now_ms = self.clock_ms = now_ms
         self.refusal: Code | None = None
         self.state_version = state_version()
         self.log = log
