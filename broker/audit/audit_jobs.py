@@ -43,9 +43,9 @@ class TooManyRows(Exception):
 
 
 class Job:
-    """A scan that was asked for. `pages` when it is `done`, unless there is an `error`."""
+    """A scan that was asked for. `pages` when it is `done`, unless there is an `error`, with `code`."""
 
-    __slots__ = ("asked_at", "began_at", "done", "error", "id", "key", "pages", "waiting", "work")
+    __slots__ = ("asked_at", "began_at", "code", "done", "error", "id", "key", "pages", "waiting", "work")
 
     def __init__(self, job_id: str, key: Hashable, work: Work, now: float) -> None:
         self.id = job_id
@@ -55,6 +55,7 @@ class Job:
         self.done = False
         self.pages: list[bytes] = []
         self.error = ""
+        self.code: int = ResponseCode.SYSTEM_ERROR
         self.waiting: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     @property
@@ -135,6 +136,8 @@ class AuditJobs:
     async def _do(self, job: Job) -> None:
         try:
             job.pages = await self._env.workers.run(Lane.SCAN, _collect, job.work, self.files)
+        except RemotingError as error:
+            job.error, job.code = error.remark, error.code or job.code
         except Exception as error:  # the boundary of one request (safety.md S29): told to who asked
             job.error = f"{type(error).__name__}: {error}"
             self._log.warning("audit job failed", error=job.error)

@@ -166,7 +166,7 @@ class AuditProcessor:
 def respond(call: Call[Any], job: Job, page: int) -> None:
     """The page, or how far the job is."""
     if job.error:
-        call.respond(ResponseCode.SYSTEM_ERROR, remark=job.error)
+        call.respond(job.code, remark=job.error)
         return
     ext = {"job": job.id, "pages": str(len(job.pages))}
     if not job.done:

@@ -67,7 +67,7 @@ class CountingHost:
         try:
             data = await run(Lane.DISK, read_file, files, self._path)
         except OSError as error:
-            raise refused_by_system("cannot read what can be removed to rebuild it", error) from error
+            raise refused_by_system(f"{self._path} (remove it to rebuild it)", error) from error
         if data is not None:
             try:
                 saved = decode_count(data)

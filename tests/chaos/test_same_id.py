@@ -15,6 +15,8 @@ from dledger.config import NodeConfig
 from dledger.node.node import Node
 from dledger.runtime.env import Env
 
+ANYWHERE = ("*",)
+"""The address would give it away."""
 BODY = Random(1).randbytes(300_000)
 
 
@@ -55,7 +57,7 @@ def acknowledged(world: World, group: Group, seconds: float) -> int:
 def test_a_second_process_with_a_members_id_is_refused_and_costs_nothing(whose: str) -> None:
     """It took the place of the other one's connections again and again: nothing large arrived any more."""
     with World(3, settings=SETTINGS) as world:
-        group = Group(world)
+        group = Group(world, allowed_sources=ANYWHERE)
         leader = group.await_leader()
         group.await_applied(NAMES, group.append(leader, [b"one"]))
         before = acknowledged(world, group, 0.03)
