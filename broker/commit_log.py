@@ -194,8 +194,9 @@ class CommitLogWriter:
         return self.append_op(config.op())
 
     def may_write(self, op: str) -> bool:
-        """Whether all voters know this operation."""
-        return self._state.since(op) <= self._appender.state_version
+        """Whether all voters know this operation. One that is not heard may know nothing, but for what the
+        log holds already: it could not go on without."""
+        return self._state.since(op) <= self._appender.state_version or self._state.holds(op)
 
     def check_versions(self, *ops: str) -> None:
         """RemotingError 14 when a voter's program does not know one of these operations: nothing was stored.
@@ -204,7 +205,7 @@ class CommitLogWriter:
         """
         known = self._appender.state_version
         for op in ops:
-            if self._state.since(op) > known:
+            if not self.may_write(op):
                 raise RemotingError(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
                     f"{op}: not before all brokers of the group run a version that knows it (state version "

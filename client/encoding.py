@@ -13,6 +13,7 @@ from dledger.client.message import Message, MessageQueue, ReceivedMessage, check
 from dledger.formats import record as records
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.properties import (
+    DELAY,
     KEYS,
     MAX_PROPERTIES_SIZE,
     RETRY_TOPIC,
@@ -34,16 +35,23 @@ ZLIB_LEVEL = 5
 MAX_DECOMPRESSED = 64 * 1024 * 1024
 """Bytes that a compressed body may unfold to: above, the message is delivered as it came."""
 
-_RESERVED = frozenset((TAGS, KEYS, UNIQ_KEY, WAIT, RESEND))
+MAX_DELAY_LEVEL = 64
+"""Brokers have 18, or as many as their `messageDelayLevel` says; a higher one is their highest."""
+_RESERVED = frozenset((DELAY, TAGS, KEYS, UNIQ_KEY, WAIT, RESEND))
 _TEXT = msgspec.json.Encoder()
 
 
 def properties_text(message: Message, unique_id: str) -> str:
     """The properties of a message with its unique id; InvalidMessage when they cannot travel."""
     text = f"{UNIQ_KEY}\x01{unique_id}\x02{WAIT}\x01true\x02"
-    if message.tags is None and message.keys is None and message.properties is None:
+    level = message.delay_level
+    if message.tags is None and message.keys is None and message.properties is None and not level:
         return text
     named = {}
+    if level:
+        if type(level) is not int or not 0 < level <= MAX_DELAY_LEVEL:
+            raise InvalidMessage(f"delay_level {level!r}: 0 to {MAX_DELAY_LEVEL} is expected")
+        named[DELAY] = str(level)
     if message.tags:
         check_tags(message.tags)  # a message may have been changed after it was made
         named[TAGS] = message.tags
@@ -51,7 +59,8 @@ def properties_text(message: Message, unique_id: str) -> str:
         named[KEYS] = joined_keys(message.keys)
     for name, value in (message.properties or {}).items():
         if name in _RESERVED:
-            raise InvalidMessage(f"the property {name!r} is RocketMQ's own: use tags= or keys=, or rename it")
+            fields = "tags=, keys= or delay_level="
+            raise InvalidMessage(f"the property {name!r} is RocketMQ's own: use {fields}, or rename it")
         if not name:
             raise InvalidMessage("a property without a name")
         if not isinstance(name, str) or not isinstance(value, str):

@@ -61,7 +61,9 @@ class Message:
     `body` is bytes; a bytearray or memoryview is copied. `tags` is one tag to filter by, `keys` one key or
     several to find it by; InvalidMessage when they are of another kind. `properties` are the
     application's own; names of RocketMQ's (TAGS, KEYS, UNIQ_KEY ...) are set through the other fields.
-    `flag` is a number that the system does not interpret.
+    `flag` is a number that the system does not interpret. `delay_level`: the message comes after the time
+    that the brokers' `messageDelayLevel` has for it, by default 1 s, 5 s, 10 s, 30 s ... 2 h for levels
+    1 to 18; 0: at once.
 
     >>> Message("orders", b"body", tags="paid", keys=["order-1", "customer-7"]).keys
     'order-1 customer-7'
@@ -73,6 +75,7 @@ class Message:
     keys: str | None
     properties: Mapping[str, str] | None
     flag: int
+    delay_level: int
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class Message:
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
+        delay_level: int = 0,
     ) -> None:
         self.topic = topic
         self.body = body if type(body) is bytes else _as_bytes(body)
@@ -91,6 +95,7 @@ class Message:
         self.keys = keys if keys is None or type(keys) is str else joined_keys(keys)
         self.properties = properties
         self.flag = flag
+        self.delay_level = delay_level
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,6 +328,8 @@ class AsyncProducer(AsyncClient):
         for message in messages:
             if message.topic != topic:
                 raise InvalidMessage(f"a batch has one topic, not {topic!r} and {message.topic!r}")
+            if message.delay_level:
+                raise InvalidMessage("a batch takes no message with a delay_level: send it by itself")
             check_body(message.body, self.options.max_message_size)
             ids.append(self._ids.next())
             encoded.append((message.flag, message.body, properties_text(message, ids[-1])))

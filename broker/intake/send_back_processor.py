@@ -10,14 +10,13 @@ from __future__ import annotations
 from dledger.broker.commit_log import CommitLogWriter, Outgoing, TopicSlot
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import LeaderCall, Needs, handles
-from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from dledger.broker.schedule.waiting import wait_in
+from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.properties import (
     DELAY,
     MAX_PROPERTIES_SIZE,
     ORIGIN_MESSAGE_ID,
-    REAL_QID,
-    REAL_TOPIC,
     RETRY_TOPIC,
     WAIT,
     decode_properties,
@@ -104,13 +103,9 @@ class SendBackProcessor:
         else:
             retry = self._creation.internal_topic(writer, RETRY_PREFIX + group.name, group.retry_queues)
             level = header.delayLevel or FIRST_LEVEL + record.reconsume_times
-            level = min(level, len(self._settings.now.delay_levels))
-            properties[DELAY] = str(level)
-            properties[REAL_TOPIC] = retry.config.name
-            properties[REAL_QID] = str(self._env.random.randrange(max(retry.config.write_queues, 1)))
-            schedule = writer.slot(SCHEDULE_TOPIC)
-            assert schedule is not None  # every broker has it
-            slot, queue_id = schedule, level - 1
+            queue_id = self._env.random.randrange(max(retry.config.write_queues, 1))
+            levels = len(self._settings.now.delay_levels)
+            slot, queue_id = wait_in(writer, retry, queue_id, properties, level, levels)
         text = encode_properties(properties).encode()
         if len(text) > MAX_PROPERTIES_SIZE:
             raise RemotingError(

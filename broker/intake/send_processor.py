@@ -27,14 +27,13 @@ from dledger.broker.context import BrokerContext
 from dledger.broker.intake.disposition import Disposition, check_disposition, delay_level_of, may_tell
 from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
 from dledger.broker.requests import LeaderCall, Needs, handles
-from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from dledger.broker.schedule.waiting import wait_in
+from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 from dledger.formats.message_ids import encode_unique_id
 from dledger.formats.properties import (
     DELAY,
     MAX_PROPERTIES_SIZE,
-    REAL_QID,
-    REAL_TOPIC,
     decode_properties,
     encode_properties,
 )
@@ -164,13 +163,9 @@ class SendProcessor:
         if slot.is_dead_letter or (retry and not writer.may_write(DelayProgress.operation)):
             values.pop(DELAY, None)
             return slot, queue_id, encode_properties(values)
-        writer.check_versions(DelayProgress.operation)
-        schedule = writer.slot(SCHEDULE_TOPIC)
-        assert schedule is not None  # every broker has it
-        level = min(level, len(self._settings.now.delay_levels))
-        values[DELAY] = str(level)
-        values[REAL_TOPIC], values[REAL_QID] = slot.config.name, str(queue_id)
-        return schedule, level - 1, encode_properties(values)
+        levels = len(self._settings.now.delay_levels)
+        slot, queue_id = wait_in(writer, slot, queue_id, values, level, levels)
+        return slot, queue_id, encode_properties(values)
 
     def _properties(self, text: str) -> tuple[bytes, bytes]:
         """What is stored, and the message's unique key; RemotingError 13 when it is too much."""

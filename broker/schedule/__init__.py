@@ -1,5 +1,6 @@
 """Delayed messages (ScheduleMessageService).
 
 * `delay_levels`    how long each level waits
+* `waiting`         where a message waits
 * `delay_service`   what the leader delivers when it is due
 """

@@ -92,7 +92,7 @@ class DelayService(LeaderService):
             return RETRY_S
         if result.status in (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.OFFSET_OVERFLOW_ONE):
             return None
-        if not writer.room:
+        if not writer.room or not writer.may_write(DelayProgress.operation):
             return RETRY_S
         if result.status is not GetStatus.FOUND:
             # Retention was faster than the delay. (An offset beyond the end is none that was ever said.)

@@ -24,7 +24,6 @@ from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptio
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer
-from dledger.formats.properties import DELAY
 from dledger.runtime.env import Env
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ class Producer(Planned):
         level = self._delay_level()
         message = self._message(topic, size)
         if level:
-            message.properties = {DELAY: str(level)}
+            message.delay_level = level
             send = self._begin(SCHEDULE, [message])
         else:
             send = self._begin(topic, [message])

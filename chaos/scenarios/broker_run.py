@@ -184,7 +184,7 @@ class BrokerRun(Run):
         judge_times(messages)
         following = replay.table(Delays).rows
         right = not any(fault.kind == "clock-jump" for fault in self.plan.faults)
-        judge_delays(messages, following, verdict, clocks_are_right=right)
+        judge_delays(messages, following, stage.begun, verdict, clocks_are_right=right)
         judge_receipts(history.receipts, messages, (PULL_GROUP,), verdict)
         self._judge_completeness()
         judge_offsets(

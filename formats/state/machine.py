@@ -118,6 +118,10 @@ class ReplicatedState:
         """State version of the programs that know this operation; KeyError for an unknown one."""
         return self._by_op[op].since
 
+    def holds(self, op: str) -> bool:
+        """Whether the table of this operation has rows: whoever reads this log must know it already."""
+        return not self._by_op[op].empty
+
     # -- views ----------------------------------------------------------------------------------------
 
     @property

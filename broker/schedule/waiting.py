@@ -1,0 +1,32 @@
+"""Where a message with a delay level waits."""
+
+from __future__ import annotations
+
+from dledger.broker.commit_log import CommitLogWriter, TopicSlot
+from dledger.broker.topic.topic_names import SCHEDULE_TOPIC
+from dledger.formats.properties import DELAY, REAL_QID, REAL_TOPIC
+from dledger.formats.state import DELAYS, DelayProgress
+
+
+def wait_in(
+    writer: CommitLogWriter,
+    slot: TopicSlot,
+    queue_id: int,
+    properties: dict[str, str],
+    level: int,
+    levels: int,
+) -> tuple[TopicSlot, int]:
+    """The queue of this level, or of the last one of `levels`; `properties` say from then on where the message
+    is to go. RemotingError 14 while a voter knows no delays.
+
+    The first message of a level notes in the log that there is such a level: from then on delays may be written
+    whoever is heard."""
+    writer.check_versions(DelayProgress.operation)
+    level = min(level, levels)
+    if writer.pending[DELAYS].rows.get(level) is None:
+        writer.append_op(DelayProgress(level, 0).op())
+    schedule = writer.slot(SCHEDULE_TOPIC)
+    assert schedule is not None  # every broker has it
+    properties[DELAY] = str(level)
+    properties[REAL_TOPIC], properties[REAL_QID] = slot.config.name, str(queue_id)
+    return schedule, level - 1
