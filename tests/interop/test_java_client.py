@@ -127,6 +127,41 @@ def test_a_leader_kill(group: LocalCluster, drive: Callable[..., Any], topics: C
     group.restart_node(node)
 
 
+def test_failed_messages_come_again_after_their_delays_and_nothing_else_does(
+    group: LocalCluster, drive: Callable[..., Any], topics: Callable[[str], str]
+) -> None:
+    """After 10 s, and after 30 s; the leader is killed while they wait for the second time."""
+    consumers = {}
+    for major in VERSIONS:
+        topic = topics(f"JavaRetry{major}")
+        kind = java_client(major, FAST_POLL_MS)
+        consumers[major] = drive(kind, "fails", group.namesrv_addr, topic, f"CG_{topic}")
+        drive(kind, "kinds", group.namesrv_addr, topic, f"PG_{topic}")
+
+    def times(events: list[Any]) -> dict[tuple[int, int], float]:
+        return {
+            (item["seq"], item["times"]): item["ms"] / 1000 for item in events if item["event"] == "received"
+        }
+
+    for consumer in consumers.values():
+        consumer.wait(lambda events: len(times(events)) >= 2 * len(SENT), DELIVERY_LIMIT_S)
+    node = group.kill_leader().node
+    for consumer in consumers.values():
+        consumer.wait(lambda events: len(times(events)) >= 3 * len(SENT), DELIVERY_LIMIT_S)
+    time.sleep(5)
+    for major, consumer in consumers.items():
+        seen = times(consumer.events)
+        assert sorted(seen) == [(seq, count) for seq in SENT for count in range(3)]
+        waits = [[seen[seq, count + 1] - seen[seq, count] for seq in SENT] for count in range(2)]
+        print(
+            f"\nJava {major}: after {min(waits[0]):.1f} to {max(waits[0]):.1f} s, then "
+            f"{min(waits[1]):.1f} to {max(waits[1]):.1f} s (leader {node} killed)"
+        )
+        assert min(waits[0]) > 9.9 and min(waits[1]) > 29.9
+        assert max(waits[0]) < 20 and max(waits[1]) < 50
+    group.restart_node(node)
+
+
 @pytest.mark.parametrize("major", VERSIONS)
 def test_mqadmin(major: int, group: LocalCluster, topics: Callable[[str], str]) -> None:
     """The commands that work; docs/reference/compatibility.md lists what does not."""

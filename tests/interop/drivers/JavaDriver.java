@@ -1,6 +1,6 @@
 // Drives Apache RocketMQ's Java client: JavaDriver MODE NAMESRV TOPIC GROUP [POLL_MS]
 // One JSON object a line on standard output; ends when standard input closes.
-// MODE: produce, consume (push), orderly (push, in order), pull (lite pull), kinds (every way of sending, once).
+// MODE: produce, consume (push), fails (push; each message fails twice), orderly (push, in order), pull (lite pull), kinds (every way of sending, once).
 // Compiles against 4.9 and 5.
 
 import java.util.ArrayList;
@@ -59,7 +59,7 @@ public class JavaDriver {
                 case "produce": produce(producer(namesrv, group, pollMs), topic); break;
                 case "kinds": kinds(producer(namesrv, group, pollMs), topic); break;
                 case "pull": pull(namesrv, topic, group, pollMs); break;
-                default: push(namesrv, topic, group, pollMs, mode.equals("orderly"));
+                default: push(namesrv, topic, group, pollMs, mode.equals("orderly"), mode.equals("fails") ? 2 : 0);
             }
         } catch (Throwable error) {
             say("fatal", ",\"text\":" + text(error.toString()));
@@ -147,7 +147,8 @@ public class JavaDriver {
             + ",\"offset\":" + item.getQueueOffset() + ",\"times\":" + item.getReconsumeTimes());
     }
 
-    static void push(String namesrv, String topic, String group, int pollMs, boolean orderly) throws Exception {
+    static void push(String namesrv, String topic, String group, int pollMs, boolean orderly, int failures)
+            throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
         if (pollMs > 0) consumer.setPollNameServerInterval(pollMs);
@@ -161,7 +162,8 @@ public class JavaDriver {
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (items, context) -> {
                 for (MessageExt item : items) received(item);
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                return items.get(0).getReconsumeTimes() < failures
+                    ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
         consumer.start();
