@@ -24,7 +24,7 @@ QUORUM_ONLY = (
     "there is nothing to choose: a row is written when a quorum of its broker group has acknowledged it: "
     "leave it out"
 )
-NO_DELAY = "the brokers cannot deliver later, a message is there for consumers at once: leave it out"
+NO_DELAY = "the sink does not deliver later, a message is there for consumers at once: leave it out"
 REFUSED = {
     "path": "only live brokers can be written to: give servers, NameServers",
     "acks": QUORUM_ONLY,

@@ -106,6 +106,6 @@ def _refuse(headers: Mapping[str, str | None]) -> None:
         if text is None:
             raise ValueError(f"header {name!r} is null: leave it out")
         if name in _LATER and not (name == names.DELAY and text == "0"):
-            raise ValueError(f"header {name}: the brokers cannot deliver later: leave it out")
+            raise ValueError(f"header {name}: the sink does not deliver later: leave it out")
         if name == names.TRAN_MSG and text == "true":
             raise ValueError(f"header {name}: the sink does not send transactions: leave it out")

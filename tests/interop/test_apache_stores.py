@@ -126,7 +126,7 @@ def produce(group: ApacheGroup, result: Produced, plan: Plan) -> None:
                     result.acked["payments", first.queue.queue_id, first.queue_offset + at] = item
         group.start_node(killed)
         for at in range(plan.delayed):
-            producer.send(Message("orders", b"later %d" % at, tags="late", properties={"DELAY": "1"}))
+            producer.send(Message("orders", b"later %d" % at, tags="late", delay_level=1))
         result.delayed = plan.delayed
 
 

@@ -158,7 +158,8 @@ def test_failed_messages_come_again_after_their_delays_and_nothing_else_does(
             f"{min(waits[1]):.1f} to {max(waits[1]):.1f} s (leader {node} killed)"
         )
         assert min(waits[0]) > 9.9 and min(waits[1]) > 29.9
-        assert max(waits[0]) < 20 and max(waits[1]) < 50
+        # A new group's consumer divides the queues of the retry topic with its next rebalance, after 20 s.
+        assert max(waits[0]) < 30 and max(waits[1]) < 50
     group.restart_node(node)
 
 

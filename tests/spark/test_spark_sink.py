@@ -83,7 +83,7 @@ def test_columns_in_any_order_and_case() -> None:
         ([("value", "bigint")], "T", "column value is bigint: cast it to string or binary"),
         ([VALUE, ("key", "binary")], "T", "column key is binary: cast it to string"),
         ([VALUE, ("tag", "string")], "T", "unknown column 'tag': did you mean 'tags'"),
-        ([VALUE, ("delayLevel", "int")], "T", "column delayLevel: the brokers cannot deliver later"),
+        ([VALUE, ("delayLevel", "int")], "T", "column delayLevel: the sink does not deliver later"),
         ([VALUE, ("Value", "string")], "T", "is there twice"),
     ],
 )
@@ -125,8 +125,8 @@ def test_headers_of_a_message_that_was_read_can_be_sent_again() -> None:
     [
         ({"value": None}, "row 2 of the task: value is null"),
         ({"value": ""}, "value is empty"),
-        ({"value": "v", "headers": [("DELAY", "3")]}, "header DELAY: the brokers cannot deliver later"),
-        ({"value": "v", "headers": [("TIMER_DELAY_MS", "3")]}, "cannot deliver later"),
+        ({"value": "v", "headers": [("DELAY", "3")]}, "header DELAY: the sink does not deliver later"),
+        ({"value": "v", "headers": [("TIMER_DELAY_MS", "3")]}, "does not deliver later"),
         ({"value": "v", "headers": [("TRAN_MSG", "true")]}, "does not send transactions"),
         ({"value": "v", "headers": [("h", None)]}, "header 'h' is null"),
         ({"value": "v", "topic": None}, "topic is null"),
