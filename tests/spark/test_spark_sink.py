@@ -48,7 +48,7 @@ def test_options_have_defaults_aliases_and_any_case() -> None:
         ({"servers": SERVERS, "kafka.acks": "all"}, "option kafka.acks: .* a quorum .*: leave it out"),
         (
             {"servers": SERVERS, "delaylevel": "3"},
-            "option delaylevel: the brokers cannot .* leave",
+            "option delaylevel: the sink does not .* leave",
         ),
         ({"servers": SERVERS, "nameServer": SERVERS}, "option servers is given twice"),
         ({"servers": SERVERS, "topic": "a b"}, "option topic: .* holds ' '"),
