@@ -23,6 +23,9 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import BadBody
 from dledger.remoting.headers import ConsumerGroupHeader
 
+RETRY_TOPIC_TRIES = 10
+"""So often a group's retry topic is asked for soon again; then with each rebalance."""
+
 
 class AssignedQueue:
     """A queue of ours: what waits of it (the sink of its reader), and its reader's task."""
@@ -171,6 +174,8 @@ class Rebalancer:
         self._from_timestamp_ms = from_timestamp_ms
         self._due = asyncio.Event()
         self._stopped = False
+        self._missed = 0
+        """How often the group's retry topic was not there."""
         self._said: dict[str, str] = {}  # topic -> the trouble that was logged last
 
     def soon(self) -> None:
@@ -206,7 +211,10 @@ class Rebalancer:
             good = await self._rebalance(subscription)
         except TopicNotFound as error:
             if topic.startswith(RETRY_PREFIX):
-                return True  # brokers make it when the first message is given back
+                # Brokers make it at the first heartbeat of the group, some only for the first message that is
+                # given back: soon again, but not for ever.
+                self._missed += 1
+                return self._missed > RETRY_TOPIC_TRIES
             trouble = str(error)
         except (ClientError, OSError) as error:
             trouble = str(error)
