@@ -33,7 +33,7 @@ from dledger.spark.sink_rows import Outgoing, SinkError, outgoing, rows_of
 from dledger.spark.versions import HAS_ARROW_STREAM_SINK, DataSourceStreamArrowWriter
 
 PRODUCER_GROUP = "SPARK_SINK"
-BATCH_MESSAGES = 1024
+BATCH_MESSAGES = 1000
 """Of one request at most."""
 BUFFERED_BATCHES = 4
 """How many times `maxBatchBytes` wait in a task at most, over all queues."""

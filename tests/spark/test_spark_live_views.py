@@ -204,7 +204,7 @@ def test_state_is_that_of_the_leaders_store(spark: Any, group: LocalCluster) -> 
     own = {key[3] for key in live if key not in of_store}
     spec = group.spec
     assert own == {
-        *("SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "TBW102"),
+        *("SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "TBW102", "SCHEDULE_TOPIC_XXXX"),
         *(spec.cluster, spec.group, f"{spec.cluster}_REPLY_TOPIC"),
     }, "topics of the configuration, not of the log"
     assert {key: value for key, value in live.items() if key in of_store} == of_store
