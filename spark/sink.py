@@ -34,7 +34,7 @@ from dledger.spark.versions import HAS_ARROW_STREAM_SINK, DataSourceStreamArrowW
 
 PRODUCER_GROUP = "SPARK_SINK"
 BATCH_MESSAGES = 1000
-"""Of one request at most."""
+"""Of one request at most: brokers take no more."""
 BUFFERED_BATCHES = 4
 """How many times `maxBatchBytes` wait in a task at most, over all queues."""
 MESSAGE_OVERHEAD = 512
