@@ -278,6 +278,11 @@ class CommitLogWriter:
         self.messages += 1
         return index, queue_offset, position
 
+    @property
+    def max_batch(self) -> int:
+        """Bytes that may be appended together, with the headers of their entries."""
+        return self._appender.max_batch
+
     def clock_ms(self) -> int:
         """What time it is; unlike store time it may go back."""
         return self._appender.clock_ms()

@@ -22,6 +22,10 @@ class Appender(Protocol):
     def term(self) -> int:
         """The leadership's term."""
 
+    @property
+    def max_batch(self) -> int:
+        """Bytes that `reserve` takes at most."""
+
     def reserve(self, total_size: int) -> int:
         """Position of the first of the entries that are added next; `total_size` counts their headers."""
 

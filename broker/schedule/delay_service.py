@@ -26,6 +26,8 @@ from dledger.log.reading import Rotten
 BATCH_MESSAGES = 32
 """Messages that are delivered in one batch."""
 BATCH_BYTES = 256 * 1024
+PROGRESS_BYTES = 512
+"""More than the entry that says how far a level is."""
 RETRY_S = 0.1
 """Pause while the log takes nothing, or what is due cannot be read."""
 
@@ -105,7 +107,7 @@ class DelayService(LeaderService):
         delays = self._settings.now.delay_levels
         delay_ms = delays[min(level, len(delays)) - 1]
         due: list[Outgoing] = []
-        count, wait_s = 0, 0.0
+        count, wait_s, room = 0, 0.0, writer.max_batch - PROGRESS_BYTES
         for part in result.parts:
             record = decode_record(bytes(part))
             wait_s = (record.store_timestamp + delay_ms - clock_ms) / 1000
@@ -113,13 +115,22 @@ class DelayService(LeaderService):
                 wait_s = self._ahead_s(level, record.queue_offset, result.max_offset, delay_ms / 1000, loop_s)
             if wait_s > 0:
                 break
-            count += 1
             message = self._restored(writer, record)
             if message is not None:
+                room -= message.size
+                if room < 0 and due:
+                    break  # the next batch has room for it
                 due.append(message)
+            count += 1
         if count:
-            writer.add_together(due, [DelayProgress(level, offset + count).op()])
             self.delivered += len(due)
+            ops = [DelayProgress(level, offset + count).op()]
+            if (
+                due and due[0].size + PROGRESS_BYTES > writer.max_batch
+            ):  # not with the limits of a real broker
+                writer.add_together(due, [])
+                due = []
+            writer.add_together(due, ops)
         return max(wait_s, 0.0)
 
     def _ahead_s(self, level: int, offset: int, end: int, delay_s: float, loop_s: float) -> float:

@@ -109,6 +109,11 @@ class Appender:
         """Index that the next `add` returns."""
         return self._next_index
 
+    @property
+    def max_batch(self) -> int:
+        """Bytes that `reserve` takes at most."""
+        return min(self._max_entry, self._log.segment_size - 8)
+
     def reserve(self, total_size: int) -> int:
         """Pos of the first entry of `total_size` bytes (headers and bodies), rolling if they do not fit."""
         size = self._log.segment_size

@@ -86,7 +86,10 @@ class FakeAppender:
         self.log = log
         self._added = added
 
+    max_batch = 1 << 22
+
     def reserve(self, total_size: int) -> int:
+        assert total_size <= self.max_batch
         return len(self.log.data)
 
     def add(

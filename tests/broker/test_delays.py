@@ -136,6 +136,20 @@ def test_many_come_in_their_order_and_each_once(tmp_path: Path) -> None:
     run(test)
 
 
+def test_no_batch_is_larger_than_the_log_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            assert world.node.appender is not None
+            monkeypatch.setattr(world.node.appender, "max_batch", 2000, raising=False)
+            for number in range(30):
+                await world.send("T", b"%03d" % number + bytes(300), 0, "DELAY\x013\x02")
+            await delivered(world, 30)
+            found = await came(world, count=30)
+            assert [int(record.body[:3]) for record in found] == list(range(30))
+
+    run(test)
+
+
 def test_a_level_beyond_the_last_is_the_last(tmp_path: Path) -> None:
     async def test() -> None:
         async with leading(tmp_path) as world:
