@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from types import MappingProxyType
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -53,7 +54,7 @@ class HttpServer:
         self._broker = broker
         self._registry = CollectorRegistry()
         self._registry.register(BrokerCollector(broker))
-        app = web.Application()
+        app = web.Application(middlewares=[self._noted])
         app.router.add_get("/health", self._health)
         app.router.add_get("/livez", self._live)
         app.router.add_get("/readyz", self._ready)
@@ -80,8 +81,13 @@ class HttpServer:
         self._listener.close()
         await self._runner.cleanup()
 
-    async def _health(self, request: web.Request) -> web.Response:
+    @web.middleware
+    async def _noted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Whatever is asked for, its connection is not idle."""
         self._listener.served(request)
+        return await handler(request)
+
+    async def _health(self, request: web.Request) -> web.Response:
         body = health(self._broker)
         return web.json_response(body, status=200 if body["healthy"] else 503)
 
@@ -93,7 +99,6 @@ class HttpServer:
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        self._listener.served(request)
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": TEXT_FORMAT})
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from dledger.broker.http import listener as module
 from dledger.broker.http.listener import Listener
+from dledger.broker.http.server import HttpServer
+from tests.broker.harness import World
 
 
 async def listening(idle_s: float) -> tuple[web.AppRunner, Listener, int]:
@@ -71,3 +74,24 @@ def test_one_too_many_closes_the_one_that_was_silent_for_longest(monkeypatch: py
         await runner.cleanup()
 
     asyncio.run(scenario())
+
+
+def test_no_connection_that_asks_for_anything_is_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Supervisors ask for /livez alone, for ever, on one connection."""
+    served: list[str] = []
+    monkeypatch.setattr(Listener, "served", lambda self, request: served.append(request.path))
+    paths = ["/health", "/livez", "/readyz", "/metrics", "/nothing"]
+
+    async def scenario() -> None:
+        server = HttpServer(World(str(tmp_path)).broker)
+        await server.start("127.0.0.1", 0)
+        async with ClientSession() as session:
+            for path in paths:
+                async with session.get(f"http://127.0.0.1:{server.addresses[0][1]}{path}"):
+                    pass
+        await server.close()
+
+    asyncio.run(scenario())
+    assert served == paths
