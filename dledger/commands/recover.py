@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, replace
 import msgpack
 
 from dledger.commands.counting import STATE_FILE, Counted, decode_count
-from dledger.commands.reset_term import TERM_JUMP, RecoverRefused, reset_term
+from dledger.commands.reset_term import TERM_JUMP, RecoverRefused, reset_term, take_store
 from dledger.election.elector import MAX_TERM
 from dledger.election.identity import cluster_id
 from dledger.files.offline import (
@@ -41,14 +41,12 @@ from dledger.files.offline import (
     begins_at,
     durable_mark,
     index_file_size,
-    node_directory,
     read_checkpoint,
     read_hard_state,
     read_identity,
     segment_starts,
     walk,
 )
-from dledger.files.run_lock import RunLock
 from dledger.formats.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -194,11 +192,7 @@ async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = Fa
     given up.
     """
     run, files = env.workers.run, env.files
-    node_dir = await run(Lane.DISK, node_directory, files, store)
-    try:
-        lock = await run(Lane.DISK, RunLock.take, files, node_dir, env.boot_id)
-    except BlockingIOError as error:
-        raise RecoverRefused(f"{node_dir} is in use: stop the node first") from error
+    node_dir, lock = await take_store(env, store)
     try:
         written = (await run(Lane.DISK, lock.last_run)).written
         try:

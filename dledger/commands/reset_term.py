@@ -58,17 +58,22 @@ class TermReport:
         ]
 
 
+async def take_store(env: Env, store: str) -> tuple[str, RunLock]:
+    """The directory of a stopped node, and its lock. RecoverRefused when the node runs."""
+    node_dir = await env.workers.run(Lane.DISK, node_directory, env.files, store)
+    try:
+        return node_dir, await env.workers.run(Lane.DISK, RunLock.take, env.files, node_dir, env.boot_id)
+    except BlockingIOError as error:
+        raise RecoverRefused(f"{node_dir} is in use: stop the node first") from error
+
+
 async def reset_term(env: Env, store: str, term: int | None, *, yes: bool) -> TermReport:
     """Give a stopped node's store the term `term` (None: one far above its log's last) and no vote.
 
     Without `yes` nothing is changed. RecoverRefused, StoreUnreadable, OSError.
     """
     run, files = env.workers.run, env.files
-    node_dir = await run(Lane.DISK, node_directory, files, store)
-    try:
-        lock = await run(Lane.DISK, RunLock.take, files, node_dir, env.boot_id)
-    except BlockingIOError as error:
-        raise RecoverRefused(f"{node_dir} is in use: stop the node first") from error
+    node_dir, lock = await take_store(env, store)
     try:
         identity = await run(Lane.DISK, read_identity, files, node_dir)
         log = await run(Lane.DISK, walk, files, node_dir, identity.segment_size)
