@@ -41,7 +41,9 @@ class RemotingClient:
         handlers: Mapping[int, ClientHandler] | None = None,
         on_connection_lost: Callable[[str], None] | None = None,
         serialize: SerializeType = SerializeType.JSON,
+        redirect: bool = True,
     ) -> None:
+        """`redirect`: brokers that do not lead say who does; else they forward requests to the leader."""
         self.limits: ClientLimits = limits or ClientLimits()
         self.late_responses = 0
         self.bad_frames: int = 0
@@ -49,6 +51,7 @@ class RemotingClient:
         self._handlers = dict(handlers or {})
         self._on_connection_lost = on_connection_lost
         self._serialize = serialize
+        self._flag = FLAG_REDIRECT if redirect else 0
         self._links: dict[str, Link] = {}
         self._to_dial: list[Link] = []
         self._tasks: asyncio.TaskGroup | None = None
@@ -124,7 +127,7 @@ class RemotingClient:
         """Send a request that gets no answer. Returns when it is handed to the transport's buffer."""
         link = self._link(addr)
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
-        flag = FLAG_ONEWAY | FLAG_REDIRECT
+        flag = FLAG_ONEWAY | self._flag
         link.send(encode_request(code, opaque, header, len(body), flag, self._serialize), body)
         await link.wait_up()
 
@@ -181,7 +184,7 @@ class RemotingClient:
     ) -> tuple[Link, int]:
         link = self._links.get(addr) or self._link(addr)
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
-        frame = encode_request(code, opaque, header, len(body), FLAG_REDIRECT, self._serialize)
+        frame = encode_request(code, opaque, header, len(body), self._flag, self._serialize)
         link.request(opaque, code, frame, body, timeout_s, done)
         return link, opaque
 

@@ -23,8 +23,12 @@ KILLS = 5
 BEFORE = 40
 READY_S = 60
 DELIVERY_LIMIT_S = 90
-GAP_LIMIT_S = 1.5
-"""The median of all kills, for sends and for consumption."""
+SENDS_LIMIT_S = 1.5
+"""The median of all kills."""
+CONSUMPTION_LIMIT_S = {"rocketmq-client 5": 3.5, "ali-ons": 4.5}
+"""The same; both pause after a pull that failed. The others do not notice that the connection of a pull that
+waits is gone: they give it up after 30 s of their own."""
+GIVEN_UP_S = 36.0
 QUIET_S = 4.0
 """Between two kills."""
 
@@ -72,8 +76,9 @@ def test_clients_go_on_when_the_leader_is_killed_and_restarted(
         consumer.wait(lambda events, sent=sent: _received(events).issuperset(sent), DELIVERY_LIMIT_S)
         repeated = len(consumer.named("received")) - len(_received(consumer.events))
         print(f"{name}: {len(_acked(producer.events))} acknowledged, all received, {repeated} more than once")
-    late = {key: found for key, found in gaps.items() if statistics.median(found) >= GAP_LIMIT_S}
-    assert not late
+    for (name, what), found in gaps.items():
+        limit = SENDS_LIMIT_S if what == "sends" else CONSUMPTION_LIMIT_S.get(name, GIVEN_UP_S)
+        assert statistics.median(found) < limit, (name, what, found)
 
 
 def _after(events: list[dict[str, Any]], event: str, moment_ms: float) -> bool:
