@@ -13,6 +13,7 @@ from dledger.broker.audit.shipping import Shipper, ShipSettings
 from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
+from dledger.broker.client.reply_processor import ReplyProcessor
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
@@ -52,6 +53,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     SendBackProcessor,
     PullProcessor,
     ClientProcessor,
+    ReplyProcessor,
     OffsetProcessor,
     TopicProcessor,
     AdminProcessor,
@@ -114,6 +116,7 @@ class Broker:
             reader=Reader(env, self.store, self.node.log),
             creation=TopicCreation(settings),
             clients=self.clients,
+            client=self.client,
             offsets=self.offsets,
             committed=self.committed,
             applied=self.applied,

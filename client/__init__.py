@@ -19,6 +19,7 @@ from dledger.client.errors import (
     InvalidMessage,
     NoBroker,
     NoNameServer,
+    NoReply,
     OutcomeUnknown,
     Overflow,
     SendFailed,
@@ -32,6 +33,7 @@ from dledger.client.process_queue import FlowLimits
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer, MessageModel
+from dledger.client.requests import reply_to
 from dledger.client.sync import Producer, PullConsumer, PushConsumer
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "MessageQueue",
     "NoBroker",
     "NoNameServer",
+    "NoReply",
     "OutcomeUnknown",
     "Overflow",
     "Producer",
@@ -64,4 +67,5 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "TopicNotFound",
+    "reply_to",
 ]

@@ -180,6 +180,16 @@ class Producer(Hosted[AsyncProducer]):
         self._arrived += 1
         inner.take(message, callback, queue, ordering_key)
 
+    def request(
+        self,
+        message: Message,
+        timeout_s: float = 3.0,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+    ) -> ReceivedMessage:
+        """Send a message and wait for its reply; see AsyncProducer.request."""
+        return self._run(lambda producer: producer.request(message, timeout_s, queue, ordering_key))
+
     def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
         """Send without an acknowledgement; see AsyncProducer.send_oneway."""
         self._run(lambda producer: producer.send_oneway(message, queue))

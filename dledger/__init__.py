@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         MessageQueue,
         NoBroker,
         NoNameServer,
+        NoReply,
         OutcomeUnknown,
         Overflow,
         Producer,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         SendResult,
         SendStatus,
         TopicNotFound,
+        reply_to,
     )
     from dledger.spark.arrow_reader import read
 
@@ -78,6 +80,7 @@ __all__ = [
     "MessageQueue",
     "NoBroker",
     "NoNameServer",
+    "NoReply",
     "OutcomeUnknown",
     "Overflow",
     "Producer",
@@ -91,6 +94,7 @@ __all__ = [
     "SendStatus",
     "TopicNotFound",
     "read",
+    "reply_to",
 ]
 _ELSEWHERE = {"read": "dledger.spark.arrow_reader"}
 """Public names that are not of `dledger.client`, and need more than a client does."""

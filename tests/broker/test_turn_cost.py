@@ -98,6 +98,11 @@ def sends() -> list[Asked]:
     ]
 
 
+def replies() -> list[Asked]:
+    properties = "REPLY_TO_CLIENT\x01c\x02" + "".join(f"k{number}\x01v\x02" for number in range(3500))
+    return [(send_header("T", 0, properties), b"x" * (4 << 20)), (send_header("T", 0, ""), b"x")]
+
+
 def topic(**more: object) -> Asked:
     fields = {
         "topic": "Z",
@@ -150,6 +155,8 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.SEND_MESSAGE: lambda: [of_v1(asked) for asked in sends()],
     RequestCode.SEND_MESSAGE_V2: sends,
     RequestCode.SEND_BATCH_MESSAGE: lambda: [batch(), batch(b"A\x01b\x02" * 4)],
+    RequestCode.SEND_REPLY_MESSAGE: lambda: [of_v1(asked) for asked in replies()],
+    RequestCode.SEND_REPLY_MESSAGE_V2: replies,
     RequestCode.PULL_MESSAGE: pulls,
     RequestCode.LITE_PULL_MESSAGE: pulls,
     RequestCode.VIEW_MESSAGE_BY_ID: lambda: [queue(offset=0)],

@@ -242,3 +242,14 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster.start()
     yield cluster
     cluster.stop()
+
+
+@pytest.fixture
+def topics(group: LocalCluster) -> Callable[[str], str]:
+    """Create topics by name."""
+
+    def make(name: str) -> str:
+        group.create_topic(name)
+        return name
+
+    return make

@@ -33,15 +33,6 @@ COMMITTED_S = 8
 """A push consumer stores its offsets every five seconds."""
 
 
-@pytest.fixture
-def topics(group: LocalCluster) -> Callable[[str], str]:
-    def make(name: str) -> str:
-        group.create_topic(name)
-        return name
-
-    return make
-
-
 def test_every_way_of_sending_and_consuming(
     group: LocalCluster, drive: Callable[..., Any], topics: Callable[[str], str]
 ) -> None:
