@@ -13,6 +13,7 @@ from dledger.broker.audit.shipping import Shipper, ShipSettings
 from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
+from dledger.broker.client.queue_locks import QueueLocks
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
@@ -51,6 +52,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     SendBackProcessor,
     PullProcessor,
     ClientProcessor,
+    QueueLocks,
     OffsetProcessor,
     TopicProcessor,
     AdminProcessor,
