@@ -8,8 +8,8 @@
 
 How it is built: `core` (connections, routes, leaders, heartbeats), `life` (start and end of every client),
 `sending` with `search` and `pending` (the way of a message to its acknowledgement), `reading` (long polling
-of one queue), `rebalancing` and `listening` (push consumer), `offsets`, `sync` on `hosting` (the face without
-an event loop).
+of one queue), `rebalancing` and `listening` (push consumer), `orderly` and `queue_locks` (the same in order),
+`offsets`, `sync` on `hosting` (the face without an event loop).
 """
 
 from dledger.client.errors import (
@@ -24,7 +24,7 @@ from dledger.client.errors import (
     SendFailed,
     TopicNotFound,
 )
-from dledger.client.listening import ConsumeStatus
+from dledger.client.listening import ConsumeOrderlyStatus, ConsumeStatus
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from dledger.client.offsets import FromWhere
 from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
@@ -42,6 +42,7 @@ __all__ = [
     "ClientClosed",
     "ClientError",
     "ClientOptions",
+    "ConsumeOrderlyStatus",
     "ConsumeStatus",
     "ConsumerOptions",
     "FlowLimits",

@@ -11,7 +11,7 @@ from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import ClientError
 from dledger.client.groups import BrokerGroup
 from dledger.client.life import AsyncClient
-from dledger.client.listening import BatchListener, Dispatcher, Listener, ListenerCalls
+from dledger.client.listening import Assigned, BatchListener, Dispatcher, Listener, ListenerCalls, Workers
 from dledger.client.message import MessageQueue, check_group, check_topic
 from dledger.client.offsets import (
     BrokerProgress,
@@ -23,6 +23,8 @@ from dledger.client.offsets import (
 )
 from dledger.client.open_consumers import OPEN_CONSUMERS
 from dledger.client.options import ClientOptions, ConsumerOptions, member_of, namesrv_addresses, options_of
+from dledger.client.orderly import OrderlyDispatcher
+from dledger.client.queue_locks import QueueLocks
 from dledger.client.rebalancing import QueueShare, Rebalancer
 from dledger.client.subscription import ALL, Subscription, subscribe
 from dledger.remoting.bodies import ConsumerData, TopicRoute
@@ -51,7 +53,12 @@ class AsyncPushConsumer(AsyncClient):
     run at once. A message is delivered at least once: it may come again after a crash, a rebalance or a
     failover, so listeners have to be idempotent. It is consumed when the listener, and what it returned where
     that can be awaited, has ended with None or `ConsumeStatus.SUCCESS`; whatever else it returns or raises is
-    logged, and the message is delivered again. SystemExit and KeyboardInterrupt end the consumer.
+    logged, and the message is delivered again.
+
+    With `orderly` messages of a queue come one after the other, in their order, to one consumer of the group
+    at a time; one that failed comes again after `ConsumerOptions.suspend_s`, and nothing of its queue before.
+    The listener returns `ConsumeOrderlyStatus`, or None for SUCCESS. Which consumer has a queue is locked at
+    the brokers. SystemExit and KeyboardInterrupt end the consumer.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class AsyncPushConsumer(AsyncClient):
         topic: str | None = None,
         expression: str = ALL,
         batch_listener: BatchListener | None = None,
+        orderly: bool = False,
         model: MessageModel | str = MessageModel.CLUSTERING,
         from_where: FromWhere | str = FromWhere.LAST,
         from_timestamp_ms: int = 0,
@@ -97,9 +105,16 @@ class AsyncPushConsumer(AsyncClient):
         progress: Progress = BrokerProgress(self.offsets, group)
         if broadcasting:
             progress = FileProgress(self._env, self.options.offsets_dir, self._core.client_id, group)
-        calls = ListenerCalls(self._core, listener, batch_listener)
-        self._dispatcher = Dispatcher(self._core, calls, self.options, group, broadcasting, self._fatal)
-        self._share = QueueShare(self._core, group, self.options, progress, self._dispatcher)
+        calls = ListenerCalls(self._core, listener, batch_listener, orderly)
+        how = (self._core, calls, self.options, group, broadcasting, self._fatal)
+        self._locks = QueueLocks(self._core, group, self.options) if orderly and not broadcasting else None
+        """Where each consumer gets everything there is nobody to be kept away."""
+        self._dispatcher: Workers
+        if orderly:
+            self._dispatcher = OrderlyDispatcher(*how, may_call=self._may_call)
+        else:
+            self._dispatcher = Dispatcher(*how)
+        self._share = QueueShare(self._core, group, self.options, progress, self._dispatcher, self._locks)
         self._rebalancer = Rebalancer(
             self._core,
             group,
@@ -109,7 +124,10 @@ class AsyncPushConsumer(AsyncClient):
             broadcasting,
             from_where,
             from_timestamp_ms,
+            self._locks,
         )
+        if self._locks is not None:
+            self._locks.on_lost = self._lock_lost
         if topic is not None:
             self.subscribe(topic, expression)
 
@@ -173,6 +191,8 @@ class AsyncPushConsumer(AsyncClient):
         self._dispatcher.start()
         self._core.spawn(self._rebalancer.run(), f"rebalance {self.group}")
         self._core.spawn(self._share.commit_periodically(), f"commit {self.group}")
+        if self._locks is not None:
+            self._core.spawn(self._locks.renew_periodically(), f"renew locks {self.group}")
 
     async def _finish(self, drain: bool) -> None:
         self._dispatcher.stop_soon()
@@ -185,6 +205,17 @@ class AsyncPushConsumer(AsyncClient):
             await self._core.unregister(None, self.group)
         finally:
             OPEN_CONSUMERS.give_back(self._name_taken)
+
+    def _may_call(self, assigned: Assigned) -> bool:
+        """Whether a queue that is consumed in order is ours at this moment."""
+        if self._locks is None or self._locks.holds(assigned.process.queue):
+            return True
+        self._locks.drop_expired()
+        return False
+
+    def _lock_lost(self, queue: MessageQueue) -> None:
+        self._share.lost(queue)
+        self._rebalancer.soon()
 
     def _fatal(self, error: BaseException) -> None:
         """A listener raised what is not about its message."""

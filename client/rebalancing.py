@@ -10,11 +10,13 @@ from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound, refused_text
 from dledger.client.groups import BrokerGroup
-from dledger.client.listening import Dispatcher
+from dledger.client.listening import Workers
 from dledger.client.message import MessageQueue, ReceivedMessage
 from dledger.client.offsets import FromWhere, Progress, QueueOffsets, first_offset
 from dledger.client.options import ConsumerOptions
+from dledger.client.orderly import OrderlyDispatcher
 from dledger.client.process_queue import ProcessQueue
+from dledger.client.queue_locks import QueueLocks
 from dledger.client.reading import QueueReader
 from dledger.client.routes import subscribe_queues
 from dledger.client.subscription import Subscription
@@ -30,7 +32,7 @@ RETRY_TOPIC_TRIES = 10
 class AssignedQueue:
     """A queue of ours: what waits of it (the sink of its reader), and its reader's task."""
 
-    def __init__(self, process: ProcessQueue, dispatcher: Dispatcher) -> None:
+    def __init__(self, process: ProcessQueue, dispatcher: Workers) -> None:
         self.process = process
         self.committed: int | None = None
         self.reader: QueueReader
@@ -64,19 +66,29 @@ class QueueShare:
         consumer_group: str,
         options: ConsumerOptions,
         progress: Progress,
-        dispatcher: Dispatcher,
+        dispatcher: Workers,
+        locks: QueueLocks | None,
     ) -> None:
+        """`locks`: of a consumer that works in order, and shares the queues with others."""
         self._core = core
         self._group = consumer_group
         self._options = options
         self._progress = progress
         self._dispatcher = dispatcher
+        self._locks = locks
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
+        self._leaving: dict[MessageQueue, AssignedQueue] = {}
+        """Locked still: a call for them runs."""
 
     @property
     def queues(self) -> list[MessageQueue]:
         """In order."""
         return sorted(self._assigned)
+
+    @property
+    def leaving(self) -> list[MessageQueue]:
+        """Queues that are handed over."""
+        return list(self._leaving)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Where the group goes on in a queue, None without a committed offset."""
@@ -94,6 +106,9 @@ class QueueShare:
 
     async def remove(self, queues: Sequence[MessageQueue]) -> None:
         """Hand queues over: what was consumed of them is committed, the rest is somebody else's."""
+        if self._locks is not None:
+            self._begin_leaving(queues, self._locks)
+            return
         offsets = {}
         for queue in queues:
             assigned = self._assigned.pop(queue)
@@ -103,6 +118,35 @@ class QueueShare:
                 offsets[queue] = assigned.process.commit_offset
         await self._save(offsets)
 
+    def _begin_leaving(self, queues: Sequence[MessageQueue], locks: QueueLocks) -> None:
+        for queue in queues:
+            assigned = self._leaving[queue] = self._assigned.pop(queue)
+            assigned.process.leaving = True
+            assigned.task.cancel()
+            name = f"hand over {queue.topic} {queue.broker_name} {queue.queue_id}"
+            self._core.spawn(self._leave(queue, assigned, locks), name)
+
+    async def _leave(self, queue: MessageQueue, assigned: AssignedQueue, locks: QueueLocks) -> None:
+        """The next owner begins where we ended, and not before."""
+        await self._released(assigned)
+        if not assigned.process.dropped:
+            assigned.process.dropped = True
+            if assigned.process.commit_offset != assigned.committed:
+                await self._save({queue: assigned.process.commit_offset})
+            await locks.unlock([queue])
+        self._leaving.pop(queue, None)
+
+    async def _released(self, assigned: AssignedQueue) -> None:
+        if isinstance(self._dispatcher, OrderlyDispatcher):
+            await self._dispatcher.released(assigned)
+
+    def lost(self, queue: MessageQueue) -> None:
+        """Its lock is: what runs does not count any more."""
+        assigned = self._assigned.pop(queue, None) or self._leaving.get(queue)
+        if assigned is not None:
+            assigned.process.dropped = True
+            assigned.task.cancel()
+
     def leader_moved(self, group: BrokerGroup) -> None:
         """Pull from the new leader."""
         for assigned in self._assigned.values():
@@ -110,15 +154,15 @@ class QueueShare:
 
     async def commit(self) -> None:
         """Commit what was consumed since the last time."""
+        own = {**self._leaving, **self._assigned}
         offsets = {
             queue: assigned.process.commit_offset
-            for queue, assigned in self._assigned.items()
+            for queue, assigned in own.items()
             if assigned.process.commit_offset != assigned.committed
         }
         if await self._save(offsets):
             for queue, offset in offsets.items():
-                if queue in self._assigned:
-                    self._assigned[queue].committed = offset
+                own[queue].committed = offset
 
     async def commit_periodically(self) -> None:
         """Commit every `commit_s`, until cancelled."""
@@ -134,9 +178,16 @@ class QueueShare:
     async def close(self) -> None:
         """Commit a last time and give everything up."""
         await self.commit()
-        for assigned in self._assigned.values():
+        own = {**self._assigned, **self._leaving}
+        for assigned in own.values():
             assigned.process.dropped = True
         self._assigned.clear()
+        if self._locks is not None:
+            # A queue whose listener still runs stays locked, until that is over by itself.
+            await self._locks.unlock([queue for queue in own if not self._busy(own[queue])])
+
+    def _busy(self, assigned: AssignedQueue) -> bool:
+        return isinstance(self._dispatcher, OrderlyDispatcher) and self._dispatcher.busy(assigned)
 
     async def _save(self, offsets: dict[MessageQueue, int]) -> bool:
         if not offsets:
@@ -162,7 +213,9 @@ class Rebalancer:
         broadcasting: bool,
         from_where: FromWhere,
         from_timestamp_ms: int,
+        locks: QueueLocks | None,
     ) -> None:
+        self._locks = locks
         self.subscriptions: dict[str, Subscription] = {}
         self._core = core
         self._group = consumer_group
@@ -240,8 +293,14 @@ class Rebalancer:
             return True
         held = [queue for queue in self._share.queues if queue.topic == topic]
         await self._share.remove([queue for queue in held if queue not in mine])
-        for queue in mine:
-            if queue not in held:
+        new = [queue for queue in mine if queue not in held and queue not in self._share.leaving]
+        if self._locks is not None and new:
+            await self._locks.lock(new)  # first: where the group stands is known once nobody else works on it
+            if self._stopped:
+                await self._locks.unlock(new)
+                return True
+        for queue in new:
+            if self._locks is None or self._locks.holds(queue):
                 start = await self._share.committed(queue)
                 if start is None or start < 0:
                     start = await first_offset(
@@ -252,7 +311,7 @@ class Rebalancer:
                 self._share.add(queue, subscription, start)
         if mine != held:
             self._core.log.info("queues assigned", group=self._group, topic=topic, count=len(mine))
-        return True
+        return all(queue in self._share.queues for queue in mine)
 
     async def _consumers(self, queues: Sequence[MessageQueue]) -> list[str]:
         """Client ids of the group, from a broker that serves the topic (38)."""

@@ -178,6 +178,12 @@ class Driver:
             self.events.append(json.loads(line))
         return True
 
+    def drained(self) -> list[dict[str, Any]]:
+        """All events so far, with those that wait to be read."""
+        while self._take(0.0):
+            pass
+        return self.events
+
     def named(self, event: str) -> list[dict[str, Any]]:
         """Events of one kind."""
         return [item for item in self.events if item["event"] == event]
