@@ -12,6 +12,15 @@ of one queue), `rebalancing` and `listening` (push consumer), `orderly` and `que
 `offsets`, `sync` on `hosting` (the face without an event loop).
 """
 
+from dledger.client.allocation import (
+    AllocateMachineRoomNearby,
+    AllocateMessageQueueAveragely,
+    AllocateMessageQueueAveragelyByCircle,
+    AllocateMessageQueueByConfig,
+    AllocateMessageQueueByMachineRoom,
+    AllocateMessageQueueConsistentHash,
+    AllocateStrategy,
+)
 from dledger.client.errors import (
     BrokerRefused,
     ClientClosed,
@@ -35,6 +44,13 @@ from dledger.client.push_consumer import AsyncPushConsumer, MessageModel
 from dledger.client.sync import Producer, PullConsumer, PushConsumer
 
 __all__ = [
+    "AllocateMachineRoomNearby",
+    "AllocateMessageQueueAveragely",
+    "AllocateMessageQueueAveragelyByCircle",
+    "AllocateMessageQueueByConfig",
+    "AllocateMessageQueueByMachineRoom",
+    "AllocateMessageQueueConsistentHash",
+    "AllocateStrategy",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",

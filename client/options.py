@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, TypeVar
 
+from dledger.client.allocation import AllocateStrategy, strategy_of
 from dledger.client.errors import ClientError
 from dledger.client.message import MAX_MESSAGE_SIZE
 from dledger.client.process_queue import FlowLimits
@@ -120,6 +121,10 @@ class ConsumerOptions:
     """How often the division of queues is looked at; notices of the broker bring that forward."""
     rebalance_retry_s: float = 1.0
     """The same after an attempt that failed."""
+    allocate: AllocateStrategy | str = "AVG"
+    """How the queues of a topic are divided among the consumers of a group, all of which need the same:
+    "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", a strategy with settings (`AllocateMessageQueueByConfig`,
+    `AllocateMessageQueueByMachineRoom`, `AllocateMachineRoomNearby`), or a function of one's own."""
     commit_s: float = 5.0
     """How often consumed offsets go to the broker (persistConsumerOffsetInterval), and once at close."""
     local_retry_first_s: float = 1.0
@@ -151,6 +156,7 @@ class ConsumerOptions:
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("close_timeout_s",))
         options_of(PullOptions, self.pull, "pull")
+        strategy_of(self.allocate)
         times = self.max_reconsume_times
         if times is not None and (not isinstance(times, int) or isinstance(times, bool) or times < 0):
             raise ClientError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from dledger.client.allocation import allocate_averagely
+from dledger.client.allocation import allocate, strategy_of
 from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound, refused_text
@@ -216,6 +216,7 @@ class Rebalancer:
         locks: QueueLocks | None,
     ) -> None:
         self._locks = locks
+        self._strategy = strategy_of(options.allocate)
         self.subscriptions: dict[str, Subscription] = {}
         self._core = core
         self._group = consumer_group
@@ -288,7 +289,7 @@ class Rebalancer:
             if self._core.client_id not in consumers:
                 self._core.beat_soon()
                 return False
-            mine = allocate_averagely(self._core.client_id, queues, consumers)
+            mine = allocate(self._strategy, self._group, self._core.client_id, queues, consumers)
         if self._stopped:
             return True
         held = [queue for queue in self._share.queues if queue.topic == topic]

@@ -28,6 +28,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dledger.client import (
+        AllocateMachineRoomNearby,
+        AllocateMessageQueueAveragely,
+        AllocateMessageQueueAveragelyByCircle,
+        AllocateMessageQueueByConfig,
+        AllocateMessageQueueByMachineRoom,
+        AllocateMessageQueueConsistentHash,
+        AllocateStrategy,
         AsyncProducer,
         AsyncPullConsumer,
         AsyncPushConsumer,
@@ -62,6 +69,13 @@ if TYPE_CHECKING:
     from dledger.spark.arrow_reader import read
 
 __all__ = [
+    "AllocateMachineRoomNearby",
+    "AllocateMessageQueueAveragely",
+    "AllocateMessageQueueAveragelyByCircle",
+    "AllocateMessageQueueByConfig",
+    "AllocateMessageQueueByMachineRoom",
+    "AllocateMessageQueueConsistentHash",
+    "AllocateStrategy",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
