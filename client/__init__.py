@@ -33,6 +33,7 @@ from dledger.client.errors import (
     SendFailed,
     TopicNotFound,
 )
+from dledger.client.group_consumer import MessageModel
 from dledger.client.listening import ConsumeOrderlyStatus, ConsumeStatus
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from dledger.client.offsets import FromWhere
@@ -40,7 +41,7 @@ from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptio
 from dledger.client.process_queue import FlowLimits
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
-from dledger.client.push_consumer import AsyncPushConsumer, MessageModel
+from dledger.client.push_consumer import AsyncPushConsumer
 from dledger.client.sync import Producer, PullConsumer, PushConsumer
 
 __all__ = [

@@ -12,13 +12,11 @@ from enum import Enum
 from typing import Protocol, cast
 
 from dledger.client.core import ClientCore
-from dledger.client.errors import ClientError
 from dledger.client.failures import Failures, short
+from dledger.client.giving_back import GivingBack, message_name
 from dledger.client.message import ReceivedMessage
 from dledger.client.options import ConsumerOptions
 from dledger.client.process_queue import ProcessQueue
-from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.headers import ConsumerSendMsgBackHeader
 from dledger.runtime import Lane
 
 MAX_CHUNK = 32
@@ -240,7 +238,7 @@ class Workers:
         self._available = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._unsupported: dict[str, None] = {}  # brokers that do not take messages back
+        self._giving_back = GivingBack(core, consumer_group, options)
 
     def start(self) -> None:
         """Start the workers."""
@@ -290,34 +288,6 @@ class Workers:
                 self._running -= 1
                 if not self._running:
                     self._idle.set()
-
-    async def _give_back(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
-        """Ask the broker to deliver it again later (36): as late as it thinks with level 0, never with -1,
-        which makes it a dead letter. False when it stays with us."""
-        broker = message.queue.broker_name
-        if broker in self._unsupported:
-            return False
-        header = ConsumerSendMsgBackHeader(
-            offset=message.physical_offset,
-            group=self._group,
-            delayLevel=delay_level,
-            originMsgId=message.offset_message_id,
-            originTopic=message.topic,
-            maxReconsumeTimes=self._options.reconsume_limit(orderly=False),
-        )
-        try:
-            answer = await self._core.invoke_leader(
-                self._core.group(broker), message.queue.topic, RequestCode.CONSUMER_SEND_MSG_BACK, header
-            )
-        except ClientError as error:
-            self._core.log.warning("message not given back", error=error, **message_name(message))
-            return False
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            self._core.log.info("broker takes no messages back: retrying here", broker=broker)
-            self._unsupported[broker] = None
-        elif answer.code != ResponseCode.SUCCESS:
-            self._core.log.warning("message not given back", code=answer.code, remark=answer.remark)
-        return answer.code == ResponseCode.SUCCESS
 
 
 class Dispatcher(Workers):
@@ -394,7 +364,7 @@ class Dispatcher(Workers):
             if self._broadcasting:
                 self._core.log.warning("message dropped: broadcasting has no retry", **message_name(message))
                 done.append(message)
-            elif await self._give_back(message):
+            elif await self._giving_back.give(message):
                 done.append(message)
             else:
                 self._retry_here(assigned, message)
@@ -404,18 +374,8 @@ class Dispatcher(Workers):
         """Call the listener again after a pause; the committed offset stays in front of the message."""
         options = self._options
         pause = options.send_back_retry_s
-        if message.queue.broker_name in self._unsupported:
+        if not self._giving_back.supported(message):
             tries = min(message.reconsume_times, 16)
             pause = min(options.local_retry_first_s * 2**tries, options.local_retry_longest_s)
         again = replace(message, reconsume_times=message.reconsume_times + 1)
         asyncio.get_running_loop().call_later(pause, self.put, assigned, [again])
-
-
-def message_name(message: ReceivedMessage) -> dict[str, object]:
-    """Which message, for the log; never its content. `attempt` is 1 at the first delivery."""
-    return {
-        "message_id": message.message_id,
-        "queue": message.queue,
-        "offset": message.queue_offset,
-        "attempt": message.reconsume_times + 1,
-    }

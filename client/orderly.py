@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dledger.client.core import ClientCore
+from dledger.client.giving_back import DEAD_LETTER, message_name
 from dledger.client.listening import (
     Assigned,
     ConsumeOrderlyStatus,
@@ -16,15 +17,12 @@ from dledger.client.listening import (
     ListenerCalls,
     Unit,
     Workers,
-    message_name,
 )
 from dledger.client.message import ReceivedMessage
 from dledger.client.options import ConsumerOptions
 
 TURN_S = 1.0
 """After this a worker turns to the next queue (maxTimeConsumeContinuously)."""
-DEAD_LETTER = -1
-"""Delay level that sends a message to the dead letters at once."""
 
 
 class _InOrder:
@@ -177,7 +175,7 @@ class OrderlyDispatcher(Workers):
                     "message dropped: broadcasting has no dead letters", **message_name(message)
                 )
                 queue.assigned.consumed([message])
-            elif await self._give_back(message, DEAD_LETTER):
+            elif await self._giving_back.give(message, DEAD_LETTER):
                 queue.assigned.consumed([message])
             else:
                 again.append(message)

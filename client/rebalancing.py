@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
 from dledger.client.allocation import allocate, strategy_of
 from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound, refused_text
 from dledger.client.groups import BrokerGroup
-from dledger.client.listening import Workers
 from dledger.client.message import MessageQueue, ReceivedMessage
 from dledger.client.offsets import FromWhere, Progress, QueueOffsets, first_offset
 from dledger.client.options import ConsumerOptions
@@ -29,10 +29,17 @@ RETRY_TOPIC_TRIES = 10
 """So often a group's retry topic is asked for soon again; then with each rebalance."""
 
 
+class Receiver(Protocol):
+    """Gets the messages of all queues that are ours."""
+
+    def put(self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage]) -> None:
+        """Messages of one queue, in order."""
+
+
 class AssignedQueue:
     """A queue of ours: what waits of it (the sink of its reader), and its reader's task."""
 
-    def __init__(self, process: ProcessQueue, dispatcher: Workers) -> None:
+    def __init__(self, process: ProcessQueue, dispatcher: Receiver) -> None:
         self.process = process
         self.committed: int | None = None
         self.reader: QueueReader
@@ -66,7 +73,7 @@ class QueueShare:
         consumer_group: str,
         options: ConsumerOptions,
         progress: Progress,
-        dispatcher: Workers,
+        dispatcher: Receiver,
         locks: QueueLocks | None,
     ) -> None:
         """`locks`: of a consumer that works in order, and shares the queues with others."""

@@ -14,6 +14,7 @@ from typing import overload
 from dledger.client.bulk.ranges import RangeOptions, RangeReader
 from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
 from dledger.client.errors import ClientClosed, ClientError
+from dledger.client.group_consumer import MessageModel
 from dledger.client.hosting import Hosted
 from dledger.client.listening import BatchListener, Listener
 from dledger.client.message import (
@@ -39,7 +40,7 @@ from dledger.client.options import (
 from dledger.client.pending import OnSent
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
-from dledger.client.push_consumer import AsyncPushConsumer, MessageModel, check_consumer, ended_by
+from dledger.client.push_consumer import AsyncPushConsumer, check_consumer, ended_by
 from dledger.client.subscription import ALL, subscribe
 from dledger.runtime.signals import terminated_by_exception
 
