@@ -8,8 +8,9 @@
 
 How it is built: `core` (connections, routes, leaders, heartbeats), `life` (start and end of every client),
 `sending` with `search` and `pending` (the way of a message to its acknowledgement), `reading` (long polling
-of one queue), `rebalancing` and `listening` (push consumer), `orderly` and `queue_locks` (the same in order),
-`offsets`, `sync` on `hosting` (the face without an event loop).
+of one queue), `group_consumer` with `rebalancing` (sharing of queues), `listening` (push consumer), `orderly`
+and `queue_locks` (the same in order), `lite_pull_consumer`, `offsets`, `sync` on `hosting` (the face without
+an event loop).
 """
 
 from dledger.client.allocation import (
@@ -35,6 +36,7 @@ from dledger.client.errors import (
 )
 from dledger.client.group_consumer import MessageModel
 from dledger.client.listening import ConsumeOrderlyStatus, ConsumeStatus
+from dledger.client.lite_pull_consumer import AsyncLitePullConsumer, Delivery
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from dledger.client.offsets import FromWhere
 from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
@@ -42,7 +44,7 @@ from dledger.client.process_queue import FlowLimits
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer
-from dledger.client.sync import Producer, PullConsumer, PushConsumer
+from dledger.client.sync import LitePullConsumer, Producer, PullConsumer, PushConsumer
 
 __all__ = [
     "AllocateMachineRoomNearby",
@@ -52,6 +54,7 @@ __all__ = [
     "AllocateMessageQueueByMachineRoom",
     "AllocateMessageQueueConsistentHash",
     "AllocateStrategy",
+    "AsyncLitePullConsumer",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
@@ -62,9 +65,11 @@ __all__ = [
     "ConsumeOrderlyStatus",
     "ConsumeStatus",
     "ConsumerOptions",
+    "Delivery",
     "FlowLimits",
     "FromWhere",
     "InvalidMessage",
+    "LitePullConsumer",
     "Message",
     "MessageModel",
     "MessageQueue",

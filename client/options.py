@@ -140,8 +140,9 @@ class ConsumerOptions:
     """Where a consumer works in order: pause of a queue whose message failed
     (suspendCurrentQueueTimeMillis)."""
     auto_commit: bool = True
-    """Where a consumer works in order: False has a listener say with ConsumeOrderlyStatus.COMMIT that
-    everything so far is consumed. As much as `pull.flow` allows may be without it."""
+    """False: where a consumer works in order its listener says with ConsumeOrderlyStatus.COMMIT that
+    everything so far is consumed; of a lite pull consumer `commit` says it for what `poll` gave. As much as
+    `pull.flow` allows may be without it."""
     lock_renew_s: float = 20.0
     """How often locks of queues that are consumed in order are asked for again."""
     lock_valid_s: float = 30.0

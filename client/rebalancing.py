@@ -39,8 +39,9 @@ class Receiver(Protocol):
 class AssignedQueue:
     """A queue of ours: what waits of it (the sink of its reader), and its reader's task."""
 
-    def __init__(self, process: ProcessQueue, dispatcher: Receiver) -> None:
+    def __init__(self, process: ProcessQueue, subscription: Subscription, dispatcher: Receiver) -> None:
         self.process = process
+        self.subscription = subscription
         self.committed: int | None = None
         self.reader: QueueReader
         self.task: asyncio.Task[None]
@@ -103,13 +104,26 @@ class QueueShare:
 
     def add(self, queue: MessageQueue, subscription: Subscription, start: int) -> None:
         """Begin to work on a queue."""
-        assigned = AssignedQueue(ProcessQueue(queue, start, self._options.pull.flow), self._dispatcher)
+        assigned = AssignedQueue(
+            ProcessQueue(queue, start, self._options.pull.flow), subscription, self._dispatcher
+        )
         assigned.reader = QueueReader(
             self._core, self._group, queue, subscription, self._options.pull, start, assigned
         )
         name = f"pull {queue.topic} {queue.broker_name} {queue.queue_id}"
         assigned.task = self._core.spawn(assigned.reader.run(), name)
         self._assigned[queue] = assigned
+
+    def assigned(self, queue: MessageQueue) -> AssignedQueue | None:
+        """A queue of ours; None where it is none."""
+        return self._assigned.get(queue)
+
+    def restart(self, queue: MessageQueue, offset: int) -> None:
+        """Go on with another offset; what is under way of the queue does not count any more."""
+        assigned = self._assigned.pop(queue)
+        assigned.process.dropped = True
+        assigned.task.cancel()
+        self.add(queue, assigned.subscription, offset)
 
     async def remove(self, queues: Sequence[MessageQueue]) -> None:
         """Hand queues over: what was consumed of them is committed, the rest is somebody else's."""
@@ -160,14 +174,22 @@ class QueueShare:
             assigned.reader.leader_moved(group)
 
     async def commit(self) -> None:
-        """Commit what was consumed since the last time."""
+        """Commit what was consumed since the last time. What fails is logged, and tried again."""
+        try:
+            await self.commit_now()
+        except (ClientError, OSError) as error:
+            self._not_committed(error)
+
+    async def commit_now(self) -> None:
+        """Commit what was consumed since the last time. ClientError or OSError."""
         own = {**self._leaving, **self._assigned}
         offsets = {
             queue: assigned.process.commit_offset
             for queue, assigned in own.items()
             if assigned.process.commit_offset != assigned.committed
         }
-        if await self._save(offsets):
+        if offsets:
+            await self._progress.save(offsets)
             for queue, offset in offsets.items():
                 own[queue].committed = offset
 
@@ -196,15 +218,15 @@ class QueueShare:
     def _busy(self, assigned: AssignedQueue) -> bool:
         return isinstance(self._dispatcher, OrderlyDispatcher) and self._dispatcher.busy(assigned)
 
-    async def _save(self, offsets: dict[MessageQueue, int]) -> bool:
-        if not offsets:
-            return True
+    async def _save(self, offsets: dict[MessageQueue, int]) -> None:
         try:
-            await self._progress.save(offsets)
+            if offsets:
+                await self._progress.save(offsets)
         except (ClientError, OSError) as error:
-            self._core.log.warning("offsets not committed", group=self._group, error=error)
-            return False
-        return True
+            self._not_committed(error)
+
+    def _not_committed(self, error: Exception) -> None:
+        self._core.log.warning("offsets not committed", group=self._group, error=error)
 
 
 class Rebalancer:
