@@ -243,3 +243,13 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster.start()
     yield cluster
     cluster.stop()
+
+
+def judge_order(events: list[dict[str, Any]]) -> int:
+    """No message of a queue comes before all that are in front of it. How many came again."""
+    reached: dict[int, int] = {}
+    for item in events:
+        end = reached.get(item["queue"], 0)
+        assert item["offset"] <= end, (item, end)
+        reached[item["queue"]] = max(end, item["offset"] + 1)
+    return len(events) - sum(reached.values())

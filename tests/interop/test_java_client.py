@@ -15,7 +15,7 @@ import pytest
 
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.interop.apache import LOGBACK, java_command
-from tests.interop.conftest import java_client, rocketmq_libraries
+from tests.interop.conftest import java_client, judge_order, rocketmq_libraries
 
 pytestmark = pytest.mark.interop
 
@@ -197,16 +197,6 @@ def test_orderly_consumers_keep_each_queues_order_over_a_leader_kill(
         repeated = judge_order(sorted(events, key=lambda item: item["ms"]))
         print(f"\nJava {major}: {len(sent)} in order (leader {node} killed), {repeated} more than once")
     group.restart_node(node)
-
-
-def judge_order(events: list[dict[str, Any]]) -> int:
-    """No message of a queue comes before all that are in front of it. How many came again."""
-    reached: dict[int, int] = {}
-    for item in events:
-        end = reached.get(item["queue"], 0)
-        assert item["offset"] <= end, (item, end)
-        reached[item["queue"]] = max(end, item["offset"] + 1)
-    return len(events) - sum(reached.values())
 
 
 @pytest.mark.parametrize("major", VERSIONS)
