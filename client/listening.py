@@ -21,6 +21,10 @@ from dledger.runtime import Lane
 
 MAX_CHUNK = 32
 """Messages that one worker takes at once when many wait."""
+WATCHED_TIMES = 8
+"""So often within `consume_timeout_s` running calls are looked at."""
+RETRY_LEVEL = 3
+"""Delay level (10 s) of messages whose call took too long, as in RocketMQ."""
 MAX_NESTED = 8
 """Awaitables inside one another that a listener's result may be: more is no result."""
 
@@ -112,14 +116,19 @@ class ListenerCalls:
         """Whether the caller is the listener itself: to wait here for its end would be for ever."""
         return _CALLING.get() is self
 
-    async def run(self, units: Sequence[Unit]) -> tuple[list[Status], BaseException | None]:
+    async def run(
+        self, units: Sequence[Unit], results: list[object] | None = None
+    ) -> tuple[list[Status], BaseException | None]:
         """What became of each; fewer than there are units when it was stopped in between.
+
+        `results` grows meanwhile, for whoever looks at how far it is (`place`). Units behind that place may
+        be taken away from the end of `units`.
 
         What a listener raises, of any class, is logged and means RECONSUME_LATER. But SystemExit and
         KeyboardInterrupt are not about a message: they end the run, and are what is returned beside the
         results.
         """
-        results: list[object] = []
+        results = [] if results is None else results
         while len(results) < len(units) and not self.stopped:
             began = len(results)
             job = self._on_this_loop(units, results) if self._on_loop else self._in_thread(units, results)
@@ -172,7 +181,7 @@ class ListenerCalls:
         token = _CALLING.set(self)
         try:
             for unit in units[len(results) :]:
-                if self.stopped:
+                if self.stopped or len(results) >= len(units):
                     return
                 try:
                     result = self._call(unit)
@@ -187,7 +196,7 @@ class ListenerCalls:
     async def _on_this_loop(self, units: Sequence[Unit], results: list[object]) -> None:
         _CALLING.set(self)
         for unit in units[len(results) :]:
-            if self.stopped:
+            if self.stopped or len(results) >= len(units):
                 return
             try:
                 result = self._call(unit)
@@ -213,6 +222,25 @@ async def _settled(result: object) -> object:
     except BaseException as error:
         return _Raised(error)
     return result
+
+
+def place(results: Sequence[object]) -> int:
+    """Number of the unit that a run is at."""
+    return len(results) - bool(results and inspect.isawaitable(results[-1]))
+
+
+class _Run:
+    """A piece of work of one worker, watched for calls that take too long."""
+
+    def __init__(self, assigned: Assigned, units: list[Unit], now: float) -> None:
+        self.assigned = assigned
+        self.units = units
+        self.results: list[object] = []
+        self.at = 0
+        self.since = now
+        """Loop time at which the unit `at` was first seen."""
+        self.given_back: set[int] = set()
+        """Queue offsets of messages whose call took too long."""
 
 
 class Workers:
@@ -305,6 +333,12 @@ class Dispatcher(Workers):
         super().__init__(core, calls, options, consumer_group, broadcasting, on_fatal)
         self._backlog: deque[tuple[Assigned, deque[ReceivedMessage]]] = deque()
         self._waiting = 0
+        self._runs: dict[_Run, None] = {}
+
+    def start(self) -> None:
+        """See `Workers`."""
+        super().start()
+        self._core.spawn(self._watch(), f"watch {self._group}")
 
     def put(self, assigned: Assigned, messages: Sequence[ReceivedMessage]) -> None:
         """See `Workers`."""
@@ -344,11 +378,16 @@ class Dispatcher(Workers):
         return None
 
     async def _consume(self, assigned: Assigned, messages: list[ReceivedMessage]) -> None:
-        units: Sequence[Unit] = messages
+        units: list[Unit] = list(messages)
         if self._calls.batches:
             size = self._options.batch_size
             units = [messages[at : at + size] for at in range(0, len(messages), size)]
-        verdicts, fatal = await self._calls.run(units)
+        run = _Run(assigned, units, self._core.now())
+        self._runs[run] = None
+        try:
+            verdicts, fatal = await self._calls.run(units, run.results)
+        finally:
+            del self._runs[run]
         if fatal is not None:
             self.stop_soon()
             self._on_fatal(fatal)
@@ -356,7 +395,7 @@ class Dispatcher(Workers):
         failed: list[ReceivedMessage] = []
         # Those behind a stop have no verdict: they stay in process, in front of the committed offset.
         for unit, status in zip(units, verdicts, strict=False):
-            members = [unit] if isinstance(unit, ReceivedMessage) else list(unit)
+            members = [one for one in _members(unit) if one.queue_offset not in run.given_back]
             (done if status is ConsumeStatus.SUCCESS else failed).extend(members)
         if assigned.process.dropped:
             return  # the queue's new owner consumes them again
@@ -370,6 +409,41 @@ class Dispatcher(Workers):
                 self._retry_here(assigned, message)
         assigned.consumed(done)
 
+    async def _watch(self) -> None:
+        """Until cancelled: look for calls that take too long."""
+        limit_s = self._options.consume_timeout_s
+        while True:
+            await asyncio.sleep(limit_s / WATCHED_TIMES)
+            now = self._core.now()
+            for run in list(self._runs):
+                at = place(run.results)
+                if at != run.at:
+                    run.at, run.since = at, now
+                elif now - run.since >= limit_s and at < len(run.units):
+                    await self._too_long(run, at)
+
+    async def _too_long(self, run: _Run, at: int) -> None:
+        messages = [one for one in _members(run.units[at]) if one.queue_offset not in run.given_back]
+        if not messages:
+            return
+        limit_s = self._options.consume_timeout_s
+        self._core.log.warning("listener takes too long", limit_s=limit_s, **message_name(messages[0]))
+        behind = [message for unit in run.units[at + 1 :] for message in _members(unit)]
+        del run.units[at + 1 :]  # somebody else is free for them
+        self.put(run.assigned, behind)
+        for message in messages:
+            if self._broadcasting or run.assigned.process.dropped:
+                return
+            run.given_back.add(
+                message.queue_offset
+            )  # first: the call may end meanwhile, and would do it again
+            if await self._giving_back.give(message, RETRY_LEVEL):
+                run.assigned.consumed([message])
+                continue
+            run.given_back.discard(message.queue_offset)  # what the call says counts, or the next look tries
+            if run not in self._runs:
+                self._retry_here(run.assigned, message)  # it has said something meanwhile, and was not heard
+
     def _retry_here(self, assigned: Assigned, message: ReceivedMessage) -> None:
         """Call the listener again after a pause; the committed offset stays in front of the message."""
         options = self._options
@@ -379,3 +453,7 @@ class Dispatcher(Workers):
             pause = min(options.local_retry_first_s * 2**tries, options.local_retry_longest_s)
         again = replace(message, reconsume_times=message.reconsume_times + 1)
         asyncio.get_running_loop().call_later(pause, self.put, assigned, [again])
+
+
+def _members(unit: Unit) -> list[ReceivedMessage]:
+    return [unit] if isinstance(unit, ReceivedMessage) else list(unit)

@@ -125,6 +125,9 @@ class ConsumerOptions:
     """How the queues of a topic are divided among the consumers of a group, all of which need the same:
     "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", a strategy with settings (`AllocateMessageQueueByConfig`,
     `AllocateMessageQueueByMachineRoom`, `AllocateMachineRoomNearby`), or a function of one's own."""
+    consume_timeout_s: float = 900.0
+    """A call of a listener that takes longer holds up its queue's position no more: its messages are given
+    back, and its result does not count (consumeTimeout). Not where a consumer works in order."""
     commit_s: float = 5.0
     """How often consumed offsets go to the broker (persistConsumerOffsetInterval), and once at close."""
     local_retry_first_s: float = 1.0
