@@ -137,6 +137,7 @@ class AsyncPushConsumer(GroupConsumer):
         if self._locks is None or self._locks.holds(assigned.process.queue):
             return True
         self._locks.drop_expired()
+        self._lock_lost(assigned.process.queue)  # also one that was lost before the queue was begun
         return False
 
     def _lock_lost(self, queue: MessageQueue) -> None:

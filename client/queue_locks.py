@@ -41,6 +41,11 @@ class QueueLocks:
         """Whether a queue is ours at this moment."""
         return self._until.get(queue, 0.0) > self._core.now()
 
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """Those that are ours, as far as is known."""
+        return list(self._until)
+
     async def lock(self, queues: Sequence[MessageQueue]) -> None:
         """Ask for queues; `holds` says which are ours then. ClientError when a broker could not be asked."""
         for broker, some in _batches(queues):
@@ -75,10 +80,6 @@ class QueueLocks:
         now = self._core.now()
         for queue in [queue for queue, until in self._until.items() if until <= now]:
             self._lost(queue, "it could not be renewed in time")
-
-    def forget(self, queue: MessageQueue) -> None:
-        """A queue is not consumed any more, and not given back either: its lock ends by itself."""
-        self._until.pop(queue, None)
 
     async def _renew(self, broker: str, queues: list[MessageQueue]) -> None:
         asked = self._core.now()

@@ -213,7 +213,8 @@ class QueueShare:
         self._assigned.clear()
         if self._locks is not None:
             # A queue whose listener still runs stays locked, until that is over by itself.
-            await self._locks.unlock([queue for queue in own if not self._busy(own[queue])])
+            held = self._locks.queues
+            await self._locks.unlock([one for one in held if one not in own or not self._busy(own[one])])
 
     def _busy(self, assigned: AssignedQueue) -> bool:
         return isinstance(self._dispatcher, OrderlyDispatcher) and self._dispatcher.busy(assigned)
@@ -338,6 +339,8 @@ class Rebalancer:
                     )
                 if self._stopped:
                     return True
+                if self._locks is not None and not self._locks.holds(queue):
+                    continue  # lost meanwhile: where the group stands may be another place already
                 self._share.add(queue, subscription, start)
         if mine != held:
             self._core.log.info("queues assigned", group=self._group, topic=topic, count=len(mine))

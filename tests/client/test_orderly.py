@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from dledger.client import (
     PushConsumer,
     ReceivedMessage,
 )
-from dledger.remoting.codes import RequestCode
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
 from tests.client.consumer_kit import committed, fill, until
-from tests.client.fake_cluster import FakeCluster, eventually
+from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually
 from tests.client.test_consumers import produce
 from tests.client.test_sync import running
 
@@ -211,6 +214,40 @@ def test_a_lost_lock_drops_the_queue_and_what_runs_counts_no_more() -> None:
             del fake.locks["group", "orders", 0]
             await eventually(lambda: len(seen) == 6)
         assert seen == [0, 0, 1, 2, 3, 4]
+
+    play(test, queues=1)
+
+
+def test_a_lock_that_is_lost_before_its_queue_is_begun_begins_nothing() -> None:
+    seen: list[int] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.queue_offset)
+
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 5)
+        held: list[Any] = []
+
+        def script(broker: FakeBroker, connection: Connection, request: Request) -> bool:
+            """The answer where the group stands takes its time; somebody else gets the queue meanwhile."""
+            if request.code != RequestCode.QUERY_CONSUMER_OFFSET or request.ext().get("topic") != "orders":
+                return False
+            if held:
+                return False
+            held.append(request)
+            fake.locks["group", "orders", 0] = "somebody"
+            answer = partial(connection.respond, request, ResponseCode.QUERY_NOT_FOUND)
+            asyncio.get_running_loop().call_later(0.2, answer)
+            return True
+
+        fake.script = script
+        async with consumer(fake, handle) as one:
+            await eventually(lambda: bool(held))
+            await asyncio.sleep(0.3)
+            assert not seen and not [queue for queue in one.queues if queue.topic == "orders"]
+            fake.offsets["group", "orders", 0] = 2
+            del fake.locks["group", "orders", 0]
+            await eventually(lambda: seen == [2, 3, 4])
 
     play(test, queues=1)
 
