@@ -120,8 +120,10 @@ class OrderlyDispatcher(Workers):
         until = self._core.now() + TURN_S
         while queue.waiting and self._core.now() < until:
             # Asked before each call: a lock may be over in the middle of a turn.
-            if self._ends(queue) or not self._may_call(queue.assigned):
+            if self._ends(queue):
                 return 0.0
+            if not self._may_call(queue.assigned):
+                return self._options.suspend_s  # its lock is lost, and so is the queue before that is over
             unit: Unit
             if self._calls.batches:
                 unit = [
