@@ -22,6 +22,7 @@ from dledger.client.allocation import (
     AllocateMessageQueueConsistentHash,
     AllocateStrategy,
 )
+from dledger.client.codecs import BodyFormat, Codec, UnreadableBody
 from dledger.client.errors import (
     BrokerRefused,
     ClientClosed,
@@ -58,10 +59,12 @@ __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "BodyFormat",
     "BrokerRefused",
     "ClientClosed",
     "ClientError",
     "ClientOptions",
+    "Codec",
     "ConsumeOrderlyStatus",
     "ConsumeStatus",
     "ConsumerOptions",
@@ -87,4 +90,5 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "TopicNotFound",
+    "UnreadableBody",
 ]

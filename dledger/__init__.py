@@ -39,10 +39,12 @@ if TYPE_CHECKING:
         AsyncProducer,
         AsyncPullConsumer,
         AsyncPushConsumer,
+        BodyFormat,
         BrokerRefused,
         ClientClosed,
         ClientError,
         ClientOptions,
+        Codec,
         ConsumeOrderlyStatus,
         ConsumerOptions,
         ConsumeStatus,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
         SendResult,
         SendStatus,
         TopicNotFound,
+        UnreadableBody,
     )
     from dledger.spark.arrow_reader import read
 
@@ -83,10 +86,12 @@ __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "BodyFormat",
     "BrokerRefused",
     "ClientClosed",
     "ClientError",
     "ClientOptions",
+    "Codec",
     "ConsumeOrderlyStatus",
     "ConsumeStatus",
     "ConsumerOptions",
@@ -112,6 +117,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "TopicNotFound",
+    "UnreadableBody",
     "read",
 ]
 _ELSEWHERE = {"read": "dledger.spark.arrow_reader"}
