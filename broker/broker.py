@@ -13,6 +13,7 @@ from dledger.broker.audit.shipping import Shipper, ShipSettings
 from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
+from dledger.broker.client.queue_locks import QueueLocks
 from dledger.broker.client.reply_processor import ReplyProcessor
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
@@ -54,6 +55,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     PullProcessor,
     ClientProcessor,
     ReplyProcessor,
+    QueueLocks,
     OffsetProcessor,
     TopicProcessor,
     AdminProcessor,

@@ -21,6 +21,7 @@ import pytest
 from dledger.broker.client.client_processor import MAX_GROUPS, MAX_HEARTBEAT
 from dledger.broker.filter.message_filter import MAX_EXPRESSION
 from dledger.broker.intake.send_processor import MAX_BATCH_MESSAGES
+from dledger.formats.state import MAX_LOCK_BATCH
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import NameServer
 from dledger.remoting.bodies import MAX_BARE_TAGS
@@ -125,6 +126,11 @@ def pulls() -> list[Asked]:
     ]
 
 
+def locks() -> Asked:
+    queues = [{"topic": "T", "brokerName": "broker-a", "queueId": n} for n in range(MAX_LOCK_BATCH)]
+    return None, json.dumps({"consumerGroup": "CG", "clientId": "c", "mqSet": queues}).encode()
+
+
 def subscription_check() -> Asked:
     wanted = {"topic": "T", "subString": "||".join(map(str, range(MAX_EXPRESSION // 6)))}
     return None, json.dumps({"clientId": "c", "group": "CG", "subscriptionData": wanted}).encode()
@@ -178,6 +184,8 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.HEART_BEAT: heartbeats,
     RequestCode.UNREGISTER_CLIENT: lambda: [queue()],
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda: [queue()],
+    RequestCode.LOCK_BATCH_MQ: lambda: [locks()],
+    RequestCode.UNLOCK_BATCH_MQ: lambda: [locks()],
     RequestCode.CHECK_CLIENT_CONFIG: lambda: [subscription_check()],
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda: [group_settings()],
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: [(None, b"")],
