@@ -13,6 +13,7 @@ from dledger.broker.audit.shipping import Shipper, ShipSettings
 from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
+from dledger.broker.client.connection_processor import ConnectionProcessor
 from dledger.broker.client.queue_locks import QueueLocks
 from dledger.broker.client.reply_processor import ReplyProcessor
 from dledger.broker.commit_log import CommitLogWriter
@@ -31,6 +32,8 @@ from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
 from dledger.broker.schedule.delay_service import DelayService
 from dledger.broker.services import LeaderService, LeaderServices
+from dledger.broker.stats.broker_stats import BrokerStats
+from dledger.broker.stats.stats_processor import StatsProcessor
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
@@ -54,14 +57,22 @@ PROCESSORS: tuple[type[Processor], ...] = (
     SendBackProcessor,
     PullProcessor,
     ClientProcessor,
+    ConnectionProcessor,
     ReplyProcessor,
     QueueLocks,
     OffsetProcessor,
     TopicProcessor,
     AdminProcessor,
+    StatsProcessor,
     AuditProcessor,
 )
 """Who answers requests. One that is a `LeaderService` as well begins and ends with each leadership."""
+_NO_POOLS = {
+    f"{pool}ThreadPoolQueue{figure}": "0"
+    for pool in ("send", "pull", "query", "ack")
+    for figure in ("Size", "HeadWaitTimeMills")
+} | {"pageCacheLockTimeMills": "0"}
+"""Tools stop without these. Requests are worked on by the loop as they come: no pool has a queue of them."""
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
 
@@ -106,6 +117,7 @@ class Broker:
         self._system_topics = system_topics(config)
         self._writer: CommitLogWriter | None = None
         self.offsets = PendingOffsets(self.store, self.committed, self.gate, config.offset_flush_s)
+        self.stats = BrokerStats(env, config.cluster_name, lambda: (self.messages_in, self.pulls.messages))
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
@@ -122,6 +134,7 @@ class Broker:
             offsets=self.offsets,
             committed=self.committed,
             applied=self.applied,
+            stats=self.stats,
             background=self.background,
             topic_table=self.topic_table,
             registrar=self.registrar,
@@ -136,7 +149,7 @@ class Broker:
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays = DelayService(context)
         self.services = LeaderServices(
-            (self.registrar, self.offsets, self.applied, self.committed, *own, self.delays)
+            (self.registrar, self.offsets, self.applied, self.committed, self.stats, *own, self.delays)
         )
         """In this order at the beginning of a leadership, backwards at its end."""
         self.handlers = handler_table(self.processors, self.gate)
@@ -212,6 +225,7 @@ class Broker:
                 self._system_topics,
                 self.config.store_host,
                 table_bytes=self.topic_table.size,
+                puts=self.stats.puts,
             )
             self.services.begin(self._writer)
         self.gate.open(self._writer)
@@ -271,24 +285,39 @@ class Broker:
         return {self.node.peer_meta(node).get("store_ip", "") for node in self.members()}
 
     def runtime_info(self) -> dict[str, str]:
-        """28 GET_BROKER_RUNTIME_INFO."""
+        """28 GET_BROKER_RUNTIME_INFO, but for what has to be read from the device."""
         status = self.node.status()
-        stats = self.server.stats
+        network, stats = self.server.stats, self.stats
+        today, yesterday = stats.morning, stats.yesterday_morning
+        end, applied = _whole(status.get("end_pos")), self.store.dispatcher.applied_end
         return {
             "brokerVersion": str(VERSION),
             "brokerVersionDesc": "V5_3_3",
             "brokerActive": "true" if self.node.serving else "false",
             "brokerRole": "SYNC_MASTER" if self.node.serving else "SLAVE",
             "commitLogMinOffset": str(self.node.log.begin_pos),
-            "commitLogMaxOffset": str(status.get("end_pos", 0)),
+            "commitLogMaxOffset": str(end),
+            "dispatchBehindBytes": str(max(0, end - applied)),
             "dispatchBehindIndex": str(_whole(status.get("committed_index")) - self.store.applied_index),
+            "putTps": stats.rates(stats.puts_of_broker),
+            "getFoundTps": stats.rates(stats.found),
+            "getMissTps": stats.rates(stats.missed),
+            "getTotalTps": stats.rates(stats.found, stats.missed),
+            "getTransferredTps": stats.rates(stats.gets_of_broker),
+            "getTransferedTps": stats.rates(stats.gets_of_broker),  # so 4.9 spells it
+            "msgPutTotalYesterdayMorning": str(yesterday[0]),
+            "msgPutTotalTodayMorning": str(today[0]),
             "msgPutTotalTodayNow": str(self.messages_in),
+            "msgGetTotalYesterdayMorning": str(yesterday[1]),
+            "msgGetTotalTodayMorning": str(today[1]),
             "msgGetTotalTodayNow": str(self.pulls.messages),
+            "statsNotCounted": str(stats.not_counted),
+            **_NO_POOLS,
             "dispatchedMessages": str(self.store.dispatcher.messages),
             "heldPulls": str(self.pulls.held.count),
             "forwardedRequests": str(self.forwarder.forwarded),
             "consumerGroups": str(len(self.clients.consumers)),
-            "remotingRequests": str(stats.requests),
+            "remotingRequests": str(network.requests),
             "raftTerm": str(status.get("term", 0)),
             "raftRole": str(status.get("role", "")),
         }

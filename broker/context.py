@@ -15,6 +15,7 @@ from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
+from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_creation import TopicCreation
@@ -49,6 +50,7 @@ class BrokerContext:
     """Answers that wait for the commit of their entry."""
     applied: PendingResponses
     """Answers that wait until their entry is applied here."""
+    stats: BrokerStats
     background: Background
     """Answers that need the device."""
     topic_table: TopicTable

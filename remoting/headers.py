@@ -290,6 +290,33 @@ class ConsumeStatsHeader(Header):
     topicList: str | None = None
 
 
+class BrokerConsumeStatsHeader(Header):
+    """317 GET_BROKER_CONSUME_STATS. `isOrder`: of ordered topics alone."""
+
+    isOrder: bool
+
+
+class ViewBrokerStatsHeader(Header):
+    """315 VIEW_BROKER_STATS_DATA."""
+
+    statsName: str
+    statsKey: str
+
+
+class ConsumeTimeSpanHeader(Header):
+    """303 QUERY_CONSUME_TIME_SPAN."""
+
+    topic: str
+    group: str
+
+
+class GroupTopicHeader(Header):
+    """345 QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    topic: str | None = None
+
+
 class GetAllSubscriptionGroupHeader(Header):
     """201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG; older tools send no fields."""
 
@@ -485,6 +512,9 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffsetHeader,
     RequestCode.GET_TOPICS_BY_CLUSTER: ClusterHeader,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: TopicHeader,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: ConsumeTimeSpanHeader,
+    RequestCode.VIEW_BROKER_STATS_DATA: ViewBrokerStatsHeader,
+    RequestCode.GET_BROKER_CONSUME_STATS: BrokerConsumeStatsHeader,
     RequestCode.SEND_MESSAGE_V2: SendMessageV2Header,
     RequestCode.SEND_BATCH_MESSAGE: SendMessageV2Header,
     RequestCode.QUERY_DATA_VERSION: BrokerIdentityHeader,
@@ -493,6 +523,7 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: ReplyMessageHeader,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: BrokerNameHeader,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: GroupHeader,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: GroupTopicHeader,
     RequestCode.GET_TOPIC_CONFIG: TopicHeader,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GroupHeader,
     RequestCode.LITE_PULL_MESSAGE: PullMessageHeader,

@@ -1,7 +1,9 @@
 """Who is connected.
 
-* `client_processor`   heartbeats, unregistration, the members of a group
-* `clients`            the table of producers and consumers
-* `agreement`          whether the members of a group agree
-* `queue_locks`        who consumes a queue in order
+* `client_processor`       heartbeats, unregistration, the members of a group
+* `connection_processor`   tools ask who is connected, and who consumes what
+* `clients`                the table of producers and consumers
+* `agreement`              whether the members of a group agree
+* `queue_locks`            who consumes a queue in order
+* `reply_processor`        replies, pushed to who asked
 """

@@ -27,6 +27,7 @@ class Pull:
 
     connection: Connection
     request: Request
+    group: str
     topic: str
     queue_id: int
     offset: int
@@ -35,6 +36,8 @@ class Pull:
     wanted: MessageFilter
     suspend_s: float
     deadline: float = 0.0
+    took_s: float = 0.0
+    """Reading from the device."""
 
 
 class HeldPulls:

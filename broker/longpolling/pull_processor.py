@@ -7,6 +7,8 @@ connection in one write; what needs the device is read by a worker.
 
 from __future__ import annotations
 
+import asyncio
+
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.filter.message_filter import MessageFilter, filter_of
@@ -56,6 +58,7 @@ class PullProcessor(LeaderService):
         self._offsets = context.offsets
         self._background = context.background
         self._reader = context.reader
+        self._stats = context.stats
         self.held = HeldPulls(lambda: self._settings.now.max_held_pulls, self._serve, self._expired)
         self.ahead = SubscriptionWait(context.clients, lambda call: call.connection.again(call.request))
         self.messages = 0
@@ -88,6 +91,7 @@ class PullProcessor(LeaderService):
             Pull(
                 call.connection,
                 call.request,
+                header.consumerGroup,
                 header.topic,
                 header.queueId,
                 header.queueOffset,
@@ -183,7 +187,10 @@ class PullProcessor(LeaderService):
     async def _serve_cold(self, pull: Pull) -> None:
         count = min(pull.count, self._settings.now.pull_max_count_cold)
         size = min(pull.size, self._settings.now.pull_max_bytes_cold)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         result = await self._reader.get_cold(pull.topic, pull.queue_id, pull.offset, count, size, pull.wanted)
+        pull.took_s += loop.time() - began
         if self._gate.writer is None:
             self._gate.wait_or_refuse(pull.connection, pull.request)
         else:
@@ -209,8 +216,10 @@ class PullProcessor(LeaderService):
         self._answer(pull, result, ResponseCode.PULL_NOT_FOUND)
 
     def _answer(self, pull: Pull, result: GetResult, code: ResponseCode) -> None:
-        self.messages += len(result.parts)
-        self.bytes += result.size
+        count, size = len(result.parts), result.size
+        self.messages += count
+        self.bytes += size
+        self._stats.got(pull.group, pull.topic, pull.queue_id, count, size, int(pull.took_s * 1000))
         pull.connection.respond(
             pull.request,
             code,

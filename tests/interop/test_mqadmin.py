@@ -1,0 +1,122 @@
+"""Apache RocketMQ's own mqadmin, 4.9 and 5, on a real three-node group with a Java consumer.
+
+Commands of a test run side by side: most of the time a JVM starts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from dledger.local.cluster import LocalCluster, wait_for
+from tests.interop.apache import LOGBACK, java_command
+from tests.interop.conftest import Driver, java_client, rocketmq_libraries
+
+pytestmark = pytest.mark.interop
+
+VERSIONS = (4, 5)
+READY_S = 60
+SENT = 40
+TOGETHER = 4
+"""JVMs at once."""
+
+
+@dataclass
+class Stage:
+    """A topic with messages, and a Java consumer that is online."""
+
+    group: LocalCluster
+    topic: str
+    consumer_group: str
+    producer: Driver
+    consumer: Driver
+
+    @property
+    def leader(self) -> str:
+        """Address of the leader."""
+        return self.group.addr(wait_for(self.group.leader, READY_S, lambda: "no leader"))
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda major: f"java{major}")
+def major(request: pytest.FixtureRequest) -> int:
+    """Of mqadmin and its client."""
+    return int(request.param)
+
+
+@pytest.fixture
+def stage(
+    major: int, group: LocalCluster, drive: Callable[..., Driver], topics: Callable[[str], str]
+) -> Stage:
+    topic = topics(f"Admin{major}")
+    kind = java_client(major, 1000)
+    consumer = drive(kind, "consume", group.namesrv_addr, topic, f"CG_admin{major}")
+    producer = drive(kind, "produce", group.namesrv_addr, topic, f"PG_admin{major}")
+    consumer.wait(lambda events: len(received(events)) >= SENT, READY_S)
+    return Stage(group, topic, f"CG_admin{major}", producer, consumer)
+
+
+def received(events: list[dict[str, Any]]) -> list[int]:
+    return [item["seq"] for item in events if item["event"] == "received"]
+
+
+def mqadmin(major: int, group: LocalCluster, arguments: str) -> subprocess.Popen[str]:
+    """Started; it prints and ends."""
+    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    command = java_command(rocketmq_libraries(major), main, *arguments.split(), "-n", group.namesrv_addr)
+    conf = group.directory / "mqadmin" / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    (conf / "logback_tools.xml").write_text(LOGBACK)  # 4.9 does not start without
+    environment = {**os.environ, "ROCKETMQ_HOME": str(conf.parent)}
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        cwd=group.directory,  # consumerStatus writes there
+    )
+
+
+def printed(major: int, group: LocalCluster, *commands: str) -> list[str]:
+    """What each prints."""
+    outputs: list[str] = []
+    for start in range(0, len(commands), TOGETHER):
+        running = [mqadmin(major, group, command) for command in commands[start : start + TOGETHER]]
+        outputs += [process.communicate(timeout=60)[0] for process in running]
+    for command, output in zip(commands, outputs, strict=True):
+        print(f"--- mqadmin {major}: {command}\n{output}")
+    return outputs
+
+
+def check(major: int, group: LocalCluster, wanted: Mapping[str, str]) -> None:
+    """Each command prints what matches its expression."""
+    for (command, expression), output in zip(wanted.items(), printed(major, group, *wanted), strict=True):
+        assert re.search(expression, output), f"{command}: {expression!r} is not in: {output}"
+
+
+def test_what_it_shows(major: int, stage: Stage) -> None:
+    topic, name = stage.topic, stage.consumer_group
+    check(
+        major,
+        stage.group,
+        {
+            "topicList": topic,
+            f"topicRoute -t {topic}": re.escape(stage.leader),
+            f"brokerStatus -b {stage.leader}": r"putTps +: [1-9]\S* [1-9]",
+            "clusterList": rf"{re.escape(stage.leader)} .*V5_3_3",
+            "clusterList -m": r"broker-\S+ +0 +0 +[1-9]",
+            "consumerProgress": rf"{name} .*PUSH +CLUSTERING",
+            f"consumerProgress -g {name}": rf"{topic} +\S+ +0 +[1-9]\d* +\d+ ",
+            f"topicStatus -t {topic}": r"broker\S* +0 +0 +[1-9]\d* +20",
+            f"statsAll -t {topic}": rf"{topic} +{name} +\d+ +[1-9]\S* +[1-9]\S* +[1-9]\d* +[1-9]",
+            f"consumerConnection -g {name}": r"(?s)JAVA.*ConsumeType: CONSUME_PASSIVELY",
+            f"producerConnection -g PG_admin{major} -t {topic}": "JAVA",
+            f"brokerConsumeStats -b {stage.leader}": rf"{topic} +{name} ",
+        },
+    )
