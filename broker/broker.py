@@ -19,10 +19,15 @@ from dledger.broker.context import BrokerContext
 from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.leader_gate import LeaderGate
+from dledger.broker.loadbalance.assignment_processor import AssignmentProcessor
 from dledger.broker.longpolling.pull_processor import PullProcessor
 from dledger.broker.offset.offset_processor import OffsetProcessor
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
+from dledger.broker.pop.ack_processor import AckProcessor
+from dledger.broker.pop.pop_ledger import PopLedger
+from dledger.broker.pop.pop_processor import PopProcessor
+from dledger.broker.pop.revive_service import PopReviveService
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
@@ -52,6 +57,9 @@ PROCESSORS: tuple[type[Processor], ...] = (
     PullProcessor,
     ClientProcessor,
     OffsetProcessor,
+    PopProcessor,
+    AckProcessor,
+    AssignmentProcessor,
     TopicProcessor,
     AdminProcessor,
     AuditProcessor,
@@ -99,6 +107,7 @@ class Broker:
         self._system_topics = system_topics(config)
         self._writer: CommitLogWriter | None = None
         self.offsets = PendingOffsets(self.store, self.committed, self.gate, config.offset_flush_s)
+        self.pop_ledger = PopLedger(self.store, settings)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
@@ -112,11 +121,13 @@ class Broker:
             creation=TopicCreation(settings),
             clients=self.clients,
             offsets=self.offsets,
+            pops=self.pop_ledger,
             committed=self.committed,
             applied=self.applied,
             background=self.background,
             topic_table=self.topic_table,
             registrar=self.registrar,
+            client=self.client,
             audit_jobs=self.audit_jobs,
             members=self.members,
             settings_requests=self.settings_requests,
@@ -124,10 +135,21 @@ class Broker:
         )
         self.processors = tuple(kind(context) for kind in PROCESSORS)
         (self.pulls,) = (one for one in self.processors if isinstance(one, PullProcessor))
+        (self.pops,) = (one for one in self.processors if isinstance(one, PopProcessor))
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays = DelayService(context)
+        self.revives = PopReviveService(context)
         self.services = LeaderServices(
-            (self.registrar, self.offsets, self.applied, self.committed, *own, self.delays)
+            (
+                self.registrar,
+                self.offsets,
+                self.applied,
+                self.committed,
+                self.pop_ledger,
+                *own,
+                self.delays,
+                self.revives,
+            )
         )
         """In this order at the beginning of a leadership, backwards at its end."""
         self.handlers = handler_table(self.processors, self.gate)
@@ -240,6 +262,7 @@ class Broker:
 
     def _arrived(self, queues: list[ConsumeQueue]) -> None:
         self.pulls.arrived(queues)
+        self.pops.arrived(queues)
         self.delays.arrived(queues)
 
     # -- figures --------------------------------------------------------------------------------------

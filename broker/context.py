@@ -12,12 +12,14 @@ from dledger.broker.config import BrokerConfig
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
+from dledger.broker.pop.pop_ledger import PopLedger
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_table import TopicTable
+from dledger.remoting.client import RemotingClient
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import LiveSettings
@@ -41,6 +43,8 @@ class BrokerContext:
     """Rules by which topics and groups come to be."""
     clients: Clients
     offsets: PendingOffsets
+    pops: PopLedger
+    """What was popped and is not acknowledged."""
     committed: PendingResponses
     """Answers that wait for the commit of their entry."""
     applied: PendingResponses
@@ -49,6 +53,8 @@ class BrokerContext:
     """Answers that need the device."""
     topic_table: TopicTable
     registrar: Registrar
+    client: RemotingClient
+    """To NameServers."""
     audit_jobs: AuditJobs
     members: Callable[[], dict[str, str]]
     """Node id -> `host:port` for clients of every broker of the group, empty while it is not connected."""

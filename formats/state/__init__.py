@@ -2,7 +2,7 @@
 
 * `table`      what every table has in common, and the kind that is only declared
 * `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues;
-  `delays` how far delayed messages are delivered
+  `delays` how far delayed messages are delivered; `pop` what was popped and is not acknowledged
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
@@ -22,6 +22,22 @@ from dledger.formats.state.machine import (
 )
 from dledger.formats.state.offsets import offsets_op
 from dledger.formats.state.pending import Pending
+from dledger.formats.state.pop import (
+    MAX_INVISIBLE_MS,
+    MAX_POP_MESSAGES,
+    POP,
+    POP_DONE,
+    POP_ORDER,
+    POP_ORDERS,
+    POPS,
+    REQUEST_MODES,
+    CheckpointKey,
+    OrderKey,
+    PopCheckpoint,
+    PopOrder,
+    RequestMode,
+    done_op,
+)
 from dledger.formats.state.queues import QueueBounds
 from dledger.formats.state.registry import TABLES, state_version
 from dledger.formats.state.table import (
@@ -43,28 +59,42 @@ __all__ = [
     "DELAYS",
     "GROUPS",
     "MAX_INT",
+    "MAX_INVISIBLE_MS",
     "MAX_LEVELS",
     "MAX_NAME",
+    "MAX_POP_MESSAGES",
     "MAX_QUEUES",
     "PIECE",
+    "POP",
+    "POPS",
+    "POP_DONE",
+    "POP_ORDER",
+    "POP_ORDERS",
+    "REQUEST_MODES",
     "TABLES",
     "TOPICS",
+    "CheckpointKey",
     "Declared",
     "DeclaredTable",
     "DelayProgress",
     "GroupConfig",
     "Malformed",
     "Op",
+    "OrderKey",
     "Pending",
     "Perm",
+    "PopCheckpoint",
+    "PopOrder",
     "QueueBounds",
     "ReplicatedState",
+    "RequestMode",
     "Row",
     "Source",
     "StateCopy",
     "StateRow",
     "TopicConfig",
     "UnknownOperation",
+    "done_op",
     "holds_state",
     "offsets_op",
     "pack_op",

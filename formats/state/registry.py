@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dledger.formats.state.delays import DELAYS
 from dledger.formats.state.groups import GROUPS
 from dledger.formats.state.offsets import OffsetTable
+from dledger.formats.state.pop import POP_ORDERS, POPS, REQUEST_MODES
 from dledger.formats.state.queues import QueueEnds
 from dledger.formats.state.table import Source, Table
 from dledger.formats.state.topics import TOPICS
@@ -33,7 +34,7 @@ class Compact:
 OFFSETS = Compact("offsets", 1, OffsetTable)
 QUEUES = Compact("queues", 1, QueueEnds)
 
-TABLES: tuple[Source, ...] = (TOPICS, GROUPS, OFFSETS, QUEUES, DELAYS)
+TABLES: tuple[Source, ...] = (TOPICS, GROUPS, OFFSETS, QUEUES, DELAYS, POPS, POP_ORDERS, REQUEST_MODES)
 
 
 def state_version(tables: Iterable[Source] = TABLES) -> int:

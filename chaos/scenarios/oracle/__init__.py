@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from dledger.chaos.scenarios.oracle.delays import Delays
 from dledger.chaos.scenarios.oracle.groups import Groups
 from dledger.chaos.scenarios.oracle.offsets import Offsets
+from dledger.chaos.scenarios.oracle.pops import PopOrders, Pops, RequestModes
 from dledger.chaos.scenarios.oracle.topics import Topics
 
 Queue = tuple[str, int]
@@ -39,7 +40,18 @@ class Oracle(Protocol):
 
 def oracles() -> tuple[Oracle, ...]:
     """A fresh one for each table that operations change."""
-    return (Topics(), Groups(), Offsets(), Delays())
+    return (Topics(), Groups(), Offsets(), Delays(), Pops(), PopOrders(), RequestModes())
 
 
-__all__ = ["Delays", "Groups", "Offsets", "Oracle", "Queue", "Topics", "oracles"]
+__all__ = [
+    "Delays",
+    "Groups",
+    "Offsets",
+    "Oracle",
+    "PopOrders",
+    "Pops",
+    "Queue",
+    "RequestModes",
+    "Topics",
+    "oracles",
+]
