@@ -27,14 +27,16 @@ from dledger.client.errors import (
 from dledger.client.listening import ConsumeStatus
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from dledger.client.offsets import FromWhere
-from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
+from dledger.client.options import ClientOptions, ConsumerOptions, PopOptions, ProducerOptions, PullOptions
+from dledger.client.pop_consumer import AsyncPopConsumer
 from dledger.client.process_queue import FlowLimits
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer, MessageModel
-from dledger.client.sync import Producer, PullConsumer, PushConsumer
+from dledger.client.sync import PopConsumer, Producer, PullConsumer, PushConsumer
 
 __all__ = [
+    "AsyncPopConsumer",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
@@ -54,6 +56,8 @@ __all__ = [
     "NoNameServer",
     "OutcomeUnknown",
     "Overflow",
+    "PopConsumer",
+    "PopOptions",
     "Producer",
     "ProducerOptions",
     "PullConsumer",

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dledger.client import (
+        AsyncPopConsumer,
         AsyncProducer,
         AsyncPullConsumer,
         AsyncPushConsumer,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
         NoNameServer,
         OutcomeUnknown,
         Overflow,
+        PopConsumer,
+        PopOptions,
         Producer,
         ProducerOptions,
         PullConsumer,
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from dledger.spark.arrow_reader import read
 
 __all__ = [
+    "AsyncPopConsumer",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
@@ -80,6 +84,8 @@ __all__ = [
     "NoNameServer",
     "OutcomeUnknown",
     "Overflow",
+    "PopConsumer",
+    "PopOptions",
     "Producer",
     "ProducerOptions",
     "PullConsumer",

@@ -1,4 +1,4 @@
-"""Apache's Java push consumer 5 in pop mode, on a real three-node group: unmodified, with messages that fail."""
+"""Apache's Java push consumer 5 in pop mode, unmodified, on a real three-node group."""
 
 from __future__ import annotations
 
