@@ -171,21 +171,22 @@ class AsyncPopConsumer(AsyncClient):
         self._listening = True
         calls = ListenerCalls(self._core, listener, None)
         free = asyncio.Semaphore(self.options.concurrency)
-        stopped = asyncio.ensure_future(self._stop.wait())
         try:
             async with asyncio.TaskGroup() as tasks:
-                while not self._stop.is_set() and not calls.stopped:
-                    popping = asyncio.ensure_future(self._pop_patiently())
-                    await asyncio.wait((popping, stopped), return_when=asyncio.FIRST_COMPLETED)
-                    if not popping.done():
-                        popping.cancel()
-                        break
-                    for message in popping.result():
-                        await free.acquire()
-                        tasks.create_task(self._consume(calls, message, free), name="listen")
+                handing = tasks.create_task(self._hand_out(calls, tasks, free), name=f"pop {self.topic}")
+                await self._stop.wait()
+                calls.stopped = True
+                handing.cancel()
         finally:
-            stopped.cancel()
             self._listening = False
+
+    async def _hand_out(
+        self, calls: ListenerCalls, tasks: asyncio.TaskGroup, free: asyncio.Semaphore
+    ) -> None:
+        while True:
+            for message in await self._pop_patiently():
+                await free.acquire()
+                tasks.create_task(self._consume(calls, message, free), name="listen")
 
     async def _pop_patiently(self) -> list[ReceivedMessage]:
         try:

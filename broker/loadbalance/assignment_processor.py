@@ -117,6 +117,7 @@ class AssignmentProcessor:
             )
         if not writer.room:
             raise writer.refused
+        writer.note_version(RequestMode.operation)
         row = RequestMode(body.topic, body.consumerGroup, body.mode, body.popShareQueueNum)
         index = writer.append_op(row.op())
         self._committed.add(index, call.connection, call.request, call.respond)

@@ -26,6 +26,8 @@ from dledger.runtime.live_settings import LiveSettings
 
 SLICE = 1000
 """Rows that are taken in at once at the begin of a leadership: about 2 ms."""
+ROUNDING_S = 0.001
+"""Times in the log are whole milliseconds, rounded down."""
 SPARE = 4096
 """Entries of the heap that may belong to nothing any more, before it is made anew."""
 
@@ -196,6 +198,7 @@ class PopLedger(LeaderService):
 
     def _set_due(self, key: Key, due_s: float) -> None:
         first = self.next_due()
+        due_s += ROUNDING_S
         self._serial += 1
         self._due_s[key] = due_s
         heapq.heappush(self._heap, (due_s, self._serial, key))

@@ -156,7 +156,9 @@ class PopProcessor(LeaderService):
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER, f"attemptId has more than {MAX_ATTEMPT} characters"
             )
-        call.writer.check_versions(POP)
+        if not call.writer.room:
+            raise call.writer.refused
+        call.writer.note_version(POP)
         expression = header.exp or "*"
         wanted = filter_of(header.expType or "TAG", expression)
         if not header.order:
@@ -469,8 +471,12 @@ class PopProcessor(LeaderService):
             return True
         if not taken:
             return not self._hold(round_)
-        if not writer.room:
-            self._refuse(pop, writer.refused)
+        try:
+            if not writer.room:
+                raise writer.refused
+            writer.check_versions(POP)
+        except RemotingError as error:
+            self._refuse(pop, error)
             return True
         loop_s = asyncio.get_running_loop().time()
         group, ops = pop.group, []

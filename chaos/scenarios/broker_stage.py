@@ -39,7 +39,7 @@ LIMITS = StoreLimits(flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_qu
 """Derived files and their snapshots often, and so little in memory that reads go to the files."""
 PRODUCERS, OPERATOR = tuple(range(BROKER_PRODUCERS)), BROKER_PRODUCERS
 NOTE_EVERY_S = 0.4
-PULL, PUSH = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3)
+PULL, PUSH, POP = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3), (OPERATOR + 4, OPERATOR + 5)
 """Numbers of the client machines."""
 
 
@@ -136,7 +136,7 @@ class WatchedHost:
 class BrokerStage(Stage):
     """Brokers on the machines of the group."""
 
-    clients = PUSH[-1] + 1
+    clients = POP[-1] + 1
     bystanders = (NAMESRV,)
     may_raise = (NodeFailed, OSError)
     broker_root = "/store"

@@ -2,7 +2,8 @@
 
 * `table`      what every table has in common, and the kind that is only declared
 * `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues;
-  `delays` how far delayed messages are delivered; `pop` what was popped and is not acknowledged
+  `delays` how far delayed messages are delivered; `pop` what was popped and is not acknowledged;
+  `versions` what readers of the log must know
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
@@ -54,6 +55,7 @@ from dledger.formats.state.table import (
     StateRow,
 )
 from dledger.formats.state.topics import TOPICS, Perm, TopicConfig
+from dledger.formats.state.versions import VERSIONS, VersionNote
 
 __all__ = [
     "DELAYS",
@@ -73,6 +75,7 @@ __all__ = [
     "REQUEST_MODES",
     "TABLES",
     "TOPICS",
+    "VERSIONS",
     "CheckpointKey",
     "Declared",
     "DeclaredTable",
@@ -94,6 +97,7 @@ __all__ = [
     "StateRow",
     "TopicConfig",
     "UnknownOperation",
+    "VersionNote",
     "done_op",
     "holds_state",
     "offsets_op",

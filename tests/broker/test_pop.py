@@ -338,9 +338,27 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
             ):
                 wrong = type(one)(**{**one.__dict__, **change_})
                 assert (await ack(world, wrong)).code == code, change_
-            world.node.appender.state_version = 1
-            world.broker.store.state[POPS].rows.clear()
-            assert (await pop(world)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    run(test)
+
+
+def test_pops_wait_until_all_voters_know_them_and_then_need_nobody_s_word(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await world.send("T", b"x")
+            appender = world.node.appender
+            assert appender is not None
+            newest, appender.state_version = appender.state_version, 1
+            reply = await pop(world)
+            assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE and "upgrade them" in str(reply.remark)
+            appender.state_version = newest
+            (one,) = await take(world)
+            assert (await ack(world, one)).code == 0
+            appender.state_version = 1  # a voter that is down was not heard by this leader
+            assert not world.broker.store.state[POPS].rows
+            assert (await pop(world)).code == ResponseCode.POLLING_TIMEOUT
+            await world.send("T", b"y")
+            assert len(await take(world)) == 1
 
     run(test)
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from dledger.chaos.scenarios.oracle.delays import Delays
 from dledger.chaos.scenarios.oracle.groups import Groups
 from dledger.chaos.scenarios.oracle.offsets import Offsets
-from dledger.chaos.scenarios.oracle.pops import PopOrders, Pops, RequestModes
+from dledger.chaos.scenarios.oracle.pops import PopOrders, Pops, RequestModes, Versions
 from dledger.chaos.scenarios.oracle.topics import Topics
 
 Queue = tuple[str, int]
@@ -40,7 +40,7 @@ class Oracle(Protocol):
 
 def oracles() -> tuple[Oracle, ...]:
     """A fresh one for each table that operations change."""
-    return (Topics(), Groups(), Offsets(), Delays(), Pops(), PopOrders(), RequestModes())
+    return (Topics(), Groups(), Offsets(), Delays(), Pops(), PopOrders(), RequestModes(), Versions())
 
 
 __all__ = [
@@ -53,5 +53,6 @@ __all__ = [
     "Queue",
     "RequestModes",
     "Topics",
+    "Versions",
     "oracles",
 ]

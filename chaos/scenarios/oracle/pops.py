@@ -62,6 +62,25 @@ class PopOrders:
         return {"pop_orders": {" ".join(map(str, key)): row for key, row in self.rows.items()}}
 
 
+class Versions:
+    """State versions that were noted."""
+
+    part = "versions"
+    operations = ("version",)
+
+    def __init__(self) -> None:
+        self.rows: dict[int, None] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        self.rows[op["version"]] = None
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {op["version"]: None for op in value}
+
+    def encode(self) -> dict[str, Any]:
+        return {"versions": sorted(self.rows)}
+
+
 class RequestModes:
     """(topic, group) -> the latest operation."""
 
