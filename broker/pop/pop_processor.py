@@ -364,6 +364,7 @@ class PopProcessor(LeaderService):
 
     def _look(self, round_: Round, topic: str, queue_id: int) -> tuple[int, int]:
         """Where the group is in a queue, and how many messages of it this pop may take."""
+        self.held.looks += 1
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
             return 0, 0
