@@ -13,7 +13,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgpack
@@ -275,7 +274,7 @@ class DeclaredCopy(Generic[K, R]):
 
     def pieces(self) -> Iterator[bytes]:
         """See `TableCopy`: an array of the operations that put the rows, in order of their keys."""
-        key = attrgetter(*self.declaration.key)
+        key: Callable[[R], Any] = self.declaration.key_of
         runs: list[list[R]] = []
         for at in range(0, len(self.rows), _RUN):
             runs.append(sorted(self.rows[at : at + _RUN], key=key))
