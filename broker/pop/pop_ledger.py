@@ -31,6 +31,10 @@ ROUNDING_S = 0.001
 SPARE = 4096
 """Entries of the heap that may belong to nothing any more, before it is made anew."""
 
+MAX_POP_ORDERS = 20_000
+"""Queues of groups that pop in order; pops of one more find nothing. From the half on, those whose time is
+over are forgotten, with how often their messages were given."""
+
 Key = CheckpointKey | OrderKey
 
 
@@ -130,13 +134,14 @@ class PopLedger(LeaderService):
         self._set_due(row.key, due_s)
 
     def order_ended(self, key: OrderKey) -> None:
-        """All of it is acknowledged."""
+        """Nothing of it is in flight any more."""
         self._due_s.pop(key, None)
         self.messages -= self._orders.pop(key, 0)
 
     def order_due(self, key: OrderKey) -> None:
-        """A queue waits no longer: whoever pops next gets what is left again."""
-        self._due_s.pop(key, None)
+        """A queue waits no longer: whoever pops next gets what is left again. Its row stays, as it says how
+        often each message was given, but nothing of it is in flight."""
+        self.order_ended(key)
 
     def logged(self, index: int) -> None:
         """Entry of the newest operation on the tables."""

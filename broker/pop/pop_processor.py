@@ -18,6 +18,7 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.filter.message_filter import ALL, filter_of
 from dledger.broker.pop.pop_hold import HeldPops, Pop
+from dledger.broker.pop.pop_ledger import MAX_POP_ORDERS
 from dledger.broker.pop.pop_order import popped
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
@@ -299,6 +300,8 @@ class PopProcessor(LeaderService):
     def _serve(self, pop: Pop) -> bool:
         """Try a pop. False when it waits (on)."""
         writer = self._gate.writer
+        if pop.connection.closed:
+            return True  # what it took would be invisible to the others for nothing
         if writer is None:
             self._gate.refuse(pop.connection, pop.request)
             return True
@@ -405,9 +408,12 @@ class PopProcessor(LeaderService):
 
     def _blocked(self, pop: Pop, key: tuple[str, str, int]) -> bool:
         writer = self._ledger.writer
-        row = None if writer is None else writer.pending[POP_ORDERS].rows.get(key)
+        if writer is None:
+            return True
+        rows = writer.pending[POP_ORDERS].rows
+        row = rows.get(key)
         if row is None:
-            return False
+            return len(rows) >= MAX_POP_ORDERS
         if pop.attempt and pop.attempt == row.attempt:
             return False
         due_s = self._ledger.due_s(key)

@@ -11,6 +11,7 @@ import asyncio
 from dledger.broker.commit_log import CommitLogWriter, Outgoing
 from dledger.broker.context import BrokerContext
 from dledger.broker.filter.message_filter import ALL
+from dledger.broker.pop.pop_ledger import MAX_POP_ORDERS
 from dledger.broker.services import LeaderService
 from dledger.broker.store.reader import GetStatus
 from dledger.broker.topic.topic_names import READ_WRITE
@@ -23,7 +24,15 @@ from dledger.formats.properties import (
     find_property,
 )
 from dledger.formats.record import Record, decode_record
-from dledger.formats.state import POPS, CheckpointKey, PopCheckpoint, TopicConfig, done_op
+from dledger.formats.state import (
+    POP_ORDERS,
+    POPS,
+    CheckpointKey,
+    OrderKey,
+    PopCheckpoint,
+    TopicConfig,
+    done_op,
+)
 from dledger.log.reading import Rotten
 from dledger.remoting.errors import RemotingError
 from dledger.runtime.cooperative import PAUSE_S
@@ -81,14 +90,23 @@ class PopReviveService(LeaderService):
                 continue
             key, before = first[1], self.revived + self.dropped
             if len(key) == 3:
-                self._ledger.order_due(key)
-                self._ledger.on_room(key[0], key[1])
+                self._free(key)
             else:
                 await self._revive(key)
             work += 1 + self.revived + self.dropped - before
             if work >= WORK:
                 work = 0
                 await asyncio.sleep(PAUSE_S)
+
+    def _free(self, key: OrderKey) -> None:
+        """A queue that waited for its consumer waits no longer."""
+        writer = self._writer
+        self._ledger.order_due(key)
+        if writer is not None:
+            rows = writer.pending[POP_ORDERS].rows
+            if len(rows) > MAX_POP_ORDERS // 2 and key in rows and writer.room:
+                self._ledger.logged(writer.append_op(POP_ORDERS.removal(key)))
+        self._ledger.on_room(key[0], key[1])
 
     async def _revive(self, key: CheckpointKey) -> None:
         writer, loop = self._writer, asyncio.get_running_loop()

@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from dledger.broker.pop import pop_processor, revive_service
 from dledger.formats.properties import FIRST_POP_TIME, POP_CK, decode_properties
 from dledger.formats.state import POP_ORDERS, POPS
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -21,8 +23,8 @@ SOON = 30
 
 
 async def fill(world: World, count: int, queue: int = 0, topic: str = "T", properties: str = "") -> None:
-    for number in range(count):
-        assert (await world.send(topic, b"%d" % number, queue, properties)).code == 0
+    sent = [world.send(topic, b"%d" % number, queue, properties) for number in range(count)]
+    assert all([(await one).code == 0 for one in sent])
 
 
 async def again(world: World, count: int = 1, **more: object) -> list[object]:
@@ -291,6 +293,40 @@ def test_in_order_a_message_that_was_not_acknowledged_comes_first_again(tmp_path
             assert reply.ext["orderCountInfo"] == "0 qo0%1 1;0 0 0"
             assert (await ack(world, some[1])).code == 0  # an old handle: nothing changes
             assert world.broker.store.state.consumer_offset("CG", "T", 0) == 1
+
+    run(test)
+
+
+def test_queues_in_order_are_bounded_and_forgotten_when_their_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(pop_processor, "MAX_POP_ORDERS", 2)
+        monkeypatch.setattr(revive_service, "MAX_POP_ORDERS", 2)
+        async with leading(tmp_path) as world:
+            for queue in range(3):
+                await fill(world, 1, queue)
+            assert len(await take(world, order=True, maxMsgNums=2, invisibleTime=SOON)) == 2
+            assert not await take(world, order=True)  # one more queue of a group is too many
+            assert world.broker.pop_ledger.messages == 2
+            reply = await pop(world, order=True, pollTime=2000, maxMsgNums=1)
+            assert reply.code == 0  # a queue was forgotten, so that there is room
+            assert len(world.broker.store.state[POP_ORDERS].rows) <= 2
+
+    run(test)
+
+
+def test_a_client_that_is_gone_takes_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await world.send("T", b"x")
+            await take(world)
+            gone = FakeConnection(serial=2)
+            pop(world, pollTime=5000, connection=gone)
+            gone.closed = True
+            await world.send("T", b"y")
+            await asyncio.sleep(0.01)
+            assert [one.body for one in await take(world)] == [b"y"]
 
     run(test)
 
