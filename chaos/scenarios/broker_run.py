@@ -120,7 +120,7 @@ class BrokerRun(Run):
         world.spawn(last.name, last.send_last)
         self.within(PROGRESS_LIMIT_S, "each topic takes a message", lambda: last.last_sent)
         self.within(DELAYS_LIMIT_S, "what was delayed comes", self._all_came)
-        self.within(CATCH_UP_LIMIT_S, "all consumers catch up", self._caught_up)
+        self._handed_all(CATCH_UP_LIMIT_S, "all consumers catch up")
         self._promptly(last, PROMPT_S)
         worker = next(self._workers())
         world.kill(worker)
@@ -134,11 +134,14 @@ class BrokerRun(Run):
         already = producer.sent_again
         world.spawn(producer.name, producer.send_again)
         self.within(PROGRESS_LIMIT_S, "a message goes to each topic", lambda: producer.sent_again > already)
+        self._handed_all(limit_s, f"consumers are handed it within {limit_s} s")
+        self.stage.cluster.count("consumers are handed at once what is sent")
+
+    def _handed_all(self, limit_s: float, what: str) -> None:
         try:
-            self.within(limit_s, f"consumers are handed it within {limit_s} s", self._caught_up)
+            self.within(limit_s, what, self._caught_up)
         except InvariantViolated as error:
             raise InvariantViolated(f"{self._lagging}: {error}") from error
-        self.stage.cluster.count("consumers are handed at once what is sent")
 
     def _workers(self) -> Iterator[str]:
         """Client machines whose consumers share queues, those that run."""
