@@ -40,11 +40,12 @@ _CHANGE_NOTHING = (
     RequestCode.QUERY_ASSIGNMENT,
     RequestCode.PEEK_MESSAGE,
     RequestCode.NOTIFICATION,
+    RequestCode.POP_MESSAGE,
     RequestCode.ACK_MESSAGE,
     RequestCode.BATCH_ACK_MESSAGE,
 )
 """Asked again when the leader is lost: their consumers would pause for 3 s. An acknowledgement of a popped
-message changes nothing the second time."""
+message changes nothing the second time, and what a lost pop took comes again, whoever asks next."""
 
 
 class _Forwarded:

@@ -244,10 +244,10 @@ class PopProcessor(LeaderService):
         self.held.arrived(queues)
 
     def end(self, reason: str) -> None:
-        """Those who wait hear who leads."""
+        """Those who wait hear who leads, or go there: they took nothing yet."""
         self._locked.clear()
         for pop in self.held.take_all():
-            self._gate.refuse(pop.connection, pop.request)
+            self._gate.wait_or_refuse(pop.connection, pop.request)
 
     # -- checks -----------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class PopProcessor(LeaderService):
         if pop.connection.closed:
             return True  # what it took would be invisible to the others for nothing
         if writer is None:
-            self._gate.refuse(pop.connection, pop.request)
+            self._gate.wait_or_refuse(pop.connection, pop.request)
             return True
         round_ = Round(pop, writer.clock_ms(), self._places(writer, pop))
         for topic, queue_id in round_.places:
@@ -326,7 +326,7 @@ class PopProcessor(LeaderService):
                         round_.cut = True
                         break
             if self._gate.writer is not writer:
-                self._gate.refuse(pop.connection, pop.request)
+                self._gate.wait_or_refuse(pop.connection, pop.request)
             else:
                 self._finish(round_, writer)
         finally:

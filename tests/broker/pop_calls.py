@@ -11,6 +11,7 @@ from dledger.formats.pop_handles import Handle, decode_handle, decode_info, real
 from dledger.formats.properties import POP_CK, decode_properties
 from dledger.formats.record import Record
 from dledger.remoting.codes import RequestCode
+from dledger.remoting.commands import FLAG_REDIRECT
 from dledger.remoting.pop_headers import (
     AckMessageHeader,
     ChangeInvisibleTimeHeader,
@@ -49,9 +50,9 @@ def pop(world: World, topic: str = "T", queue: int = -1, **more: Any) -> Pending
         "exp": "*",
         "order": False,
     }
-    connection = more.pop("connection", None)
+    connection, flag = more.pop("connection", None), more.pop("flag", FLAG_REDIRECT)
     header = PopMessageHeader(**(values | more))
-    return world.ask(RequestCode.POP_MESSAGE, header, connection=connection)
+    return world.ask(RequestCode.POP_MESSAGE, header, connection=connection, flag=flag)
 
 
 def popped(reply: Reply, topic: str = "T", group: str = "CG") -> list[Popped]:

@@ -221,12 +221,12 @@ def test_the_next_leader_revives_in_time_and_nothing_is_lost(tmp_path: Path) -> 
             begun = loop.time()
             some = await take(world, invisibleTime=100)
             await ack(world, some[2])
-            held = pop(world, pollTime=5000)
+            held = pop(world, pollTime=5000, flag=0)
             world.node.follow(None)
-            await held
             world.node.lead()
             assert (await ack(world, some[3])).code == 0
-            come: list[bytes] = []
+            come = [one.body for one in popped(await held)]  # it went on waiting at the next leader
+            assert loop.time() - begun >= 0.09
             while len(come) < 2:
                 come += [one.body for one in popped(await pop(world, pollTime=2000))]
                 assert loop.time() - begun >= 0.09
