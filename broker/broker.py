@@ -22,10 +22,15 @@ from dledger.broker.forwarding import Forwarder, Origins
 from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.leader_gate import LeaderGate
+from dledger.broker.loadbalance.assignment_processor import AssignmentProcessor
 from dledger.broker.longpolling.pull_processor import PullProcessor
 from dledger.broker.offset.offset_processor import OffsetProcessor
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
+from dledger.broker.pop.ack_processor import AckProcessor
+from dledger.broker.pop.pop_ledger import PopLedger
+from dledger.broker.pop.pop_processor import PopProcessor
+from dledger.broker.pop.revive_service import PopReviveService
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
@@ -57,6 +62,9 @@ PROCESSORS: tuple[type[Processor], ...] = (
     ReplyProcessor,
     QueueLocks,
     OffsetProcessor,
+    PopProcessor,
+    AckProcessor,
+    AssignmentProcessor,
     TopicProcessor,
     AdminProcessor,
     AuditProcessor,
@@ -106,6 +114,7 @@ class Broker:
         self._system_topics = system_topics(config)
         self._writer: CommitLogWriter | None = None
         self.offsets = PendingOffsets(self.store, self.committed, self.gate, config.offset_flush_s)
+        self.pop_ledger = PopLedger(self.store, settings)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
@@ -120,6 +129,7 @@ class Broker:
             clients=self.clients,
             client=self.client,
             offsets=self.offsets,
+            pops=self.pop_ledger,
             committed=self.committed,
             applied=self.applied,
             background=self.background,
@@ -133,10 +143,21 @@ class Broker:
         )
         self.processors = tuple(kind(context) for kind in PROCESSORS)
         (self.pulls,) = (one for one in self.processors if isinstance(one, PullProcessor))
+        (self.pops,) = (one for one in self.processors if isinstance(one, PopProcessor))
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays = DelayService(context)
+        self.revives = PopReviveService(context)
         self.services = LeaderServices(
-            (self.registrar, self.offsets, self.applied, self.committed, *own, self.delays)
+            (
+                self.registrar,
+                self.offsets,
+                self.applied,
+                self.committed,
+                self.pop_ledger,
+                *own,
+                self.delays,
+                self.revives,
+            )
         )
         """In this order at the beginning of a leadership, backwards at its end."""
         self.handlers = handler_table(self.processors, self.gate)
@@ -250,6 +271,7 @@ class Broker:
 
     def _arrived(self, queues: list[ConsumeQueue]) -> None:
         self.pulls.arrived(queues)
+        self.pops.arrived(queues)
         self.delays.arrived(queues)
 
     # -- figures --------------------------------------------------------------------------------------
@@ -286,6 +308,9 @@ class Broker:
             "msgGetTotalTodayNow": str(self.pulls.messages),
             "dispatchedMessages": str(self.store.dispatcher.messages),
             "heldPulls": str(self.pulls.held.count),
+            "heldPops": str(self.pops.held.count),
+            "popInflightMessages": str(self.pop_ledger.messages),
+            "popRevivedMessages": str(self.revives.revived),
             "forwardedRequests": str(self.forwarder.forwarded),
             "consumerGroups": str(len(self.clients.consumers)),
             "remotingRequests": str(stats.requests),

@@ -13,6 +13,7 @@ from dledger.broker.forwarding import Origins
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
+from dledger.broker.pop.pop_ledger import PopLedger
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.store.message_store import MessageStore
@@ -45,6 +46,8 @@ class BrokerContext:
     client: RemotingClient
     """Connections of our own, to other members and to NameServers."""
     offsets: PendingOffsets
+    pops: PopLedger
+    """What was popped and is not acknowledged."""
     committed: PendingResponses
     """Answers that wait for the commit of their entry."""
     applied: PendingResponses

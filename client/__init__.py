@@ -41,13 +41,14 @@ from dledger.client.listening import ConsumeOrderlyStatus, ConsumeStatus
 from dledger.client.lite_pull_consumer import AsyncLitePullConsumer, Delivery
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from dledger.client.offsets import FromWhere
-from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
+from dledger.client.options import ClientOptions, ConsumerOptions, PopOptions, ProducerOptions, PullOptions
+from dledger.client.pop_consumer import AsyncPopConsumer
 from dledger.client.process_queue import FlowLimits
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer
 from dledger.client.requests import reply_to
-from dledger.client.sync import LitePullConsumer, Producer, PullConsumer, PushConsumer
+from dledger.client.sync import LitePullConsumer, PopConsumer, Producer, PullConsumer, PushConsumer
 
 __all__ = [
     "AllocateMachineRoomNearby",
@@ -58,6 +59,7 @@ __all__ = [
     "AllocateMessageQueueConsistentHash",
     "AllocateStrategy",
     "AsyncLitePullConsumer",
+    "AsyncPopConsumer",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
@@ -83,6 +85,8 @@ __all__ = [
     "NoReply",
     "OutcomeUnknown",
     "Overflow",
+    "PopConsumer",
+    "PopOptions",
     "Producer",
     "ProducerOptions",
     "PullConsumer",

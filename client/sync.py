@@ -33,12 +33,14 @@ from dledger.client.offsets import FromWhere, start_of
 from dledger.client.options import (
     ClientOptions,
     ConsumerOptions,
+    PopOptions,
     ProducerOptions,
     PullOptions,
     namesrv_addresses,
     options_of,
 )
 from dledger.client.pending import OnSent
+from dledger.client.pop_consumer import AsyncPopConsumer, check_pop_consumer
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer, check_consumer, ended_by
@@ -607,3 +609,69 @@ class LitePullConsumer(Hosted[AsyncLitePullConsumer]):
             return call(consumer)
 
         return self._run(run)
+
+
+class PopConsumer(Hosted[AsyncPopConsumer]):
+    """Takes messages of a topic, each for a while, and acknowledges them one by one.
+
+    >>> with PopConsumer("billing", "127.0.0.1:9876", topic="orders") as consumer:  # doctest: +SKIP
+    ...     for message in consumer.pop(timeout_s=5.0):
+    ...         print(message.body)
+    ...         consumer.ack(message)
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        topic: str,
+        expression: str = ALL,
+        from_where: FromWhere | str = FromWhere.LAST,
+        options: PopOptions | None = None,
+        client: ClientOptions | None = None,
+    ) -> None:
+        where = check_pop_consumer(group, topic, from_where)
+        subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
+        super().__init__(f"pop consumer {group}")
+        self.group = group
+        self.topic = topic
+        self.options: PopOptions = options_of(PopOptions, options, "options")
+        addresses = None if namesrv is None else namesrv_addresses(namesrv)
+        common = options_of(ClientOptions, client, "client")
+
+        def make() -> AsyncPopConsumer:
+            return AsyncPopConsumer(
+                group,
+                addresses,
+                topic=topic,
+                expression=expression,
+                from_where=where,
+                options=self.options,
+                client=common,
+            )
+
+        self._factory = make
+
+    def _make(self) -> AsyncPopConsumer:
+        return self._factory()
+
+    def pop(self, timeout_s: float = 15.0) -> list[ReceivedMessage]:
+        """Messages that are ours for a while; see AsyncPopConsumer.pop."""
+        return self._run(lambda consumer: consumer.pop(timeout_s))
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """The message is consumed; see AsyncPopConsumer.ack."""
+        self._run(lambda consumer: consumer.ack(message))
+
+    def ack_all(self, messages: Iterable[ReceivedMessage]) -> None:
+        """The same for many, side by side."""
+        self._run(lambda consumer: consumer.ack_all(messages))
+
+    def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
+        """The message stays ours for so long from now on; see AsyncPopConsumer.change_invisible."""
+        return self._run(lambda consumer: consumer.change_invisible(message, invisible_s))
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with each message until the consumer is closed; see AsyncPopConsumer.listen."""
+        self._run(lambda consumer: consumer.listen(listener))

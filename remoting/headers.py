@@ -11,6 +11,14 @@ from __future__ import annotations
 import msgspec
 
 from dledger.remoting.codes import RequestCode
+from dledger.remoting.pop_headers import (
+    AckMessageHeader,
+    ChangeInvisibleTimeHeader,
+    NotificationHeader,
+    PeekMessageHeader,
+    PollingInfoHeader,
+    PopMessageHeader,
+)
 from dledger.remoting.response_headers import (
     I32,
     I64,
@@ -498,5 +506,11 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.LITE_PULL_MESSAGE: PullMessageHeader,
     RequestCode.GET_BROKER_MEMBER_GROUP: BrokerMemberGroupHeader,
     RequestCode.BROKER_HEARTBEAT: BrokerHeartbeatHeader,
+    RequestCode.POP_MESSAGE: PopMessageHeader,
+    RequestCode.ACK_MESSAGE: AckMessageHeader,
+    RequestCode.PEEK_MESSAGE: PeekMessageHeader,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisibleTimeHeader,
+    RequestCode.NOTIFICATION: NotificationHeader,
+    RequestCode.POLLING_INFO: PollingInfoHeader,
 }
 """The header of every request code that is described here (tests and tools decode by it)."""

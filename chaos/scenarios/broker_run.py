@@ -16,6 +16,7 @@ from dledger.chaos.scenarios.broker_clients import (
     Operator,
     OrderlyWorker,
     Planned,
+    PopWorker,
     Producer,
     Program,
     PullReader,
@@ -35,11 +36,12 @@ from dledger.chaos.scenarios.broker_judge import (
     judge_turns,
 )
 from dledger.chaos.scenarios.broker_replay import SCHEDULE, BrokerReplay
-from dledger.chaos.scenarios.broker_stage import OPERATOR, ORDERLY, PRODUCERS, PULL, PUSH, BrokerStage
+from dledger.chaos.scenarios.broker_stage import OPERATOR, ORDERLY, POP, PRODUCERS, PULL, PUSH, BrokerStage
 from dledger.chaos.scenarios.disks import find_file
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
 from dledger.chaos.scenarios.oracle import Delays, Offsets, Topics
 from dledger.chaos.scenarios.plan import Plan
+from dledger.chaos.scenarios.pop_judge import PopJudge, copies_of, judge_popped
 from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
 from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
 from dledger.formats.entry import EntryHeader
@@ -104,6 +106,7 @@ class BrokerRun(Run):
                 OrderlyWorker(stage, number, history, topics)
                 for number in ORDERLY[: stage.clients - ORDERLY[0]]
             ),
+            *(PopWorker(stage, number, history, topics) for number in POP),
         ]
         for program in self._programs:
             stage.programs[program.name] = program.main
@@ -165,7 +168,8 @@ class BrokerRun(Run):
 
     def _caught_up(self) -> bool:
         """Whether every group was handed everything; looked at only when something changed."""
-        now = (len(self.broker_history.receipts), self.stage.ledger.index, self.stage.begun)
+        history = self.broker_history
+        now = (len(history.receipts) + len(history.pops.handed), self.stage.ledger.index, self.stage.begun)
         if now == self._waits_for:
             return False
         self._waits_for = now
@@ -181,6 +185,7 @@ class BrokerRun(Run):
         # Those that work in order have long calls, and wait for locks: they catch up, but not at once.
         groups = (*GROUPS, ORDERLY_GROUP) if stage.profile.orderly and not stage.measured else GROUPS
         judge_completeness(self.broker_history.reached, groups, stage.ledger.messages, stage.begun)
+        judge_popped(self.broker_history.pops.values, stage.ledger.messages, stage.begun, SCHEDULE)
 
     # Checkpoints and the end
 
@@ -220,13 +225,15 @@ class BrokerRun(Run):
     def judge_history(self, log: Iterable[tuple[EntryHeader, bytes]]) -> None:
         stage, history, verdict = self.stage, self.broker_history, self._broker_verdict
         replay = BrokerReplay()
+        right = not any(fault.kind == "clock-jump" for fault in self.plan.faults)
+        pops = PopJudge(stage.begun, clocks_are_right=right)
         for header, record in log:
             replay.apply(header, record)
+            pops.apply(header, record)
         messages = replay.messages
         judge_sends(history.sends, messages, verdict)
         judge_times(messages)
         following = replay.table(Delays).rows
-        right = not any(fault.kind == "clock-jump" for fault in self.plan.faults)
         judge_delays(messages, following, stage.begun, verdict, clocks_are_right=right)
         judge_receipts(history.receipts, messages, (PULL_GROUP,), verdict)
         judge_turns(history.turns, verdict)
@@ -234,6 +241,8 @@ class BrokerRun(Run):
         judge_offsets(
             history.commits, history.positions, replay.table(Offsets).rows, self._stale_ns(), verdict
         )
+        pops.judge(history.pops, copies_of(messages))
+        verdict.popped, verdict.revived = len(history.pops.handed), pops.revived
         judge_topics(history.changes, replay.table(Topics).rows, verdict)
         stage.cluster.count("a batch is whole or not there", verdict.batches)
         stage.cluster.count("what a consumer was handed is in the log", verdict.received)
@@ -241,6 +250,7 @@ class BrokerRun(Run):
         stage.cluster.count("an acknowledged consumer offset stays", verdict.committed)
         stage.cluster.count("an acknowledged topic stays", verdict.topic_changes)
         stage.cluster.count("a delayed message comes once, and not early", verdict.delivered)
+        stage.cluster.count("a popped message is acknowledged, or comes again", pops.acknowledged)
         self._reach_marks()
 
     def _stale_ns(self) -> int:

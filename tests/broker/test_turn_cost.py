@@ -21,6 +21,7 @@ import pytest
 from dledger.broker.client.client_processor import MAX_GROUPS, MAX_HEARTBEAT
 from dledger.broker.filter.message_filter import MAX_EXPRESSION
 from dledger.broker.intake.send_processor import MAX_BATCH_MESSAGES
+from dledger.broker.pop.ack_processor import MAX_BATCH_ACK_BODY, MAX_BATCH_ACKS
 from dledger.formats.state import MAX_LOCK_BATCH
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import NameServer
@@ -131,6 +132,25 @@ def locks() -> Asked:
     return None, json.dumps({"consumerGroup": "CG", "clientId": "c", "mqSet": queues}).encode()
 
 
+def pops() -> list[Asked]:
+    tags = "||".join(map(str, range(MAX_EXPRESSION // 6)))
+    fields = {"queueId": -1, "maxMsgNums": 32, "invisibleTime": 1000, "pollTime": 0, "initMode": 0}
+    return [queue(**fields), queue(**fields, exp=tags), queue(**fields, order="true")]
+
+
+def acks() -> Asked:
+    one = {"c": "CG", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1}
+    bits = "/" * ((MAX_BATCH_ACK_BODY // MAX_BATCH_ACKS - 90) // 4 * 4)
+    body = json.dumps({"acks": [one | {"b": bits}] * MAX_BATCH_ACKS}, separators=(",", ":")).encode()
+    assert len(body) <= MAX_BATCH_ACK_BODY
+    return None, body
+
+
+def assignment() -> Asked:
+    asked = {"topic": "T", "consumerGroup": "CG", "clientId": "c" * 3000, "messageModel": "BROADCASTING"}
+    return None, json.dumps(asked).encode()
+
+
 def subscription_check() -> Asked:
     wanted = {"topic": "T", "subString": "||".join(map(str, range(MAX_EXPRESSION // 6)))}
     return None, json.dumps({"clientId": "c", "group": "CG", "subscriptionData": wanted}).encode()
@@ -189,6 +209,17 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.CHECK_CLIENT_CONFIG: lambda: [subscription_check()],
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda: [group_settings()],
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: [(None, b"")],
+    RequestCode.QUERY_ASSIGNMENT: lambda: [assignment()],
+    RequestCode.SET_MESSAGE_REQUEST_MODE: lambda: [(None, b'{"topic":"T","consumerGroup":"CG"}')],
+    RequestCode.POP_MESSAGE: pops,
+    RequestCode.ACK_MESSAGE: lambda: [queue(offset=0, extraInfo="0 1 1 0 0 b 0 0")],
+    RequestCode.BATCH_ACK_MESSAGE: lambda: [acks()],
+    RequestCode.PEEK_MESSAGE: lambda: [queue(queueId=-1, maxMsgNums=32)],
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: lambda: [
+        queue(offset=0, invisibleTime=1, extraInfo="0 1 1 0 0 b 0 0")
+    ],
+    RequestCode.NOTIFICATION: lambda: [queue(queueId=-1, pollTime=0)],
+    RequestCode.POLLING_INFO: lambda: [queue(queueId=-1)],
     RequestCode.AUDIT_DESCRIBE: lambda: [queue(version=1)],
     RequestCode.AUDIT_SEGMENT: lambda: [queue(description="none", start=0, blockEntries=1)],
     RequestCode.AUDIT_SIDE: lambda: [queue(description="none")],

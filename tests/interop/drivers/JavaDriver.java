@@ -62,7 +62,9 @@ public class JavaDriver {
                 case "pull": pull(namesrv, topic, group, pollMs); break;
                 case "ask": ask(producer(namesrv, group, pollMs), topic); break;
                 case "answer": answer(namesrv, topic, group, pollMs); break;
-                default: push(namesrv, topic, group, pollMs, mode.equals("orderly"), mode.equals("fails") ? 2 : 0);
+                case "pop": push(namesrv, topic, group, pollMs, false, 1, true); break;
+                default:
+                    push(namesrv, topic, group, pollMs, mode.equals("orderly"), mode.equals("fails") ? 2 : 0, false);
             }
         } catch (Throwable error) {
             say("fatal", ",\"text\":" + text(error.toString()));
@@ -150,13 +152,15 @@ public class JavaDriver {
             + ",\"offset\":" + item.getQueueOffset() + ",\"times\":" + item.getReconsumeTimes());
     }
 
-    static void push(String namesrv, String topic, String group, int pollMs, boolean orderly, int failures)
-            throws Exception {
+    static void push(String namesrv, String topic, String group, int pollMs, boolean orderly, int failures,
+            boolean asks) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
         if (pollMs > 0) consumer.setPollNameServerInterval(pollMs);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
+        // Of version 5: brokers say which queues it has, and whether it pops them.
+        if (asks) consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
         if (orderly) {
             consumer.registerMessageListener((MessageListenerOrderly) (items, context) -> {
                 for (MessageExt item : items) received(item);
