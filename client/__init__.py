@@ -32,6 +32,7 @@ from dledger.client.process_queue import FlowLimits
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer, MessageModel
+from dledger.client.subscription import Sql
 from dledger.client.sync import Producer, PullConsumer, PushConsumer
 
 __all__ = [
@@ -63,5 +64,6 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "Sql",
     "TopicNotFound",
 ]

@@ -99,7 +99,8 @@ class AsyncPullConsumer(AsyncClient):
         return subscribe_queues(topic, await self._core.route(topic))
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Read only messages with one of some tags ("A || B"); counts for queues assigned afterwards."""
+        """Read only messages with one of some tags ("A || B"), or whose properties fulfil a condition
+        (`Sql`); counts for queues assigned afterwards."""
         self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
 
     async def assign(

@@ -114,7 +114,8 @@ class AsyncPushConsumer(AsyncClient):
             self.subscribe(topic, expression)
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Consume a topic, all of it ("*") or messages with one of some tags ("A || B")."""
+        """Consume a topic: all of it ("*"), messages with one of some tags ("A || B"), or those whose
+        properties fulfil a condition (`Sql`)."""
         check_topic(topic)
         self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
         self._rebalancer.subscriptions = self._wanted()
@@ -224,6 +225,7 @@ class AsyncPushConsumer(AsyncClient):
                         tagsSet=list(wanted.tags),
                         codeSet=list(wanted.codes),
                         subVersion=wanted.version,
+                        expressionType=wanted.kind,
                     )
                     for wanted in self._wanted().values()
                 ],

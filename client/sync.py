@@ -266,7 +266,8 @@ class PushConsumer(Hosted[AsyncPushConsumer]):
         return self._factory()
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Consume one more topic: all of it ("*"), or messages with one of some tags ("A || B")."""
+        """Consume one more topic: all of it ("*"), messages with one of some tags ("A || B"), or those whose
+        properties fulfil a condition (`Sql`)."""
         check_topic(topic)
         subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
         self._subscribed[topic] = expression
@@ -417,7 +418,8 @@ class PullConsumer(Hosted[AsyncPullConsumer]):
         return self._run(lambda consumer: consumer.queues(topic))
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Read only messages with one of some tags; counts for queues assigned afterwards."""
+        """Read only messages with one of some tags, or whose properties fulfil a condition (`Sql`); counts
+        for queues assigned afterwards."""
         check_topic(topic)
         subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
         inner, thread = self._open()

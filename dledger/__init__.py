@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         SendFailed,
         SendResult,
         SendStatus,
+        Sql,
         TopicNotFound,
     )
     from dledger.spark.arrow_reader import read
@@ -89,6 +90,7 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "Sql",
     "TopicNotFound",
     "read",
 ]
