@@ -121,7 +121,7 @@ class Reader:
         if outside is not None:
             return outside
         assert queue is not None
-        units = await self._units(queue, offset, _scanned(count, wanted))
+        units = await self.units(queue, offset, _scanned(count, wanted))
         if not units:
             bounds = queue.bounds
             return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, bounds.min, bounds.next)
@@ -200,7 +200,7 @@ class Reader:
         return data, record
 
     async def _store_time(self, queue: ConsumeQueue, offset: int) -> int | None:
-        units = await self._units(queue, offset, 1)
+        units = await self.units(queue, offset, 1)
         if not units:
             return None
         position = UNIT.unpack_from(units)[0]
@@ -210,7 +210,8 @@ class Reader:
             return None
         return int(stored)
 
-    async def _units(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
+    async def units(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
+        """Up to `count` units of a queue from `offset` on, not across the end of a file."""
         hot = queue.read_hot(offset, count)
         if hot is not None:
             return hot

@@ -169,6 +169,8 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.SEND_BATCH_MESSAGE: lambda: [batch(), batch(b"A\x01b\x02" * 4)],
     RequestCode.PULL_MESSAGE: pulls,
     RequestCode.LITE_PULL_MESSAGE: pulls,
+    RequestCode.QUERY_MESSAGE: lambda: [queue(key="k", maxNum=64, beginTimestamp=0, endTimestamp=1 << 60)],
+    RequestCode.QUERY_CONSUME_QUEUE: lambda: [queue(index=0, count=1 << 20)],
     RequestCode.VIEW_MESSAGE_BY_ID: lambda: [queue(offset=0)],
     RequestCode.CONSUMER_SEND_MSG_BACK: lambda: [queue(offset=0, group="g", delayLevel=0)],
     RequestCode.QUERY_CONSUMER_OFFSET: lambda: [queue()],
