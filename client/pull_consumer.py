@@ -13,6 +13,7 @@ from dledger.client.life import AsyncClient
 from dledger.client.message import MessageQueue, ReceivedMessage, check_group
 from dledger.client.offsets import BrokerProgress, FromWhere, QueueOffsets, first_offset, start_of
 from dledger.client.options import ClientOptions, PullOptions, options_of
+from dledger.client.queries import MessageQueries
 from dledger.client.reading import QueueReader
 from dledger.client.routes import subscribe_queues
 from dledger.client.subscription import ALL, Subscription, subscribe
@@ -87,6 +88,8 @@ class AsyncPullConsumer(AsyncClient):
         self._core.on_leader.append(self._leader_moved)
         self.offsets: QueueOffsets = QueueOffsets(self._core)
         """Asks brokers for offsets of queues: lowest, highest, at a time, committed."""
+        self.queries: MessageQueries = MessageQueries(self._core)
+        """Finds messages by their keys."""
         self._progress = BrokerProgress(self.offsets, group)
         self._fetched: dict[MessageQueue, _Fetched] = {}
         self._subscriptions: dict[str, Subscription] = {}

@@ -40,6 +40,7 @@ from dledger.client.pending import OnSent
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer, MessageModel, check_consumer, ended_by
+from dledger.client.queries import MAX_MESSAGES, NEVER_MS
 from dledger.client.subscription import ALL, subscribe
 from dledger.runtime.signals import terminated_by_exception
 
@@ -467,6 +468,22 @@ class PullConsumer(Hosted[AsyncPullConsumer]):
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Offset of the first message stored at or after a time, in ms since the epoch."""
         return self._run(lambda consumer: consumer.offsets.at_time(queue, timestamp_ms))
+
+    def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = NEVER_MS,
+        most: int = MAX_MESSAGES,
+    ) -> list[ReceivedMessage]:
+        """Messages with this key, or this unique key, stored within [begin, end] (ms since the epoch), the
+        oldest first: of each broker group the newest `most` (1 to 64)."""
+        return self._run(lambda consumer: consumer.queries.by_key(topic, key, begin_ms, end_ms, most))
+
+    def query_by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
+        """The message with this unique key, which is the `message_id` of a send result; None without one."""
+        return self._run(lambda consumer: consumer.queries.by_unique_key(topic, unique_key))
 
     def lowest(self, queue: MessageQueue) -> int:
         """Offset of the oldest message that is still there."""
