@@ -18,7 +18,7 @@ from dledger.audit.entries import Array, structs
 from dledger.audit.entries import Columns as EntryColumns
 from dledger.audit.message_keys import MessageKeys, keys_of_records, keys_one_by_one
 from dledger.audit.records import property_texts, read_records
-from dledger.formats.entry import BLANK_MAGIC, KIND_MASK, MIN_BLANK_SIZE, Kind
+from dledger.formats.entry import BLANK, BLANK_MAGIC, KIND_MASK, MIN_BLANK_SIZE, Kind
 from dledger.formats.entry import HEADER_SIZE as ENTRY_HEADER
 from dledger.formats.index_file import (
     HEADER,
@@ -326,9 +326,9 @@ def keys_in(data: bytes, base: int) -> LogKeys:
     there is no entry."""
     starts: list[int] = []
     at, wanted, blank = 0, 0, False
+    unpack = BLANK.unpack_from  # a header begins as a blank tail does
     while at + MIN_BLANK_SIZE <= len(data):
-        magic = int.from_bytes(data[at : at + 4], "big", signed=True)
-        size = int.from_bytes(data[at + 4 : at + 8], "big", signed=True)
+        magic, size = unpack(data, at)
         if magic == BLANK_MAGIC:
             blank = True
             break
