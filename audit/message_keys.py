@@ -33,6 +33,7 @@ class MessageKeys(NamedTuple):
 
 
 def keys_of_records(data: bytes, records: Records, texts: PropertyTexts, *, tags: bool) -> MessageKeys:
+    """Of well-formed records. `tags`: as newer brokers of Apache's, which index the tag too."""
     indexed = records.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
     if not indexed.any():
         return _of_rows(())
