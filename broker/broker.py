@@ -17,6 +17,7 @@ from dledger.broker.client.clients import Clients
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
+from dledger.broker.forwarding import Forwarder, Origins
 from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.leader_gate import LeaderGate
@@ -86,7 +87,12 @@ class Broker:
         node_config = replace(config.node_config(), state_version=state_version(tables))
         self.node = make_node(env, node_config, self)
         self.index = IndexService(env, config.store_root, self.store, self.node.log)
+        self.client = RemotingClient(
+            env, limits=ClientLimits(), on_connection_lost=lambda address: self.registrar.lost(address)
+        )
         self.gate = LeaderGate(self.node, settings)
+        self.forwarder = Forwarder(self.gate, self.client)
+        self.gate.forward = self.forwarder.start
         self.background = Background()
         self.audit_jobs = AuditJobs(env, config.audit_bytes_per_s)
         ship = ShipSettings(
@@ -97,9 +103,6 @@ class Broker:
         )
         self.shipper = Shipper(env, ship, config.store_root, config.self_id, self.audit_jobs.pace)
         self.clients = Clients()
-        self.client = RemotingClient(
-            env, limits=ClientLimits(), on_connection_lost=lambda address: self.registrar.lost(address)
-        )
         self._system_topics = system_topics(config)
         self._writer: CommitLogWriter | None = None
         self.offsets = PendingOffsets(self.store, self.committed, self.gate, config.offset_flush_s)
@@ -124,6 +127,7 @@ class Broker:
             registrar=self.registrar,
             audit_jobs=self.audit_jobs,
             members=self.members,
+            origins=Origins(self.member_ips),
             settings_requests=self.settings_requests,
             figures=self.runtime_info,
         )
@@ -195,6 +199,7 @@ class Broker:
             self.registrar.changed()
         if role is not Role.LEADER:
             self.gate.close()
+        self.forwarder.leads(self.gate.leader_address)
         self.opened.set()
 
     def on_serving(self, term: int) -> None:
@@ -264,6 +269,10 @@ class Broker:
         known = {node: self.node.peer_meta(node).get("client_addr", "") for node in nodes}
         return {**known, self.config.self_id: self.config.client_addr}
 
+    def member_ips(self) -> set[str]:
+        """Addresses of the members that this node knows, as numbers: where they forward requests from."""
+        return {self.node.peer_meta(node).get("store_ip", "") for node in self.members()}
+
     def runtime_info(self) -> dict[str, str]:
         """28 GET_BROKER_RUNTIME_INFO."""
         status = self.node.status()
@@ -280,6 +289,7 @@ class Broker:
             "msgGetTotalTodayNow": str(self.pulls.messages),
             "dispatchedMessages": str(self.store.dispatcher.messages),
             "heldPulls": str(self.pulls.held.count),
+            "forwardedRequests": str(self.forwarder.forwarded),
             "consumerGroups": str(len(self.clients.consumers)),
             "remotingRequests": str(stats.requests),
             "raftTerm": str(status.get("term", 0)),

@@ -235,6 +235,11 @@ class BrokerConfig:
         int, Setting("holdWhileOpeningBytes", 0, 1 << 30, "bytes", hot=True)
     ] = 16 * 1024 * 1024
     """Bodies of such requests together; one more is answered 14 at once."""
+    hold_while_electing_s: Annotated[float, Setting("holdWhileElectingMs", 0, 60_000, "ms", hot=True)] = 1.0
+    """How long a request waits at a node that does not lead for a leader to be known; it goes to that one."""
+    forward_to_leader: Annotated[bool, Setting("forwardToLeader", hot=True)] = True
+    """Requests of clients that do not follow hints are forwarded to the leader by a node that does not lead;
+    otherwise they are answered 14."""
     offset_flush_s: Annotated[float, Setting("flushConsumerOffsetInterval", 10, 60_000, "ms", hot=True)] = 0.2
     """Consumer offsets of a group become one entry at most this often."""
     client_expiry_s: Annotated[float, Setting("clientExpiryMs", 1000, 86_400_000, "ms", hot=True)] = 120.0
@@ -326,7 +331,7 @@ class BrokerConfig:
             self_id=self.self_id,
             peers=self.peers,
             store_dir=self.store_root,
-            meta={"client_addr": self.client_addr},
+            meta={"client_addr": self.client_addr, "store_ip": self.store_ip or self.broker_ip},
             client_appends=False,
             bind_host=self.bind_address,
         )

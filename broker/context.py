@@ -9,6 +9,7 @@ from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.background import Background
 from dledger.broker.client.clients import Clients
 from dledger.broker.config import BrokerConfig
+from dledger.broker.forwarding import Origins
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
@@ -55,6 +56,8 @@ class BrokerContext:
     audit_jobs: AuditJobs
     members: Callable[[], dict[str, str]]
     """Node id -> `host:port` for clients of every broker of the group, empty while it is not connected."""
+    origins: Origins
+    """Where forwarded requests come from."""
     settings_requests: SettingsRequests
     """Changes of settings, one after the other."""
     figures: Callable[[], dict[str, str]]

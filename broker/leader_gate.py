@@ -1,27 +1,32 @@
 """Who may be served now (safety.md S24).
 
-A request that needs the leader passes while this node serves; waits up to 200 ms while its term opens;
-and is otherwise answered 14, which means "certainly not executed", with the leader's address in the field
-`leaderAddr` and in the remark. Never 12: clients take that for success.
+A request that needs the leader passes while this node serves, and waits up to 200 ms while its term opens.
+At another node it is forwarded to the leader (`broker.forwarding`), waiting up to a second for one to be
+elected; or, if it asks for that, as our client's and our brokers' do, it is answered 14, which means
+"certainly not executed", with the leader's address in the field `leaderAddr` and in the remark. Never 12:
+clients take that for success.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections.abc import Callable
 
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import BrokerConfig
 from dledger.broker.ports import Node
 from dledger.host import Role
 from dledger.remoting.codes import ResponseCode
-from dledger.remoting.commands import Request
+from dledger.remoting.commands import FLAG_REDIRECT, Request
 from dledger.remoting.limits import REQUEST_OVERHEAD
 from dledger.remoting.server import Connection
 from dledger.runtime.live_settings import LiveSettings
 
 LEADER_ADDR = "leaderAddr"
 """Header field of a refusal: where the leader listens for clients. Our client follows it at once."""
+
+_Held = tuple[float, Connection, Request]
+"""Loop time at which it is refused."""
 
 
 class LeaderGate:
@@ -32,40 +37,54 @@ class LeaderGate:
         self._settings = settings
         self.writer: CommitLogWriter | None = None
         """Not None exactly while this node serves."""
-        self._held: deque[tuple[float, Connection, Request]] = deque()
+        self.forward: Callable[[Connection, Request, str], bool] = lambda connection, request, address: False
+        """Takes a request to the leader at an address; False when it cannot take more."""
+        self._held: list[_Held] = []
         self._held_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self.refused = 0
         """Requests answered 14 since start."""
 
     def wait_or_refuse(self, connection: Connection, request: Request) -> None:
-        """For a request that came while `writer` is None: it is handled again when the term opens."""
-        if self._node.role is not Role.LEADER:
+        """For a request that came while `writer` is None: it is handled again when the term opens, or goes to
+        the leader."""
+        if self._node.role is Role.LEADER:
+            self._hold(connection, request, self._settings.now.hold_while_opening_s)
+        elif request.flag & FLAG_REDIRECT or not self._settings.now.forward_to_leader:
             self.refuse(connection, request)
-            return
-        size = _cost(request)
-        if self._held_bytes + size > self._settings.now.hold_while_opening_bytes:
-            self.refuse(connection, request)
-            return
-        loop = asyncio.get_running_loop()
-        self._held.append((loop.time() + self._settings.now.hold_while_opening_s, connection, request))
-        self._held_bytes += size
-        if self._timer is None:
-            self._timer = loop.call_at(self._held[0][0], self._expire)
+        else:
+            address = self.leader_address
+            if address is None:
+                self.wait_for_leader(connection, request)
+            elif not self.forward(connection, request, address):
+                self.refuse(connection, request)
+
+    def wait_for_leader(self, connection: Connection, request: Request, lost: str | None = None) -> None:
+        """For a request that was certainly not executed, not by the broker at `lost` either: it goes to the
+        next leader, if one is elected soon."""
+        if self._node.role is Role.LEADER or self.leader_address not in (None, lost):
+            connection.again(request)
+        else:
+            self._hold(connection, request, self._settings.now.hold_while_electing_s)
+
+    @property
+    def leader_address(self) -> str | None:
+        """Where another node that leads listens for clients, as far as known."""
+        leader = self._node.leader_id
+        if leader is None or leader == self._settings.now.self_id:
+            return None
+        return self._node.peer_meta(leader).get("client_addr")
 
     def refuse(self, connection: Connection, request: Request) -> None:
         """Answer 14 with what is known of the leader."""
         self.refused += 1
-        config = self._settings.now
-        leader = self._node.leader_id
-        address = None
-        if leader is not None and leader != config.self_id:
-            address = self._node.peer_meta(leader).get("client_addr")
+        name = self._settings.now.broker_name
+        address = self.leader_address
         if address is None:
-            remark = f"{config.broker_name}: this node does not lead, and no leader is known yet"
+            remark = f"{name}: this node does not lead, and no leader is known yet"
             connection.respond(request, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
             return
-        remark = f"{config.broker_name}: this node does not lead, the leader is {leader} at {address}"
+        remark = f"{name}: this node does not lead, the leader is {self._node.leader_id} at {address}"
         connection.respond(
             request, ResponseCode.SERVICE_NOT_AVAILABLE, ext={LEADER_ADDR: address}, remark=remark
         )
@@ -73,8 +92,7 @@ class LeaderGate:
     def open(self, writer: CommitLogWriter) -> None:
         """The term is open: serve, first those who waited."""
         self.writer = writer
-        held = self._take_held()
-        for _, connection, request in held:
+        for _, connection, request in self._take_held():
             connection.again(request)
 
     def pause(self) -> None:
@@ -82,29 +100,50 @@ class LeaderGate:
         self.writer = None
 
     def close(self) -> None:
-        """Leadership ended, or was not reached."""
+        """Leadership ended, or was not reached, or somebody else leads: those who wait are redirected, go on
+        to the leader, or wait for one until their time is over."""
         self.writer = None
-        for _, connection, request in self._take_held():
-            self.refuse(connection, request)
+        address = self.leader_address
+        for held in self._take_held():
+            _, connection, request = held
+            if request.flag & FLAG_REDIRECT or not self._settings.now.forward_to_leader:
+                self.refuse(connection, request)
+            elif address is None:
+                self._keep(held)
+            elif not self.forward(connection, request, address):
+                self.refuse(connection, request)
 
-    def _take_held(self) -> deque[tuple[float, Connection, Request]]:
-        held, self._held = self._held, deque()
-        self._held_bytes = 0
+    def _hold(self, connection: Connection, request: Request, seconds: float) -> None:
+        if self._held_bytes + _cost(request) > self._settings.now.hold_while_opening_bytes:
+            self.refuse(connection, request)
+        else:
+            self._keep((asyncio.get_running_loop().time() + seconds, connection, request))
+
+    def _keep(self, held: _Held) -> None:
+        self._held.append(held)
+        self._held_bytes += _cost(held[2])
+        if self._timer is None or held[0] < self._timer.when():
+            self._set_timer(held[0])
+
+    def _set_timer(self, when: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer = None if when is None else asyncio.get_running_loop().call_at(when, self._expire)
+
+    def _take_held(self) -> list[_Held]:
+        held, self._held = self._held, []
+        self._held_bytes = 0
+        self._set_timer(None)
         return held
 
     def _expire(self) -> None:
-        loop = asyncio.get_running_loop()
         self._timer = None
-        now = loop.time()
-        while self._held and self._held[0][0] <= now:
-            _, connection, request = self._held.popleft()
-            self._held_bytes -= _cost(request)
-            self.refuse(connection, request)
-        if self._held:
-            self._timer = loop.call_at(self._held[0][0], self._expire)
+        now = asyncio.get_running_loop().time()
+        for held in self._take_held():
+            if held[0] <= now:
+                self.refuse(held[1], held[2])
+            else:
+                self._keep(held)
 
 
 def _cost(request: Request) -> int:

@@ -77,7 +77,9 @@ class ClientCore:
         self.options = options
         self.log: Log = env.log.child("client")
         self.client_id: str = client_id(env, options)
-        self.remoting: RemotingClient = RemotingClient(env, limits=options.limits, handlers=handlers)
+        self.remoting: RemotingClient = RemotingClient(
+            env, limits=options.limits, handlers=handlers, redirect=options.redirect
+        )
         self.groups: dict[str, BrokerGroup] = {}
         self.routes: dict[str, TopicRoute] = {}
         self.watched: dict[str, None] = {}

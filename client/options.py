@@ -43,6 +43,9 @@ class ClientOptions:
     """The pause does not grow beyond."""
     probe_timeout_s: float = 0.5
     """What an address has to answer while a leader is looked for (brokers may hold a request for 0.2 s)."""
+    redirect: bool = True
+    """A broker that does not lead says who does, and we go there. False: it forwards what we ask to the
+    leader, one hop more, as it does for other clients: for networks where not every broker can be reached."""
     limits: ClientLimits = field(default_factory=lambda: ClientLimits(connect_timeout_s=1.0))
     """Bounds of the connections."""
 

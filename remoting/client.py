@@ -9,8 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from dledger.remoting.codes import ResponseCode
-from dledger.remoting.commands import FLAG_ONEWAY, Request, Response, SerializeType
+from dledger.remoting.codes import LanguageCode, ResponseCode
+from dledger.remoting.commands import (
+    FLAG_FORWARDED,
+    FLAG_ONEWAY,
+    FLAG_REDIRECT,
+    Request,
+    Response,
+    SerializeType,
+)
 from dledger.remoting.errors import ConnectFailed, FrameError, RemotingError
 from dledger.remoting.frames import Fields, encode_request
 from dledger.remoting.limits import ClientLimits
@@ -34,7 +41,9 @@ class RemotingClient:
         handlers: Mapping[int, ClientHandler] | None = None,
         on_connection_lost: Callable[[str], None] | None = None,
         serialize: SerializeType = SerializeType.JSON,
+        redirect: bool = True,
     ) -> None:
+        """`redirect`: brokers that do not lead say who does; else they forward requests to the leader."""
         self.limits: ClientLimits = limits or ClientLimits()
         self.late_responses = 0
         self.bad_frames: int = 0
@@ -42,6 +51,7 @@ class RemotingClient:
         self._handlers = dict(handlers or {})
         self._on_connection_lost = on_connection_lost
         self._serialize = serialize
+        self._flag = FLAG_REDIRECT if redirect else 0
         self._links: dict[str, Link] = {}
         self._to_dial: list[Link] = []
         self._tasks: asyncio.TaskGroup | None = None
@@ -117,8 +127,33 @@ class RemotingClient:
         """Send a request that gets no answer. Returns when it is handed to the transport's buffer."""
         link = self._link(addr)
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
-        link.send(encode_request(code, opaque, header, len(body), FLAG_ONEWAY, self._serialize), body)
+        flag = FLAG_ONEWAY | self._flag
+        link.send(encode_request(code, opaque, header, len(body), flag, self._serialize), body)
         await link.wait_up()
+
+    def forward(
+        self, addr: str, request: Request, fields: Mapping[str, str], timeout_s: float, on_done: OnDone
+    ) -> None:
+        """Make somebody else's request, with these header fields, as `invoke_nowait` does. Of a oneway one
+        nothing more is heard."""
+        try:
+            link = self._link(addr)
+            self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
+            frame = encode_request(
+                request.code,
+                opaque,
+                fields,
+                len(request.body),
+                request.flag & FLAG_ONEWAY | FLAG_REDIRECT | FLAG_FORWARDED,
+                language=LanguageCode.__members__.get(request.language, LanguageCode.OTHER),
+                version=request.version,
+            )
+            if request.oneway:
+                link.send(frame, request.body)
+            else:
+                link.request(opaque, request.code, frame, request.body, timeout_s, on_done)
+        except RemotingError as error:
+            self.loop.call_soon(on_done, error)
 
     async def close(self) -> None:
         """Hang up everywhere; requests in flight fail with ConnectionLost, later ones are refused."""
@@ -149,7 +184,7 @@ class RemotingClient:
     ) -> tuple[Link, int]:
         link = self._links.get(addr) or self._link(addr)
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
-        frame = encode_request(code, opaque, header, len(body), 0, self._serialize)
+        frame = encode_request(code, opaque, header, len(body), self._flag, self._serialize)
         link.request(opaque, code, frame, body, timeout_s, done)
         return link, opaque
 

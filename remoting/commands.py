@@ -15,6 +15,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
+FLAG_REDIRECT = 4
+"""Of ours: who made this request would rather hear who leads (14, with the address) than have it forwarded.
+All that our client and brokers send has it; other clients' requests have not, and RocketMQ reads bits 0 and 1
+only."""
+FLAG_FORWARDED = 8
+"""Of ours: a broker that does not lead forwards the request of a client of its own."""
 
 NO_FIELDS = msgspec.Raw(b"{}")
 """extFields of a command that has none."""

@@ -120,6 +120,7 @@ def encode_request(
     flag: int = 0,
     serialize: SerializeType = SerializeType.JSON,
     language: LanguageCode = CLIENT_LANGUAGE,
+    version: int = VERSION,
 ) -> bytes:
     """A request frame without its body. In JSON the numbers of a struct travel as numbers: all servers take
     them (ali-ons and the C++ client send such), and it is the fastest."""
@@ -132,7 +133,7 @@ def encode_request(
         flag,
         _JSON_LANGUAGES[language],
         opaque,
-        VERSION,
+        version,
     )
     size = len(header)
     return HEAD.pack(4 + size + body_size, size) + header

@@ -40,7 +40,7 @@ from dledger.formats.properties import (
 from dledger.formats.record import FIXED_SIZE
 from dledger.formats.state import DelayProgress
 from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
-from dledger.remoting.commands import Request, SerializeType
+from dledger.remoting.commands import FLAG_FORWARDED, Request, SerializeType
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.frames import HEAD, encode_response
 from dledger.remoting.headers import SendMessageHeader, SendMessageV2Header
@@ -61,6 +61,7 @@ class SendProcessor:
         self._settings = context.settings
         self._creation = context.creation
         self._committed = context.committed
+        self._origins = context.origins
         config = context.settings.now
         self._told_to_clients(config)
         context.settings.listen(self._told_to_clients)
@@ -136,7 +137,9 @@ class SendProcessor:
             header.flag,
             header.sysFlag,
             header.bornTimestamp,
-            connection.peer_host,
+            self._origins.host(connection, request)
+            if request.flag & FLAG_FORWARDED
+            else connection.peer_host,
             reconsume_times,
             body,
             properties,
@@ -244,7 +247,13 @@ class SendProcessor:
         if total > MAX_ENTRY_SIZE:
             raise _too_large(f"batch of {len(messages)} messages as stored", total, MAX_ENTRY_SIZE)
         index, first, positions = writer.add_batch(
-            slot, queue_id, header.sysFlag, header.bornTimestamp, connection.peer_host, messages, total
+            slot,
+            queue_id,
+            header.sysFlag,
+            header.bornTimestamp,
+            self._origins.host(connection, request),
+            messages,
+            total,
         )
         if request.flag & 2:
             return

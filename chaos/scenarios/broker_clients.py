@@ -49,6 +49,8 @@ class Program:
 
     def __init__(self, stage: BrokerStage, number: int, history: BrokerHistory, topics: list[str]) -> None:
         self.name = stage.client_names[number]
+        self.redirect = number % 2 == 0
+        """Of the other programs' requests some come to brokers that do not lead, and are forwarded."""
         self.lives = 0
         self._stage = stage
         self._history = history
@@ -61,7 +63,7 @@ class Program:
 
     def options(self) -> ClientOptions:
         """Of this machine's client."""
-        return ClientOptions(client_ip=self._stage.world.nodes[self.name].address)
+        return ClientOptions(client_ip=self._stage.world.nodes[self.name].address, redirect=self.redirect)
 
     def now(self) -> int:
         """World time as this process has it."""

@@ -96,6 +96,10 @@ class WatchedHost:
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
         self._probe.role(role, term)
+        if self.broker.forwarder.forwarded:
+            self._stage.marks.reach("a broker forwarded what only the leader can do")
+        if len(self.broker.forwarder):
+            self._stage.marks.reach("the leader changed while a request was forwarded to it")
         self.broker.on_role(role, term, leader_id)
 
     def on_serving(self, term: int) -> None:

@@ -15,7 +15,7 @@ from dledger.broker.config import BrokerConfig
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.formats.record import Record, decode_records
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.commands import Request, SerializeType
+from dledger.remoting.commands import FLAG_REDIRECT, Request, SerializeType
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.frames import FrameReader, encode_request, encode_response
 from dledger.remoting.headers import PullMessageHeader, SendMessageV2Header
@@ -154,7 +154,7 @@ class World:
         *,
         connection: FakeConnection | None = None,
         serialize: SerializeType = SerializeType.JSON,
-        flag: int = 0,
+        flag: int = FLAG_REDIRECT,
     ) -> Pending:
         """Hand one request to its handler as the server does."""
         connection = connection or self.connection
@@ -184,7 +184,7 @@ class World:
         properties: str = "",
         *,
         connection: FakeConnection | None = None,
-        flag_bits: int = 0,
+        flag_bits: int = FLAG_REDIRECT,
         **more: Any,
     ) -> Pending:
         """Send one message; `flag_bits` are the command's, `more` goes into the header."""

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +146,7 @@ class Driver:
         self.name = f"{kind.name} {mode}"
         self.events: list[dict[str, Any]] = []
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._noise: deque[str] = deque(maxlen=10)
         self._process = subprocess.Popen(
             kind.command(f"{mode} {namesrv} {topic} {group}"),
             env={**os.environ, **kind.environment},
@@ -176,6 +178,8 @@ class Driver:
             return False
         if line.startswith("{"):
             self.events.append(json.loads(line))
+        else:
+            self._noise.append(line.rstrip())
         return True
 
     def named(self, event: str) -> list[dict[str, Any]]:
@@ -200,7 +204,8 @@ class Driver:
         counts: dict[str, int] = {}
         for item in self.events:
             counts[item["event"]] = counts.get(item["event"], 0) + 1
-        return f"{counts}, last: {self.events[-3:]}, exit code {self._process.poll()}"
+        said = "; ".join(self._noise)
+        return f"{counts}, last: {self.events[-3:]}, exit code {self._process.poll()}, said: {said}"
 
     def close(self) -> None:
         """Let it end by itself, else kill it. Then its events are all there."""

@@ -1,0 +1,133 @@
+"""Requests that only the leader can answer, from clients that do not follow hints: a follower forwards them.
+
+An unmodified client sends to the address that its last route called the leader, until it polls for routes
+again (30 s by default, safety.md S30). Where that broker is back as a follower, or never went away, the
+client need not notice that another one leads. Three rules keep this safe:
+
+* A forwarded request is never forwarded again: it says that it would rather be redirected (FLAG_REDIRECT).
+* The answer tells what is known (S24): what certainly did not leave this broker, or was refused by a broker
+  that does not lead either, may wait for a leader or is answered 14; what left and got no answer is answered
+  1, "outcome unknown". Pulls change nothing, and are asked again.
+* A record keeps the address of its client: the leader takes it from members of its group, from nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.broker.leader_gate import LEADER_ADDR, LeaderGate
+from dledger.formats.addresses import split_address
+from dledger.formats.message_ids import pack_ipv4_host
+from dledger.remoting.client import RemotingClient
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import FLAG_FORWARDED, Request, Response
+from dledger.remoting.errors import ConnectFailed, Overloaded, RemotingError, TooLarge
+from dledger.remoting.limits import REQUEST_OVERHEAD
+from dledger.remoting.server import Connection
+
+FORWARDED_FOR = "forwardedFor"
+"""Header field of a forwarded request: "ip:port" of the client that made it."""
+FORWARD_TIMEOUT_S = 60.0
+"""How long an answer is waited for: as long as a pull may wait at the leader, and its way."""
+MAX_FORWARDED = 16_384
+"""Requests under way to the leader; one more is answered 14, with the leader's address."""
+MAX_FORWARDED_BYTES = 64 * 1024 * 1024
+"""Their bodies together; the same."""
+
+_CHANGE_NOTHING = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+"""Asked again when the leader is lost: their consumers would pause for 3 s."""
+
+
+class _Forwarded:
+    """One request on its way."""
+
+    __slots__ = ("address", "connection", "done", "request", "size")
+
+    def __init__(self, connection: Connection, request: Request, address: str) -> None:
+        self.connection = connection
+        self.request = request
+        self.address = address
+        self.size = len(request.body) + REQUEST_OVERHEAD
+        self.done = False
+
+
+class Forwarder:
+    """Requests on their way to the leader, and what comes back."""
+
+    def __init__(self, gate: LeaderGate, client: RemotingClient) -> None:
+        self._gate = gate
+        self._client = client
+        self._under_way: dict[int, _Forwarded] = {}
+        self._serial = 0
+        self._bytes = 0
+        self.forwarded = 0
+        """Requests since start."""
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def start(self, connection: Connection, request: Request, address: str) -> bool:
+        """Forward a request to the leader at `address`. False when there are too many already."""
+        item = _Forwarded(connection, request, address)
+        if len(self._under_way) >= MAX_FORWARDED or self._bytes + item.size > MAX_FORWARDED_BYTES:
+            return False
+        self._serial = serial = self._serial + 1
+        self.forwarded += 1
+        fields = request.ext() | {FORWARDED_FOR: connection.peer}
+        if not request.oneway:
+            self._under_way[serial] = item
+            self._bytes += item.size
+
+        def answered(result: Response | RemotingError) -> None:
+            self._answered(serial, item, result)
+
+        self._client.forward(address, request, fields, FORWARD_TIMEOUT_S, answered)
+        return True
+
+    def leads(self, address: str | None) -> None:
+        """Somebody else leads, or nobody does: nothing more is waited for from the one before."""
+        for serial, item in list(self._under_way.items()):
+            if item.address != address:
+                self._answered(serial, item, RemotingError(None, f"{item.address} leads no longer"))
+
+    def _answered(self, serial: int, item: _Forwarded, result: Response | RemotingError) -> None:
+        if item.done:
+            return
+        item.done = True
+        if self._under_way.pop(serial, None) is not None:
+            self._bytes -= item.size
+        connection, request = item.connection, item.request
+        if isinstance(result, Response):
+            if result.code == ResponseCode.SERVICE_NOT_AVAILABLE and LEADER_ADDR in result.ext:
+                self._gate.wait_for_leader(connection, request, item.address)
+                return
+            ext = result.ext | {LEADER_ADDR: item.address}
+            connection.respond(request, result.code, ext=ext, body=result.body, remark=result.remark)
+        elif request.oneway:
+            return
+        elif isinstance(result, (ConnectFailed, Overloaded, TooLarge)) or request.code in _CHANGE_NOTHING:
+            self._gate.wait_for_leader(connection, request, item.address)
+        else:
+            remark = f"outcome unknown: the leader was lost while it worked on it ({result.remark})"
+            connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+
+class Origins:
+    """Where requests come from, also those that members of the group forwarded."""
+
+    def __init__(self, member_ips: Callable[[], set[str]]) -> None:
+        """`member_ips`: addresses of the group's brokers, as numbers."""
+        self._member_ips = member_ips
+
+    def host(self, connection: Connection, request: Request) -> bytes:
+        """The 8-byte host field of the client: its own address, or the forwarding broker's if that does not
+        tell (an IPv6 client)."""
+        if not request.flag & FLAG_FORWARDED:
+            return connection.peer_host
+        if connection.peer.rpartition(":")[0].removeprefix("::ffff:") not in self._member_ips():
+            return connection.peer_host
+        try:
+            host, port = split_address(request.ext().get(FORWARDED_FOR, ""))
+            return pack_ipv4_host(host.removeprefix("::ffff:"), port)
+        except ValueError:
+            return connection.peer_host

@@ -1,0 +1,93 @@
+"""How long unmodified clients stand still when the leader's process is killed and restarted, as by systemd.
+
+They go on sending to its address until they poll for routes (30 s by default). It is back as a follower long
+before that, and forwards to the new leader what only a leader can do.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from dledger.local.cluster import LocalCluster
+from tests.interop.conftest import Driver, java_client
+
+pytestmark = pytest.mark.interop
+
+KILLS = 5
+BEFORE = 40
+READY_S = 60
+DELIVERY_LIMIT_S = 90
+SENDS_LIMIT_S = 1.5
+"""The median of all kills."""
+CONSUMPTION_LIMIT_S = {"rocketmq-client 5": 3.5, "ali-ons": 4.5}
+"""The same; both pause after a pull that failed. The others do not notice that the connection of a pull that
+waits is gone: they give it up after 30 s of their own."""
+GIVEN_UP_S = 36.0
+QUIET_S = 4.0
+"""Between two kills."""
+
+
+def gap_s(events: list[dict[str, Any]], event: str, killed_at_ms: float) -> float:
+    """Longest time without one of these events since a kill."""
+    times = [item["ms"] for item in events if item["event"] == event]
+    return max(later - one for one, later in pairwise(times) if later >= killed_at_ms) / 1000
+
+
+def test_clients_go_on_when_the_leader_is_killed_and_restarted(
+    group: LocalCluster, drive: Callable[..., Driver], ali_ons: Any, py_rocketmq: Any
+) -> None:
+    kinds = [java_client(4), java_client(5), ali_ons, py_rocketmq]
+    running: dict[str, tuple[Driver, Driver]] = {}
+    for number, kind in enumerate(kinds):
+        topic = f"Gap{number}"
+        group.create_topic(topic)
+        producer = drive(kind, "produce", group.namesrv_addr, topic, f"PG_{topic}")
+        producer.wait(lambda events: any(item["event"] == "acked" for item in events), READY_S)
+        running[kind.name] = producer, drive(kind, "consume", group.namesrv_addr, topic, f"CG_{topic}")
+    for _, consumer in running.values():
+        consumer.wait(lambda events: _received(events).issuperset(range(BEFORE)), DELIVERY_LIMIT_S)
+
+    gaps: dict[tuple[str, str], list[float]] = {}
+    for _ in range(KILLS):
+        time.sleep(QUIET_S)
+        killed = group.kill_leader()
+        killed_at_ms = time.time() * 1000
+        group.restart_node(killed.node)
+        group.wait_caught_up()
+        time.sleep(QUIET_S)
+        for name, (producer, consumer) in running.items():
+            end_ms = time.time() * 1000
+            producer.wait(lambda events, end_ms=end_ms: _after(events, "acked", end_ms), READY_S)
+            consumer.wait(lambda events, end_ms=end_ms: _after(events, "received", end_ms), READY_S)
+            for what, driver, event in (("sends", producer, "acked"), ("consumption", consumer, "received")):
+                gap = gap_s(driver.events, event, killed_at_ms)
+                gaps.setdefault((name, what), []).append(gap)
+    for (name, what), found in gaps.items():
+        shown = ", ".join(f"{gap:.2f}" for gap in sorted(found))
+        print(f"\n{name}, {what}: median {statistics.median(found):.2f} s of {shown}")
+    for name, (producer, consumer) in running.items():
+        sent = _acked(producer.events)
+        consumer.wait(lambda events, sent=sent: _received(events).issuperset(sent), DELIVERY_LIMIT_S)
+        repeated = len(consumer.named("received")) - len(_received(consumer.events))
+        print(f"{name}: {len(_acked(producer.events))} acknowledged, all received, {repeated} more than once")
+    for (name, what), found in gaps.items():
+        limit = SENDS_LIMIT_S if what == "sends" else CONSUMPTION_LIMIT_S.get(name, GIVEN_UP_S)
+        assert statistics.median(found) < limit, (name, what, found)
+
+
+def _after(events: list[dict[str, Any]], event: str, moment_ms: float) -> bool:
+    return any(item["event"] == event and item["ms"] > moment_ms for item in events)
+
+
+def _acked(events: list[dict[str, Any]]) -> set[int]:
+    return {item["seq"] for item in events if item["event"] == "acked"}
+
+
+def _received(events: list[dict[str, Any]]) -> set[int]:
+    return {item["seq"] for item in events if item["event"] == "received"}
