@@ -89,6 +89,11 @@ class IndexService:
         return self._limits.index_enable
 
     @property
+    def files(self) -> tuple[KeyFile, ...]:
+        """The files, the oldest first."""
+        return tuple(self._files)
+
+    @property
     def behind(self) -> int:
         """Bytes of the log that were applied and not looked at yet."""
         return self._store.dispatcher.applied_end - max(self.indexed, self._log.begin_pos, 0)

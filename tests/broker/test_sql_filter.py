@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
@@ -473,6 +474,40 @@ def test_a_held_pull_wakes_for_what_matches_only(tmp_path: Path) -> None:
         assert not waiting.done and world.broker.pulls.held.count == 1
         await world.send(body=b"now", properties="a\x014\x02")
         assert bodies(await waiting) == [b"now"]
+
+    run(test)
+
+
+def test_many_held_pulls_by_sql_are_looked_at_one_a_turn(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await world.send()
+        held = PULL_SUBSCRIPTION | PULL_SUSPEND
+        more = {"sysFlag": held, "suspendTimeoutMillis": 60_000, **SQL}
+        waiting = [
+            world.pull(offset=1, subscription="a > 3", consumerGroup=f"G{number}", **more)
+            for number in range(5)
+        ]
+        served: list[int] = []
+        serve = world.broker.pulls._serve
+        world.broker.pulls._serve = lambda pull: (served.append(turns), serve(pull))  # type: ignore[method-assign,assignment,return-value]
+        turns = 0
+        world.send(properties="a\x014\x02")
+        while not all(one.done for one in waiting):
+            await asyncio.sleep(0)
+            turns += 1
+            assert turns < 20
+        assert len(served) == len(set(served)) == 5
+        again = [
+            world.pull(offset=2, subscription="a > 3", consumerGroup=f"G{number}", **more)
+            for number in range(3)
+        ]
+        world.send(properties="a\x014\x02")
+        world.node.follow("n1")
+        assert {(await one).code for one in again} <= {
+            ResponseCode.SUCCESS,
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+        }
 
     run(test)
 
