@@ -42,7 +42,7 @@ _ENTRIES: Final = np.dtype(
 _PAGE_SLOTS = 1024
 """Slots written together: a page of 4 KiB."""
 _MANY_PAGES = 256
-"""From so many pages on, all slots are written in one go."""
+"""With more of them, all slots are written, so many pages at a time."""
 VERIFY_UNITS = 1 << 16
 """Units that one job verifies, some 5 ms."""
 MAX_LINKS = 50_000
@@ -167,13 +167,9 @@ def flush(files: Files, target: KeyFile, *, sync: bool = False) -> None:
     header, slots = target.header, target.heads
     file = files.open(target.path)
     try:
-        if len(pages) > _MANY_PAGES:
-            file.pwritev([slots.astype(">i4").tobytes()], HEADER_SIZE)
-        else:
-            for page in pages:
-                first = page * _PAGE_SLOTS
-                part = slots[first : first + _PAGE_SLOTS].astype(">i4").tobytes()
-                file.pwritev([part], HEADER_SIZE + first * SLOT_SIZE)
+        for first, last in _runs(pages, len(slots)):
+            part = slots[first:last].astype(">i4").tobytes()
+            file.pwritev([part], HEADER_SIZE + first * SLOT_SIZE)
         file.pwritev([HEADER.pack(*header)], 0)
         if sync:
             file.fdatasync()
@@ -182,6 +178,15 @@ def flush(files: Files, target: KeyFile, *, sync: bool = False) -> None:
         raise
     finally:
         file.close()
+
+
+def _runs(pages: list[int], slots: int) -> Iterator[tuple[int, int]]:
+    """Which slots are written at a time: those pages, or all, 1 MiB each."""
+    if len(pages) <= _MANY_PAGES:
+        yield from ((page * _PAGE_SLOTS, (page + 1) * _PAGE_SLOTS) for page in pages)
+        return
+    step = _MANY_PAGES * _PAGE_SLOTS
+    yield from ((first, first + step) for first in range(0, slots, step))
 
 
 # -- opening ----------------------------------------------------------------------------------------------

@@ -9,17 +9,27 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.audit.key_index import KeyFile as AuditedFile
 from dledger.audit.key_index import check_file, open_key_files
+from dledger.audit.message_keys import MessageKeys
 from dledger.broker.store import index_service, key_files
 from dledger.broker.store.index_service import IndexBehind
 from dledger.broker.store.message_store import StoreLimits
 from dledger.formats.entry import BLANK, HEADER_SIZE
-from dledger.formats.index_file import IndexFileWriter, file_size, key_hash, unit_offset, unpack_index_header
+from dledger.formats.index_file import (
+    HEADER,
+    UNIT,
+    IndexFileWriter,
+    file_size,
+    key_hash,
+    unit_offset,
+    unpack_index_header,
+)
 from dledger.formats.record import encode_record
 from dledger.remoting.bodies import loads
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -317,6 +327,23 @@ def test_a_damaged_file_is_built_anew(tmp_path: Path, damage: str, which: int) -
     run(test)
 
 
+def test_files_that_hold_less_than_when_their_place_was_noted(tmp_path: Path) -> None:
+    """After a loss of power: `state/index` was fsynced, they were not."""
+
+    async def test() -> None:
+        log = await filled(tmp_path, 14)
+        path = sorted((tmp_path / "index").iterdir())[2]
+        image = bytearray(path.read_bytes())
+        header = unpack_index_header(image)
+        third = UNIT.unpack_from(image, unit_offset(SLOTS, 3))
+        lost = header._replace(count=4, end_position=third[1])
+        HEADER.pack_into(image, 0, *lost)
+        path.write_bytes(image)
+        assert await finds_all(tmp_path, log, 14) == []
+
+    run(test)
+
+
 @pytest.mark.parametrize("lost", [[0], [1], [2], [0, 1, 2]])
 def test_a_file_that_is_gone_is_built_anew(tmp_path: Path, lost: list[int]) -> None:
     async def test() -> None:
@@ -413,6 +440,21 @@ def test_the_units_of_a_consume_queue(tmp_path: Path) -> None:
             assert unknown.code == ResponseCode.SYSTEM_ERROR and unknown.remark == "3@U is not exist!"
 
     run(test)
+
+
+def test_slots_are_written_by_pages_or_all(tmp_path: Path) -> None:
+    files = OsFiles()
+    slots = 600 * 1024 + 5
+    for count in (3, 5000):
+        target = key_files.create(files, str(tmp_path / f"f{count}"), slots, 10_000, None)
+        numbers = np.arange(count)
+        keys = MessageKeys(numbers + 1, numbers * 7919 % (1 << 31), numbers + 1, numbers, numbers < 0)
+        key_files.append(files, target, keys)
+        assert len(target.dirty) == (3 if count == 3 else 600)
+        key_files.flush(files, target)
+        assert not target.dirty and target.heads is not None
+        stored = np.fromfile(target.path, ">i4", slots, offset=40)
+        assert (stored == target.heads).all() and stored[-1:] == target.heads[-1:]
 
 
 # -- windows of the log -----------------------------------------------------------------------------------
