@@ -35,7 +35,7 @@ PROGRESS_FILE = "index"
 WINDOW = 4 << 20
 """Bytes of the log that one job reads for keys, some 5 ms; more where one entry is larger."""
 PASS_INTERVAL_S = 1.0
-"""Between two passes over what was applied: a job takes 2 ms, and 1.5 us a message. A search that waits
+"""Between two passes over what was applied: a job takes 2 ms, and 1 us a message. A search that waits
 starts one at once."""
 FLUSH_INTERVAL_S = 10.0
 """How old slots and header of the newest file may be: what a crash leaves to be gone over again."""
