@@ -171,7 +171,7 @@ class QueueReader:
             return
         self._pause = self._core.options.search_first_s
         self._last_refusal = None
-        from_leader = address == self._group.leader
+        from_leader = address == self._group.leader or LEADER_HINT in answer.ext  # forwarded: its own words
         self._broker_id = header.suggestWhichBrokerId
         if code == ResponseCode.PULL_OFFSET_MOVED:
             if not from_leader:  # a follower may be behind: only the leader knows the queue's range

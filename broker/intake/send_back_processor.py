@@ -74,7 +74,7 @@ class SendBackProcessor:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         writer = self._gate.writer
         if writer is None:  # it took a while
-            self._gate.refuse(call.connection, call.request)
+            self._gate.wait_or_refuse(call.connection, call.request)
             return
         if not writer.room:
             raise writer.refused

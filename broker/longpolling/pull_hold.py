@@ -7,7 +7,7 @@ timer that runs while any is held.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from dledger.broker.filter.message_filter import MessageFilter
@@ -75,9 +75,13 @@ class HeldPulls:
                 for pull in pulls:
                     self._retry(pull)
 
+    def __iter__(self) -> Iterator[Pull]:
+        for pulls in self._by_queue.values():
+            yield from pulls
+
     def take_all(self) -> list[Pull]:
         """Hold nothing any more; what was held."""
-        pulls = [pull for pulls in self._by_queue.values() for pull in pulls]
+        pulls = list(self)
         self._by_queue.clear()
         self.count = 0
         return pulls

@@ -111,12 +111,12 @@ class PullProcessor(LeaderService):
         self.held.arrived(queues)
 
     def end(self, reason: str) -> None:
-        """Those who wait hear who leads."""
+        """Those who wait hear who leads, or go there."""
         for pull in (*self.held.take_all(), *self._looking):
-            self._gate.refuse(pull.connection, pull.request)
+            self._gate.wait_or_refuse(pull.connection, pull.request)
         self._looking.clear()
         for call in self.ahead.take_all():
-            self._gate.refuse(call.connection, call.request)
+            self._gate.wait_or_refuse(call.connection, call.request)
 
     @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, needs=Needs.LEADER, reads=APPLIED)
     def view_message(self, call: LeaderCall[ViewMessageHeader]) -> None:
@@ -236,7 +236,7 @@ class PullProcessor(LeaderService):
         size = min(pull.size, self._settings.now.pull_max_bytes_cold)
         result = await self._reader.get_cold(pull.topic, pull.queue_id, pull.offset, count, size, pull.wanted)
         if self._gate.writer is None:
-            self._gate.refuse(pull.connection, pull.request)
+            self._gate.wait_or_refuse(pull.connection, pull.request)
         else:
             self._answer_or_hold(pull, result)
 

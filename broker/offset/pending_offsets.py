@@ -144,7 +144,7 @@ class PendingOffsets(LeaderService):
         for table in (self._waiters, self._readers, self._reading, self._offsets, self._logged):
             table.clear()
         for connection, request, _ in waiters:
-            self._gate.refuse(connection, request)
+            self._gate.wait_or_refuse(connection, request)
 
     def flush(self) -> None:
         """Append what is pending. Without room in the log it waits for the next call."""

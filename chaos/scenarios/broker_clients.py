@@ -14,7 +14,7 @@ from dledger.chaos.machine.settings import MS
 from dledger.chaos.scenarios.broker_history import BrokerHistory, Commit, Position, Receipt, Send, TopicChange
 from dledger.chaos.scenarios.broker_judge import DELAYS_MS
 from dledger.chaos.scenarios.broker_replay import SCHEDULE
-from dledger.chaos.scenarios.broker_stage import NAMESRV, NAMESRV_PORT
+from dledger.chaos.scenarios.broker_stage import BROKER_NAME, NAMESRV, NAMESRV_PORT
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.plan import Operation
 from dledger.client.errors import ClientError, OutcomeUnknown
@@ -114,6 +114,19 @@ class Producer(Planned):
     """Sends messages: one by one, several at once, as batches."""
 
     _count = 0
+    sent_again = 0
+    """How often `send_again` ended."""
+
+    def __init__(
+        self,
+        stage: BrokerStage,
+        number: int,
+        history: BrokerHistory,
+        topics: list[str],
+        operations: list[Operation],
+    ) -> None:
+        super().__init__(stage, number, history, topics, operations)
+        self._last: list[MessageQueue] = []
 
     async def perform(self, producer: AsyncProducer, operation: Operation) -> None:
         topic = self._topics[operation.pick % len(self._topics)]
@@ -132,11 +145,20 @@ class Producer(Planned):
         """The liveness phase: one more message to every topic must be taken."""
         async with AsyncProducer("producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
             for topic in list(self._topics):
-                outcome = UNKNOWN
-                while outcome != ACKNOWLEDGED:
-                    outcome = (await self._one(producer, topic, 100)).outcome
+                while True:
+                    send = await self._one(producer, topic, 100)
                     await asyncio.sleep(0.05)
+                    if send.outcome == ACKNOWLEDGED and send.topic == topic:
+                        self._last.append(MessageQueue(topic, BROKER_NAME, send.queue))
+                        break
         self.last_sent = True
+
+    async def send_again(self, env: Env) -> None:
+        """One more to the queues of the last ones."""
+        async with AsyncProducer("producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
+            for queue in self._last:
+                await self._one(producer, queue.topic, 100, queue)
+        self.sent_again += 1
 
     def _message(self, topic: str, size: int) -> Message:
         self._count += 1
@@ -157,15 +179,17 @@ class Producer(Planned):
         self._history.sends.append(send)
         return send
 
-    async def _one(self, producer: AsyncProducer, topic: str, size: int) -> Send:
-        level = self._delay_level()
+    async def _one(
+        self, producer: AsyncProducer, topic: str, size: int, queue: MessageQueue | None = None
+    ) -> Send:
+        level = self._delay_level() if queue is None else 0
         message = self._message(topic, size)
         if level:
             message.delay_level = level
             send = self._begin(SCHEDULE, [message])
         else:
             send = self._begin(topic, [message])
-        await self._settle(send, producer.send(message))
+        await self._settle(send, producer.send(message, queue))
         if level:
             send.queue = level - 1
         return send
@@ -286,6 +310,8 @@ class PullReader(Consumer):
         for queue in consumer.assignment:
             key = (queue.topic, queue.queue_id)
             offset = consumer.position(queue)
+            if self._stage.measured:
+                return
             if offset == self._committed(key):
                 continue
             commit = Commit(self.group, key, offset, self.now())

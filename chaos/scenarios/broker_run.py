@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 from dledger.chaos.invariants import InvariantViolated
@@ -53,6 +53,10 @@ time."""
 CATCH_UP_LIMIT_S = 45.0
 """After healing, and after the last message was taken, every group must have been handed everything within
 this virtual time: a pull that hangs at a dead connection is given up after 30 s only."""
+PROMPT_S = 1.0
+"""From the last acknowledgement until all groups were handed the messages, while nothing is wrong."""
+PROMPT_AFTER_A_MEMBER_S = 4.0
+"""The same when a member of a group has just been killed: the others hear of it (40), and take its queues."""
 STALE_S = 1.0
 """A leader that was cut off answers from its own past for so long at most (0.8 s:
 docs/explanation/guarantees.md)."""
@@ -73,6 +77,8 @@ class BrokerRun(Run):
         self._broker_verdict = BrokerVerdict()
         self._programs: list[Program] = []
         self._waits_for = (-1, -1, -1)
+        self._lagging = ""
+        """What a group had not been handed when it was last looked at."""
 
     def make_stage(self) -> BrokerStage:
         return BrokerStage(self.plan, self._trace)
@@ -116,7 +122,34 @@ class BrokerRun(Run):
         world.spawn(last.name, last.send_last)
         self.within(PROGRESS_LIMIT_S, "each topic takes a message", lambda: last.last_sent)
         self.within(DELAYS_LIMIT_S, "what was delayed comes", self._all_came)
-        self.within(CATCH_UP_LIMIT_S, "all consumers catch up", self._caught_up)
+        self._handed_all(CATCH_UP_LIMIT_S, "all consumers catch up")
+        self._promptly(last, PROMPT_S)
+        worker = next(self._workers())
+        world.kill(worker)
+        self._promptly(last, PROMPT_AFTER_A_MEMBER_S)
+
+    def _promptly(self, producer: Producer, limit_s: float) -> None:
+        """What is sent now is handed out at once, to every group: nobody waits for a time-out of his own."""
+        world, machine = self.stage.world, self.stage.world.nodes[producer.name]
+        self.stage.measured = True
+        self.within(PROGRESS_LIMIT_S, "a producer ends", lambda: machine.process is None)
+        already = producer.sent_again
+        world.spawn(producer.name, producer.send_again)
+        self.within(PROGRESS_LIMIT_S, "a message goes to each topic", lambda: producer.sent_again > already)
+        self._handed_all(limit_s, f"consumers are handed it within {limit_s} s")
+        self.stage.cluster.count("consumers are handed at once what is sent")
+
+    def _handed_all(self, limit_s: float, what: str) -> None:
+        try:
+            self.within(limit_s, what, self._caught_up)
+        except InvariantViolated as error:
+            raise InvariantViolated(f"{self._lagging}: {error}") from error
+
+    def _workers(self) -> Iterator[str]:
+        """Client machines whose consumers share queues, those that run."""
+        for program in self._programs:
+            if isinstance(program, PushWorker) and self.stage.world.nodes[program.name].process is not None:
+                yield program.name
 
     def _all_came(self) -> bool:
         """Whether nothing waits for its time any more."""
@@ -133,7 +166,8 @@ class BrokerRun(Run):
         self._waits_for = now
         try:
             self._judge_completeness()
-        except InvariantViolated:
+        except InvariantViolated as error:
+            self._lagging = str(error)
             return False
         return True
 

@@ -11,6 +11,7 @@ from dledger.broker.app import main as broker_main
 from dledger.broker.broker import Broker
 from dledger.broker.config import NODE_DEFAULTS, BrokerConfig
 from dledger.broker.store.message_store import StoreLimits
+from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.machine import Exit, Process, Trace
 from dledger.chaos.machine.node import Main
 from dledger.chaos.scenarios.broker_replay import BrokerReplay
@@ -93,6 +94,8 @@ class WatchedHost:
             self._probe.applied(header)
             offset += header.size
         self.broker.apply(chunk)
+        self._stage.cluster.count("no pull waits for what is there")
+        check_prompt(self._probe.machine.name, self.broker)
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
         self._probe.role(role, term)
@@ -139,6 +142,16 @@ class WatchedHost:
         self.broker.on_stopped_serving(term)
 
 
+def check_prompt(name: str, broker: Broker) -> None:
+    """No pull is held whose queue grew beyond its offset: its time-out would hide that it is forgotten."""
+    for pull in broker.pulls.held:
+        end = broker.store.state.next_offset(pull.topic, pull.queue_id)
+        if pull.offset < end:
+            raise InvariantViolated(
+                f"{name}: a pull waits at {pull.offset} of {pull.topic}/{pull.queue_id}, which ends at {end}"
+            )
+
+
 class BrokerStage(Stage):
     """Brokers on the machines of the group."""
 
@@ -160,6 +173,8 @@ class BrokerStage(Stage):
         """Who was of it in an earlier life: the others may still count on that, until it says otherwise."""
         self.newer_written = False
         """Somebody appended what the older program does not know: from here on nobody goes back."""
+        self.measured = False
+        """It is measured how long messages take: consumers do nothing that lasts, such as commits."""
         self.programs: dict[str, Main] = {}
         """Of the client machines."""
         self._stops: dict[Process, asyncio.Event] = {}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dledger.formats.entry import Kind, unpack_header
 from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import FLAG_REDIRECT
 from dledger.remoting.headers import (
     GetMaxOffsetHeader,
     QueryConsumerOffsetHeader,
@@ -18,7 +19,7 @@ from tests.broker.harness import FakeConnection, Pending, Reply, World, run
 from tests.broker.test_clients import heartbeat
 
 
-def update(world: World, offset: int, queue: int = 0, flag: int = 0) -> Pending:
+def update(world: World, offset: int, queue: int = 0, flag: int = FLAG_REDIRECT) -> Pending:
     header = UpdateConsumerOffsetHeader("CG", "T", queue, offset)
     return world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header, flag=flag)
 
