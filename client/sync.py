@@ -479,11 +479,11 @@ class PullConsumer(Hosted[AsyncPullConsumer]):
     ) -> list[ReceivedMessage]:
         """Messages with this key, or this unique key, stored within [begin, end] (ms since the epoch), the
         oldest first: of each broker group the newest `most` (1 to 64)."""
-        return self._run(lambda consumer: consumer.queries.by_key(topic, key, begin_ms, end_ms, most))
+        return self._run(lambda consumer: consumer.query_by_key(topic, key, begin_ms, end_ms, most))
 
     def query_by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
         """The message with this unique key, which is the `message_id` of a send result; None without one."""
-        return self._run(lambda consumer: consumer.queries.by_unique_key(topic, unique_key))
+        return self._run(lambda consumer: consumer.query_by_unique_key(topic, unique_key))
 
     def lowest(self, queue: MessageQueue) -> int:
         """Offset of the oldest message that is still there."""
