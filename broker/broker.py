@@ -14,6 +14,8 @@ from dledger.broker.audit.shipping import Shipper, ShipSettings
 from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
+from dledger.broker.client.queue_locks import QueueLocks
+from dledger.broker.client.reply_processor import ReplyProcessor
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
@@ -54,6 +56,8 @@ PROCESSORS: tuple[type[Processor], ...] = (
     SendBackProcessor,
     PullProcessor,
     ClientProcessor,
+    ReplyProcessor,
+    QueueLocks,
     OffsetProcessor,
     TopicProcessor,
     AdminProcessor,
@@ -119,6 +123,7 @@ class Broker:
             index=self.index,
             creation=TopicCreation(settings),
             clients=self.clients,
+            client=self.client,
             offsets=self.offsets,
             committed=self.committed,
             applied=self.applied,

@@ -25,6 +25,9 @@ from dledger.runtime.tls import TlsFiles
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 MAX_GROUP_NAME = 120
 """Characters of a consumer or producer group name (Validators.CHARACTER_MAX_LENGTH)."""
+MIN_LOCK_LIVE_MS = 35_000
+"""Longer than the 30 s for which clients hold on to a lock that they hear nothing of: two would have one
+queue."""
 MAX_REGION = 127
 """Characters: each message has them."""
 MAX_NAMESRVS = 64
@@ -246,6 +249,11 @@ class BrokerConfig:
     """Time without a heartbeat after which a client is forgotten."""
     client_sweep_s: Annotated[float, Setting("clientSweepIntervalMs", 10, 3_600_000, "ms", hot=True)] = 10.0
     """Time between two looks for such clients."""
+    lock_live_s: Annotated[
+        float, Setting("rebalanceLockMaxLiveTime", MIN_LOCK_LIVE_MS, 3_600_000, "ms", hot=True)
+    ] = 60.0
+    """Time after which a queue that is consumed in order may have another owner, as its consumer was not
+    heard of. Clients hold on to a lock for 30 s."""
     transfer_timeout_s: Annotated[float, Setting("handOverTimeoutMs", 0, 600_000, "ms", hot=True)] = 2.0
     """How long a stop waits for another node to take over."""
     server: ServerLimits = field(default_factory=ServerLimits)

@@ -20,6 +20,7 @@ from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_table import TopicTable
+from dledger.remoting.client import RemotingClient
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import LiveSettings
@@ -44,6 +45,8 @@ class BrokerContext:
     creation: TopicCreation
     """Rules by which topics and groups come to be."""
     clients: Clients
+    client: RemotingClient
+    """Connections of our own, to other members and to NameServers."""
     offsets: PendingOffsets
     committed: PendingResponses
     """Answers that wait for the commit of their entry."""

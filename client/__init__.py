@@ -8,10 +8,21 @@
 
 How it is built: `core` (connections, routes, leaders, heartbeats), `life` (start and end of every client),
 `sending` with `search` and `pending` (the way of a message to its acknowledgement), `reading` (long polling
-of one queue), `rebalancing` and `listening` (push consumer), `offsets`, `sync` on `hosting` (the face without
+of one queue), `group_consumer` with `rebalancing` (sharing of queues), `listening` (push consumer), `orderly`
+and `queue_locks` (the same in order), `lite_pull_consumer`, `offsets`, `sync` on `hosting` (the face without
 an event loop).
 """
 
+from dledger.client.allocation import (
+    AllocateMachineRoomNearby,
+    AllocateMessageQueueAveragely,
+    AllocateMessageQueueAveragelyByCircle,
+    AllocateMessageQueueByConfig,
+    AllocateMessageQueueByMachineRoom,
+    AllocateMessageQueueConsistentHash,
+    AllocateStrategy,
+)
+from dledger.client.codecs import BodyFormat, Codec, UnreadableBody
 from dledger.client.errors import (
     BrokerRefused,
     ClientClosed,
@@ -19,40 +30,58 @@ from dledger.client.errors import (
     InvalidMessage,
     NoBroker,
     NoNameServer,
+    NoReply,
     OutcomeUnknown,
     Overflow,
     SendFailed,
     TopicNotFound,
 )
-from dledger.client.listening import ConsumeStatus
+from dledger.client.group_consumer import MessageModel
+from dledger.client.listening import ConsumeOrderlyStatus, ConsumeStatus
+from dledger.client.lite_pull_consumer import AsyncLitePullConsumer, Delivery
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from dledger.client.offsets import FromWhere
 from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
 from dledger.client.process_queue import FlowLimits
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
-from dledger.client.push_consumer import AsyncPushConsumer, MessageModel
+from dledger.client.push_consumer import AsyncPushConsumer
+from dledger.client.requests import reply_to
 from dledger.client.subscription import Sql
-from dledger.client.sync import Producer, PullConsumer, PushConsumer
+from dledger.client.sync import LitePullConsumer, Producer, PullConsumer, PushConsumer
 
 __all__ = [
+    "AllocateMachineRoomNearby",
+    "AllocateMessageQueueAveragely",
+    "AllocateMessageQueueAveragelyByCircle",
+    "AllocateMessageQueueByConfig",
+    "AllocateMessageQueueByMachineRoom",
+    "AllocateMessageQueueConsistentHash",
+    "AllocateStrategy",
+    "AsyncLitePullConsumer",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "BodyFormat",
     "BrokerRefused",
     "ClientClosed",
     "ClientError",
     "ClientOptions",
+    "Codec",
+    "ConsumeOrderlyStatus",
     "ConsumeStatus",
     "ConsumerOptions",
+    "Delivery",
     "FlowLimits",
     "FromWhere",
     "InvalidMessage",
+    "LitePullConsumer",
     "Message",
     "MessageModel",
     "MessageQueue",
     "NoBroker",
     "NoNameServer",
+    "NoReply",
     "OutcomeUnknown",
     "Overflow",
     "Producer",
@@ -66,4 +95,6 @@ __all__ = [
     "SendStatus",
     "Sql",
     "TopicNotFound",
+    "UnreadableBody",
+    "reply_to",
 ]

@@ -11,7 +11,7 @@ import msgspec
 from dledger.client.errors import InvalidMessage
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, check_tags, joined_keys
 from dledger.formats import record as records
-from dledger.formats.message_ids import encode_message_id
+from dledger.formats.message_ids import encode_message_id, host_text
 from dledger.formats.properties import (
     DELAY,
     KEYS,
@@ -105,6 +105,18 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
     return bytes(plain)
 
 
+def decompressed(body: bytes, sys_flag: int) -> tuple[bytes, int]:
+    """The body as it was sent, and the flags without those of its compression. What cannot be unfolded stays
+    as it came, with its flags: the application sees that this is not what was sent."""
+    if sys_flag & records.COMPRESSED:
+        try:
+            plain = decompress(body, sys_flag)
+        except ValueError:
+            return body, sys_flag
+        return plain, sys_flag & ~(records.COMPRESSED | records.COMPRESSION_TYPE_MASK)
+    return body, sys_flag
+
+
 @dataclass(frozen=True, slots=True)
 class SendHeader:
     """The part of a send header that is the same for all messages of a producer to one queue, encoded.
@@ -149,14 +161,7 @@ class SendHeader:
 def received(record: records.Record, broker_name: str) -> ReceivedMessage:
     """A message from a record of a pull answer. A body that cannot be unfolded stays as it came."""
     properties = decode_properties(record.properties)
-    body, sys_flag = record.body, record.sys_flag
-    if sys_flag & records.COMPRESSED:
-        try:
-            body = decompress(body, sys_flag)
-            sys_flag &= ~(records.COMPRESSED | records.COMPRESSION_TYPE_MASK)
-        except ValueError:
-            # The flag stays set: the application sees that this is not what was sent.
-            body = record.body
+    body, sys_flag = decompressed(record.body, record.sys_flag)
     offset_id = encode_message_id(record.store_host, record.physical_offset)
     topic = record.topic
     if topic.startswith(RETRY_PREFIX):
@@ -178,12 +183,3 @@ def received(record: records.Record, broker_name: str) -> ReceivedMessage:
         physical_offset=record.physical_offset,
         sys_flag=sys_flag,
     )
-
-
-def host_text(host: bytes) -> str:
-    """ "ip:port" of a record's host field; IPv6 in brackets."""
-    ip, port = host[:-4], int.from_bytes(host[-4:], "big")
-    if len(ip) == 4:
-        return f"{ip[0]}.{ip[1]}.{ip[2]}.{ip[3]}:{port}"
-    words = ":".join(ip[at : at + 2].hex() for at in range(0, 16, 2))
-    return f"[{words}]:{port}"

@@ -41,6 +41,10 @@ class OutcomeUnknown(ClientError):
     """No acknowledgement in time, but the message may be stored. Sending it again may store it twice."""
 
 
+class NoReply(ClientError):
+    """A request message was stored, but no reply to it came in time."""
+
+
 class Overflow(ClientError):
     """Too many messages wait for their acknowledgement. Wait for some, then send again."""
 

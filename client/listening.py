@@ -12,17 +12,19 @@ from enum import Enum
 from typing import Protocol, cast
 
 from dledger.client.core import ClientCore
-from dledger.client.errors import ClientError
 from dledger.client.failures import Failures, short
+from dledger.client.giving_back import GivingBack, message_name
 from dledger.client.message import ReceivedMessage
 from dledger.client.options import ConsumerOptions
 from dledger.client.process_queue import ProcessQueue
-from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.headers import ConsumerSendMsgBackHeader
 from dledger.runtime import Lane
 
 MAX_CHUNK = 32
 """Messages that one worker takes at once when many wait."""
+WATCHED_TIMES = 8
+"""So often within `consume_timeout_s` running calls are looked at."""
+RETRY_LEVEL = 3
+"""Delay level (10 s) of messages whose call took too long, as in RocketMQ."""
 MAX_NESTED = 8
 """Awaitables inside one another that a listener's result may be: more is no result."""
 
@@ -34,7 +36,21 @@ class ConsumeStatus(Enum):
     RECONSUME_LATER = "RECONSUME_LATER"
 
 
-Result = ConsumeStatus | None
+class ConsumeOrderlyStatus(Enum):
+    """What a listener that works in order may return. Returning nothing means SUCCESS, raising means
+    SUSPEND_CURRENT_QUEUE_A_MOMENT."""
+
+    SUCCESS = "SUCCESS"
+    ROLLBACK = "ROLLBACK"
+    """Everything since the last COMMIT comes again after `ConsumerOptions.suspend_s`."""
+    COMMIT = "COMMIT"
+    """This and everything since the last COMMIT is consumed; it counts with `auto_commit=False`."""
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+    """The same message comes again after `ConsumerOptions.suspend_s`, and nothing of its queue before."""
+
+
+Status = ConsumeStatus | ConsumeOrderlyStatus
+Result = Status | None
 Listener = Callable[[ReceivedMessage], Result | Awaitable[Result]]
 """Called for every message: a coroutine function on the loop, anything else in a worker thread. What it
 returns is awaited (on the loop) where it can be. Only None and SUCCESS mean that the message is consumed."""
@@ -42,6 +58,9 @@ BatchListener = Callable[[Sequence[ReceivedMessage]], Result | Awaitable[Result]
 """The same for up to `ConsumerOptions.batch_size` messages of one queue."""
 Unit = ReceivedMessage | Sequence[ReceivedMessage]
 """What a listener is called with once."""
+
+WANTED = "None, ConsumeStatus.SUCCESS or ConsumeStatus.RECONSUME_LATER"
+ORDERLY_WANTED = "None, or one of ConsumeOrderlyStatus"
 
 _CALLING: ContextVar[object] = ContextVar("calling", default=None)
 """Whose listener runs here: in this worker thread, or in this task and those that it began."""
@@ -74,9 +93,14 @@ class ListenerCalls:
     """Calls the listener with one message or one batch after the other, in a thread or on the loop."""
 
     def __init__(
-        self, core: ClientCore, listener: Listener | None, batch_listener: BatchListener | None
+        self,
+        core: ClientCore,
+        listener: Listener | None,
+        batch_listener: BatchListener | None,
+        orderly: bool = False,
     ) -> None:
         call = batch_listener if listener is None else listener
+        self._orderly = orderly
         self.batches: bool = listener is None
         self.stopped: bool = False
         """Set (from any thread) when no further call may begin."""
@@ -92,13 +116,19 @@ class ListenerCalls:
         """Whether the caller is the listener itself: to wait here for its end would be for ever."""
         return _CALLING.get() is self
 
-    async def run(self, units: Sequence[Unit]) -> tuple[list[bool], BaseException | None]:
-        """Whether each was consumed; fewer than there are units when it was stopped in between.
+    async def run(
+        self, units: Sequence[Unit], results: list[object] | None = None
+    ) -> tuple[list[Status], BaseException | None]:
+        """What became of each; fewer than there are units when it was stopped in between.
 
-        What a listener raises, of any class, is logged and means no. But SystemExit and KeyboardInterrupt are
-        not about a message: they end the run, and are what is returned beside the results.
+        `results` grows meanwhile, for whoever looks at how far it is (`place`). Units behind that place may
+        be taken away from the end of `units`.
+
+        What a listener raises, of any class, is logged and means RECONSUME_LATER. But SystemExit and
+        KeyboardInterrupt are not about a message: they end the run, and are what is returned beside the
+        results.
         """
-        results: list[object] = []
+        results = [] if results is None else results
         while len(results) < len(units) and not self.stopped:
             began = len(results)
             job = self._on_this_loop(units, results) if self._on_loop else self._in_thread(units, results)
@@ -111,28 +141,31 @@ class ListenerCalls:
                     results.append(_Raised(outcome))
             if results and _is_fatal(results[-1]):
                 self.stopped = True
-        verdicts: list[bool] = []
+        verdicts: list[Status] = []
         for unit, result in zip(units, results, strict=False):
             if isinstance(result, _Raised) and _is_fatal(result):
                 return verdicts, result.error
             verdicts.append(self._verdict(unit, result))
         return verdicts, None
 
-    def _verdict(self, unit: Unit, result: object) -> bool:
-        if result is None or result is ConsumeStatus.SUCCESS:
-            return True
+    def _verdict(self, unit: Unit, result: object) -> Status:
+        if result is None:
+            return ConsumeStatus.SUCCESS
+        kinds = ConsumeStatus | ConsumeOrderlyStatus if self._orderly else ConsumeStatus
+        if isinstance(result, kinds):
+            return result
         first = unit if isinstance(unit, ReceivedMessage) else unit[0]
         if isinstance(result, _Raised):
-            self._failures.tell("listener failed", result.error, **_name(first))
-        elif result is not ConsumeStatus.RECONSUME_LATER:
+            self._failures.tell("listener failed", result.error, **message_name(first))
+        else:
             self._failures.tell_returned(
                 "listener returned what is no ConsumeStatus",
                 result,
-                wanted="None, ConsumeStatus.SUCCESS or ConsumeStatus.RECONSUME_LATER",
+                wanted=ORDERLY_WANTED if self._orderly else WANTED,
                 listener=getattr(self._call, "__qualname__", None) or short(self._call),
-                **_name(first),
+                **message_name(first),
             )
-        return False
+        return ConsumeStatus.RECONSUME_LATER
 
     async def _in_thread(self, units: Sequence[Unit], results: list[object]) -> None:
         """Go on behind the results so far, until the end, a stop, or the first unusual result."""
@@ -148,7 +181,7 @@ class ListenerCalls:
         token = _CALLING.set(self)
         try:
             for unit in units[len(results) :]:
-                if self.stopped:
+                if self.stopped or len(results) >= len(units):
                     return
                 try:
                     result = self._call(unit)
@@ -163,7 +196,7 @@ class ListenerCalls:
     async def _on_this_loop(self, units: Sequence[Unit], results: list[object]) -> None:
         _CALLING.set(self)
         for unit in units[len(results) :]:
-            if self.stopped:
+            if self.stopped or len(results) >= len(units):
                 return
             try:
                 result = self._call(unit)
@@ -191,8 +224,27 @@ async def _settled(result: object) -> object:
     return result
 
 
-class Dispatcher:
-    """Workers between pulled messages and the listener of one consumer."""
+def place(results: Sequence[object]) -> int:
+    """Number of the unit that a run is at."""
+    return len(results) - bool(results and inspect.isawaitable(results[-1]))
+
+
+class _Run:
+    """A piece of work of one worker, watched for calls that take too long."""
+
+    def __init__(self, assigned: Assigned, units: list[Unit], now: float) -> None:
+        self.assigned = assigned
+        self.units = units
+        self.results: list[object] = []
+        self.at = 0
+        self.since = now
+        """Loop time at which the unit `at` was first seen."""
+        self.given_back: set[int] = set()
+        """Queue offsets of messages whose call took too long."""
+
+
+class Workers:
+    """Between pulled messages and the listener of one consumer: what both ways of consuming share."""
 
     def __init__(
         self,
@@ -210,13 +262,11 @@ class Dispatcher:
         self._options = options
         self._group = consumer_group
         self._broadcasting = broadcasting
-        self._backlog: deque[tuple[Assigned, deque[ReceivedMessage]]] = deque()
-        self._waiting = 0
         self._running = 0
         self._available = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._unsupported: dict[str, None] = {}  # brokers that do not take messages back
+        self._giving_back = GivingBack(core, consumer_group, options)
 
     def start(self) -> None:
         """Start the workers."""
@@ -235,7 +285,7 @@ class Dispatcher:
     async def stop(self) -> None:
         """Start no further call, and wait for the running ones (up to `close_timeout_s`)."""
         self.stop_soon()
-        self._backlog.clear()
+        self.clear()
         try:
             async with asyncio.timeout(self._options.close_timeout_s):
                 await self._idle.wait()
@@ -244,26 +294,69 @@ class Dispatcher:
 
     def put(self, assigned: Assigned, messages: Sequence[ReceivedMessage]) -> None:
         """Have messages of one queue consumed."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Forget what waits."""
+        raise NotImplementedError
+
+    async def _work_on_next(self) -> bool:
+        """Do the next piece of work; False when there is none."""
+        raise NotImplementedError
+
+    async def _work(self) -> None:
+        while True:
+            await self._available.wait()
+            self._running += 1
+            self._idle.clear()
+            try:
+                if not await self._work_on_next():
+                    self._available.clear()
+            finally:
+                self._running -= 1
+                if not self._running:
+                    self._idle.set()
+
+
+class Dispatcher(Workers):
+    """Calls the listener with messages as they come, of any queue, many at once."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        calls: ListenerCalls,
+        options: ConsumerOptions,
+        consumer_group: str,
+        broadcasting: bool,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(core, calls, options, consumer_group, broadcasting, on_fatal)
+        self._backlog: deque[tuple[Assigned, deque[ReceivedMessage]]] = deque()
+        self._waiting = 0
+        self._runs: dict[_Run, None] = {}
+
+    def start(self) -> None:
+        """See `Workers`."""
+        super().start()
+        self._core.spawn(self._watch(), f"watch {self._group}")
+
+    def put(self, assigned: Assigned, messages: Sequence[ReceivedMessage]) -> None:
+        """See `Workers`."""
         if messages and not self._calls.stopped:
             self._backlog.append((assigned, deque(messages)))
             self._waiting += len(messages)
             self._available.set()
 
-    async def _work(self) -> None:
-        while True:
-            await self._available.wait()
-            taken = self._take()
-            if taken is None:
-                self._available.clear()
-                continue
-            self._running += 1
-            self._idle.clear()
-            try:
-                await self._consume(*taken)
-            finally:
-                self._running -= 1
-                if not self._running:
-                    self._idle.set()
+    def clear(self) -> None:
+        """See `Workers`."""
+        self._backlog.clear()
+
+    async def _work_on_next(self) -> bool:
+        taken = self._take()
+        if taken is None:
+            return False
+        await self._consume(*taken)
+        return True
 
     def _take(self) -> tuple[Assigned, list[ReceivedMessage]] | None:
         """The next piece of work: small while little waits, so that all workers get some."""
@@ -285,75 +378,82 @@ class Dispatcher:
         return None
 
     async def _consume(self, assigned: Assigned, messages: list[ReceivedMessage]) -> None:
-        units: Sequence[Unit] = messages
+        units: list[Unit] = list(messages)
         if self._calls.batches:
             size = self._options.batch_size
             units = [messages[at : at + size] for at in range(0, len(messages), size)]
-        verdicts, fatal = await self._calls.run(units)
+        run = _Run(assigned, units, self._core.now())
+        self._runs[run] = None
+        try:
+            verdicts, fatal = await self._calls.run(units, run.results)
+        finally:
+            del self._runs[run]
         if fatal is not None:
             self.stop_soon()
             self._on_fatal(fatal)
         done: list[ReceivedMessage] = []
         failed: list[ReceivedMessage] = []
         # Those behind a stop have no verdict: they stay in process, in front of the committed offset.
-        for unit, good in zip(units, verdicts, strict=False):
-            members = [unit] if isinstance(unit, ReceivedMessage) else list(unit)
-            (done if good else failed).extend(members)
+        for unit, status in zip(units, verdicts, strict=False):
+            members = [one for one in _members(unit) if one.queue_offset not in run.given_back]
+            (done if status is ConsumeStatus.SUCCESS else failed).extend(members)
         if assigned.process.dropped:
             return  # the queue's new owner consumes them again
         for message in failed:
             if self._broadcasting:
-                self._core.log.warning("message dropped: broadcasting has no retry", **_name(message))
+                self._core.log.warning("message dropped: broadcasting has no retry", **message_name(message))
                 done.append(message)
-            elif await self._give_back(message):
+            elif await self._giving_back.give(message):
                 done.append(message)
             else:
                 self._retry_here(assigned, message)
         assigned.consumed(done)
 
-    async def _give_back(self, message: ReceivedMessage) -> bool:
-        """Ask the broker to deliver it again later (36). False when it stays with us."""
-        broker = message.queue.broker_name
-        if broker in self._unsupported:
-            return False
-        header = ConsumerSendMsgBackHeader(
-            offset=message.physical_offset,
-            group=self._group,
-            delayLevel=0,
-            originMsgId=message.offset_message_id,
-            originTopic=message.topic,
-            maxReconsumeTimes=self._options.max_reconsume_times,
-        )
-        try:
-            answer = await self._core.invoke_leader(
-                self._core.group(broker), message.queue.topic, RequestCode.CONSUMER_SEND_MSG_BACK, header
-            )
-        except ClientError as error:
-            self._core.log.warning("message not given back", error=error, **_name(message))
-            return False
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            self._core.log.info("broker takes no messages back: retrying here", broker=broker)
-            self._unsupported[broker] = None
-        elif answer.code != ResponseCode.SUCCESS:
-            self._core.log.warning("message not given back", code=answer.code, remark=answer.remark)
-        return answer.code == ResponseCode.SUCCESS
+    async def _watch(self) -> None:
+        """Until cancelled: look for calls that take too long."""
+        limit_s = self._options.consume_timeout_s
+        while True:
+            await asyncio.sleep(limit_s / WATCHED_TIMES)
+            now = self._core.now()
+            for run in list(self._runs):
+                at = place(run.results)
+                if at != run.at:
+                    run.at, run.since = at, now
+                elif now - run.since >= limit_s and at < len(run.units):
+                    await self._too_long(run, at)
+
+    async def _too_long(self, run: _Run, at: int) -> None:
+        messages = [one for one in _members(run.units[at]) if one.queue_offset not in run.given_back]
+        if not messages:
+            return
+        limit_s = self._options.consume_timeout_s
+        self._core.log.warning("listener takes too long", limit_s=limit_s, **message_name(messages[0]))
+        behind = [message for unit in run.units[at + 1 :] for message in _members(unit)]
+        del run.units[at + 1 :]  # somebody else is free for them
+        self.put(run.assigned, behind)
+        for message in messages:
+            if self._broadcasting or run.assigned.process.dropped:
+                return
+            run.given_back.add(
+                message.queue_offset
+            )  # first: the call may end meanwhile, and would do it again
+            if await self._giving_back.give(message, RETRY_LEVEL):
+                run.assigned.consumed([message])
+                continue
+            run.given_back.discard(message.queue_offset)  # what the call says counts, or the next look tries
+            if run not in self._runs:
+                self._retry_here(run.assigned, message)  # it has said something meanwhile, and was not heard
 
     def _retry_here(self, assigned: Assigned, message: ReceivedMessage) -> None:
         """Call the listener again after a pause; the committed offset stays in front of the message."""
         options = self._options
         pause = options.send_back_retry_s
-        if message.queue.broker_name in self._unsupported:
+        if not self._giving_back.supported(message):
             tries = min(message.reconsume_times, 16)
             pause = min(options.local_retry_first_s * 2**tries, options.local_retry_longest_s)
         again = replace(message, reconsume_times=message.reconsume_times + 1)
         asyncio.get_running_loop().call_later(pause, self.put, assigned, [again])
 
 
-def _name(message: ReceivedMessage) -> dict[str, object]:
-    """Which message, for the log; never its content. `attempt` is 1 at the first delivery."""
-    return {
-        "message_id": message.message_id,
-        "queue": message.queue,
-        "offset": message.queue_offset,
-        "attempt": message.reconsume_times + 1,
-    }
+def _members(unit: Unit) -> list[ReceivedMessage]:
+    return [unit] if isinstance(unit, ReceivedMessage) else list(unit)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, TypeVar
 
+from dledger.client.allocation import AllocateStrategy, strategy_of
 from dledger.client.errors import ClientError
 from dledger.client.message import MAX_MESSAGE_SIZE
 from dledger.client.process_queue import FlowLimits
@@ -14,6 +15,8 @@ from dledger.formats.addresses import split_addresses
 from dledger.remoting.limits import ClientLimits
 from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
 
+MAX_RECONSUME_TIMES = 16
+"""RocketMQ's."""
 OptionsT = TypeVar("OptionsT")
 EnumT = TypeVar("EnumT", bound=Enum)
 
@@ -121,6 +124,13 @@ class ConsumerOptions:
     """How often the division of queues is looked at; notices of the broker bring that forward."""
     rebalance_retry_s: float = 1.0
     """The same after an attempt that failed."""
+    allocate: AllocateStrategy | str = "AVG"
+    """How the queues of a topic are divided among the consumers of a group, all of which need the same:
+    "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", a strategy with settings (`AllocateMessageQueueByConfig`,
+    `AllocateMessageQueueByMachineRoom`, `AllocateMachineRoomNearby`), or a function of one's own."""
+    consume_timeout_s: float = 900.0
+    """A call of a listener that takes longer holds up its queue's position no more: its messages are given
+    back, and its result does not count (consumeTimeout). Not where a consumer works in order."""
     commit_s: float = 5.0
     """How often consumed offsets go to the broker (persistConsumerOffsetInterval), and once at close."""
     local_retry_first_s: float = 1.0
@@ -129,8 +139,21 @@ class ConsumerOptions:
     """That pause does not grow beyond."""
     send_back_retry_s: float = 5.0
     """Before a message is given to the listener again because giving it back to the broker failed."""
-    max_reconsume_times: int = 16
-    """Deliveries of a failed message before the broker puts it aside (`%DLQ%<group>`)."""
+    max_reconsume_times: int | None = None
+    """Deliveries of a failed message before it is put aside (`%DLQ%<group>`). None: 16, and without end where
+    a consumer works in order, so that nothing overtakes."""
+    suspend_s: float = 1.0
+    """Where a consumer works in order: pause of a queue whose message failed
+    (suspendCurrentQueueTimeMillis)."""
+    auto_commit: bool = True
+    """False: where a consumer works in order its listener says with ConsumeOrderlyStatus.COMMIT that
+    everything so far is consumed; of a lite pull consumer `commit` says it for what `poll` gave. As much as
+    `pull.flow` allows may be without it."""
+    lock_renew_s: float = 20.0
+    """How often locks of queues that are consumed in order are asked for again."""
+    lock_valid_s: float = 30.0
+    """How long such a lock counts from when it was asked for (rebalance.lockMaxLiveTime); less than brokers
+    keep it (60 s)."""
     close_timeout_s: float = 10.0
     """What running listeners get to end at close; their messages come again later otherwise."""
     offsets_dir: str = ".rocketmq_offsets"
@@ -138,8 +161,25 @@ class ConsumerOptions:
     pull: PullOptions = field(default_factory=PullOptions)
 
     def __post_init__(self) -> None:
-        _check_numbers(self, may_be_zero=("max_reconsume_times", "close_timeout_s"))
+        _check_numbers(self, may_be_zero=("close_timeout_s",))
         options_of(PullOptions, self.pull, "pull")
+        strategy_of(self.allocate)
+        times = self.max_reconsume_times
+        if times is not None and (not isinstance(times, int) or isinstance(times, bool) or times < 0):
+            raise ClientError(
+                f"ConsumerOptions: max_reconsume_times={times!r}: give a whole number, 0 or more, or None"
+            )
+        if self.lock_renew_s >= self.lock_valid_s:
+            raise ClientError(
+                f"ConsumerOptions: lock_renew_s={self.lock_renew_s!r} is not shorter than "
+                f"lock_valid_s={self.lock_valid_s!r}: each lock would be lost before it is renewed"
+            )
+
+    def reconsume_limit(self, orderly: bool) -> int | None:
+        """`max_reconsume_times` as it counts; None: without end."""
+        if self.max_reconsume_times is not None:
+            return self.max_reconsume_times
+        return None if orderly else MAX_RECONSUME_TIMES
 
 
 def namesrv_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ Outcome = Response | RemotingError
 
 SEND = int(RequestCode.SEND_MESSAGE_V2)
 SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+SEND_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 
 
 class Lane:

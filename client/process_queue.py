@@ -31,6 +31,8 @@ class ProcessQueue:
         self.queue = queue
         self.dropped = False
         """Set when the queue goes to another consumer: results of its messages no longer count."""
+        self.leaving = False
+        """Set before: no further call begins, and what runs still counts."""
         self._limits = limits
         self._sizes: dict[int, int] = {}  # queue offset -> body size, in ascending order of offsets
         self._bytes = 0

@@ -9,12 +9,20 @@ from typing import overload
 
 from dledger.client.core import NOT_OPEN, ClientCore
 from dledger.client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, compress, properties_text
-from dledger.client.errors import ClientClosed, ClientError, InvalidMessage, Overflow, TopicNotFound
+from dledger.client.errors import (
+    ClientClosed,
+    ClientError,
+    InvalidMessage,
+    NoReply,
+    Overflow,
+    TopicNotFound,
+)
 from dledger.client.life import AsyncClient
 from dledger.client.message import (
     Body,
     Message,
     MessageQueue,
+    ReceivedMessage,
     SendResult,
     as_message,
     check_body,
@@ -22,14 +30,18 @@ from dledger.client.message import (
     check_topic,
 )
 from dledger.client.options import ClientOptions, ProducerOptions, options_of
-from dledger.client.pending import SEND_BATCH, OnSent, PendingSend, Target
+from dledger.client.pending import SEND_BATCH, SEND_REPLY, OnSent, PendingSend, Target
+from dledger.client.requests import REPLY_SUFFIX, Requests
 from dledger.client.routes import inherited_route, publish_queues
 from dledger.client.sending import SendKernel, next_turn
 from dledger.client.topics import create_topic
 from dledger.client.unique_ids import UniqueIds
 from dledger.formats.checksum import crc32
 from dledger.formats.message_ids import pack_ipv4_host
+from dledger.formats.properties import CORRELATION_ID, REPLY_TO_CLIENT, TTL
 from dledger.remoting.bodies import TopicRoute
+from dledger.remoting.client import ClientHandler
+from dledger.remoting.codes import RequestCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.messages import BatchMessage, encode_batch
 from dledger.runtime import Env, Lane
@@ -89,8 +101,11 @@ class AsyncProducer(AsyncClient):
         check_group(group)
         self.group = group
         self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
+        self._requests = Requests()
+        handlers: dict[int, ClientHandler] = {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.pushed}
         super().__init__(
-            ClientCore(env, namesrv, options_of(ClientOptions, client, "client")), f"producer {group}"
+            ClientCore(env, namesrv, options_of(ClientOptions, client, "client"), handlers),
+            f"producer {group}",
         )
         self._env = self._core.env
         self._core.producer_groups.append(group)
@@ -213,6 +228,44 @@ class AsyncProducer(AsyncClient):
         done = _Done()
         self._submit(message, done, queue, ordering_key, compressed)
         return await done.future
+
+    async def request(
+        self,
+        message: Message,
+        timeout_s: float = 3.0,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+    ) -> ReceivedMessage:
+        """Send a message and wait for its reply, which a consumer makes of it by `reply_to` and sends.
+
+        `timeout_s`: from this call to the reply, NoReply when it is over; sending has its own time-outs
+        (`ProducerOptions`). The reply is pushed to this client and stored nowhere.
+        """
+        deadline = self._core.now() + timeout_s
+        await self.prepare(message.topic)
+        correlation_id = f"{self._env.random.getrandbits(128):032x}"
+        asking = {
+            CORRELATION_ID: correlation_id,
+            REPLY_TO_CLIENT: self._core.client_id,
+            TTL: str(round(timeout_s * 1000)),
+        }
+        asked = Message(
+            message.topic,
+            message.body,
+            message.tags,
+            message.keys,
+            {**(message.properties or {}), **asking},
+            message.flag,
+            message.delay_level,
+        )
+        with self._requests.expecting(correlation_id) as reply:  # it may be here before the acknowledgement
+            await self.send(asked, queue, ordering_key)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await reply
+            except TimeoutError:
+                remark = f"no reply within {timeout_s:g} s: does a consumer of {message.topic} send one?"
+                raise NoReply(f"{remark} See reply_to") from None
 
     async def send_batch(self, messages: Sequence[Message], queue: MessageQueue | None = None) -> SendResult:
         """Send messages of one topic as one request: all are stored in one queue, in order, or none.
@@ -542,7 +595,10 @@ class AsyncProducer(AsyncClient):
             body, sys_flag = compressed
         elif 0 < self.options.compress_over < len(body):
             body, sys_flag = compress(body)
-        return PendingSend(self._kernel, target, body, properties, sys_flag, message.flag, unique_id, on_done)
+        send = PendingSend(self._kernel, target, body, properties, sys_flag, message.flag, unique_id, on_done)
+        if message.topic.endswith(REPLY_SUFFIX):
+            send.code = SEND_REPLY
+        return send
 
     async def _compress_large(self, body: bytes) -> tuple[bytes, int] | None:
         if self.options.compress_over and len(body) > COMPRESS_IN_WORKER_OVER:

@@ -4,43 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from enum import Enum
 
-from dledger.client.core import ClientCore
-from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import ClientError
-from dledger.client.groups import BrokerGroup
-from dledger.client.life import AsyncClient
-from dledger.client.listening import BatchListener, Dispatcher, Listener, ListenerCalls
-from dledger.client.message import MessageQueue, check_group, check_topic
-from dledger.client.offsets import (
-    BrokerProgress,
-    FileProgress,
-    FromWhere,
-    Progress,
-    QueueOffsets,
-    start_of,
-)
-from dledger.client.open_consumers import OPEN_CONSUMERS
-from dledger.client.options import ClientOptions, ConsumerOptions, member_of, namesrv_addresses, options_of
-from dledger.client.rebalancing import QueueShare, Rebalancer
-from dledger.client.subscription import ALL, Subscription, subscribe
-from dledger.remoting.bodies import ConsumerData, TopicRoute
-from dledger.remoting.bodies import Subscription as WireSubscription
-from dledger.remoting.codes import RequestCode
-from dledger.remoting.commands import Request
+from dledger.client.group_consumer import GroupConsumer, MessageModel
+from dledger.client.listening import Assigned, BatchListener, Dispatcher, Listener, ListenerCalls, Workers
+from dledger.client.message import MessageQueue, check_group
+from dledger.client.offsets import FromWhere, start_of
+from dledger.client.options import ClientOptions, ConsumerOptions, member_of, namesrv_addresses
+from dledger.client.orderly import OrderlyDispatcher
+from dledger.client.queue_locks import QueueLocks
+from dledger.client.subscription import ALL
 from dledger.runtime import Env
 from dledger.runtime.signals import TERMINATED, on_termination
 
 
-class MessageModel(Enum):
-    """Who gets a message: one consumer of the group, or every one."""
-
-    CLUSTERING = "CLUSTERING"
-    BROADCASTING = "BROADCASTING"
-
-
-class AsyncPushConsumer(AsyncClient):
+class AsyncPushConsumer(GroupConsumer):
     """Calls a listener with the messages of some topics; the consumers of a group share the queues.
 
     >>> async def handle(message): print(message.topic, message.body)
@@ -51,7 +29,12 @@ class AsyncPushConsumer(AsyncClient):
     run at once. A message is delivered at least once: it may come again after a crash, a rebalance or a
     failover, so listeners have to be idempotent. It is consumed when the listener, and what it returned where
     that can be awaited, has ended with None or `ConsumeStatus.SUCCESS`; whatever else it returns or raises is
-    logged, and the message is delivered again. SystemExit and KeyboardInterrupt end the consumer.
+    logged, and the message is delivered again.
+
+    With `orderly` messages of a queue come one after the other, in their order, to one consumer of the group
+    at a time; one that failed comes again after `ConsumerOptions.suspend_s`, and nothing of its queue before.
+    The listener returns `ConsumeOrderlyStatus`, or None for SUCCESS. Which consumer has a queue is locked at
+    the brokers. SystemExit and KeyboardInterrupt end the consumer.
     """
 
     def __init__(
@@ -63,6 +46,7 @@ class AsyncPushConsumer(AsyncClient):
         topic: str | None = None,
         expression: str = ALL,
         batch_listener: BatchListener | None = None,
+        orderly: bool = False,
         model: MessageModel | str = MessageModel.CLUSTERING,
         from_where: FromWhere | str = FromWhere.LAST,
         from_timestamp_ms: int = 0,
@@ -74,52 +58,22 @@ class AsyncPushConsumer(AsyncClient):
         model, from_where = check_consumer(
             group, listener, batch_listener, model, from_where, from_timestamp_ms
         )
-        self.group = group
-        self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
-        core = ClientCore(
-            env,
-            namesrv,
-            options_of(ClientOptions, client, "client"),
-            {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed},
-            disk_threads=self.options.concurrency,
-        )
-        super().__init__(core, f"consumer {group}")
-        self._env = self._core.env
-        self._model = model
-        self._from_where = from_where
-        self._core.consumers = self._consumer_data
-        self._core.on_route.append(self._route_changed)
-        self._core.on_leader.append(self._leader_moved)
-        self._subscriptions: dict[str, Subscription] = {}
-        self.offsets: QueueOffsets = QueueOffsets(self._core)
-        """Asks brokers for offsets of queues."""
+        super().__init__(group, namesrv, model, from_where, options, client, env)
         broadcasting = model is MessageModel.BROADCASTING
-        progress: Progress = BrokerProgress(self.offsets, group)
-        if broadcasting:
-            progress = FileProgress(self._env, self.options.offsets_dir, self._core.client_id, group)
-        calls = ListenerCalls(self._core, listener, batch_listener)
-        self._dispatcher = Dispatcher(self._core, calls, self.options, group, broadcasting, self._fatal)
-        self._share = QueueShare(self._core, group, self.options, progress, self._dispatcher)
-        self._rebalancer = Rebalancer(
-            self._core,
-            group,
-            self.options,
-            self._share,
-            self.offsets,
-            broadcasting,
-            from_where,
-            from_timestamp_ms,
-        )
+        calls = ListenerCalls(self._core, listener, batch_listener, orderly)
+        how = (self._core, calls, self.options, group, broadcasting, self._fatal)
+        self._locks = QueueLocks(self._core, group, self.options) if orderly and not broadcasting else None
+        """Where each consumer gets everything there is nobody to be kept away."""
+        self._dispatcher: Workers
+        if orderly:
+            self._dispatcher = OrderlyDispatcher(*how, may_call=self._may_call)
+        else:
+            self._dispatcher = Dispatcher(*how)
+        self._begin_with(self._dispatcher, from_timestamp_ms, self._locks)
+        if self._locks is not None:
+            self._locks.on_lost = self._lock_lost
         if topic is not None:
             self.subscribe(topic, expression)
-
-    def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Consume a topic: all of it ("*"), messages with one of some tags ("A || B"), or those whose
-        properties fulfil a condition (`Sql`)."""
-        check_topic(topic)
-        self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
-        self._rebalancer.subscriptions = self._wanted()
-        self._rebalancer.soon()
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the consumer ends (True), or the time is over (False).
@@ -165,83 +119,36 @@ class AsyncPushConsumer(AsyncClient):
     def _inside(self) -> bool:
         return self._dispatcher.inside
 
-    def _check(self) -> None:
-        if not self._subscriptions:
-            raise ClientError("nothing subscribed: call subscribe(topic) before starting")
-        self._name_taken = OPEN_CONSUMERS.take(self._core, self.group)
-
     async def _begin(self) -> None:
         self._dispatcher.start()
-        self._core.spawn(self._rebalancer.run(), f"rebalance {self.group}")
-        self._core.spawn(self._share.commit_periodically(), f"commit {self.group}")
+        await super()._begin()
+        if self._locks is not None:
+            self._core.spawn(self._locks.renew_periodically(), f"renew locks {self.group}")
 
     async def _finish(self, drain: bool) -> None:
         self._dispatcher.stop_soon()
-        try:
-            self._rebalancer.stop()
-            self._share.pause()
-            if drain:
-                await self._dispatcher.stop()
-            await self._share.close()
-            await self._core.unregister(None, self.group)
-        finally:
-            OPEN_CONSUMERS.give_back(self._name_taken)
+        await super()._finish(drain)
+
+    async def _finish_calls(self) -> None:
+        await self._dispatcher.stop()
+
+    def _may_call(self, assigned: Assigned) -> bool:
+        """Whether a queue that is consumed in order is ours at this moment."""
+        if self._locks is None or self._locks.holds(assigned.process.queue):
+            return True
+        self._locks.drop_expired()
+        self._lock_lost(assigned.process.queue)  # also one that was lost before the queue was begun
+        return False
+
+    def _lock_lost(self, queue: MessageQueue) -> None:
+        self._share.lost(queue)
+        self._rebalancer.soon()
 
     def _fatal(self, error: BaseException) -> None:
         """A listener raised what is not about its message."""
         self._core.log.error("consumer ends", group=self.group, reason=repr(error))
         self._failure = error
         self.stop_soon()
-
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """The queues that are ours now."""
-        return self._share.queues
-
-    @property
-    def client_id(self) -> str:
-        """The name by which brokers know this consumer."""
-        return self._core.client_id
-
-    def _wanted(self) -> dict[str, Subscription]:
-        """What was subscribed, and the group's own retry topic."""
-        wanted = dict(self._subscriptions)
-        if self._model is MessageModel.CLUSTERING:
-            retry = RETRY_PREFIX + self.group
-            wanted[retry] = subscribe(retry, ALL, 0)
-        return wanted
-
-    def _consumer_data(self) -> list[ConsumerData]:
-        return [
-            ConsumerData(
-                groupName=self.group,
-                consumeType="CONSUME_PASSIVELY",
-                messageModel=self._model.value,
-                consumeFromWhere=self._from_where.value,
-                subscriptionDataSet=[
-                    WireSubscription(
-                        topic=wanted.topic,
-                        subString=wanted.expression,
-                        tagsSet=list(wanted.tags),
-                        codeSet=list(wanted.codes),
-                        subVersion=wanted.version,
-                        expressionType=wanted.kind,
-                    )
-                    for wanted in self._wanted().values()
-                ],
-            )
-        ]
-
-    def _ids_changed(self, address: str, request: Request) -> None:
-        """A broker says that a consumer came or went (40)."""
-        if request.ext().get("consumerGroup") == self.group:
-            self._rebalancer.soon()
-
-    def _route_changed(self, topic: str, route: TopicRoute) -> None:
-        self._rebalancer.soon()
-
-    def _leader_moved(self, group: BrokerGroup) -> None:
-        self._share.leader_moved(group)
 
 
 def check_consumer(

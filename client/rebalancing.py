@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
-from dledger.client.allocation import allocate_averagely
+from dledger.client.allocation import allocate, strategy_of
 from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound, refused_text
 from dledger.client.groups import BrokerGroup
-from dledger.client.listening import Dispatcher
 from dledger.client.message import MessageQueue, ReceivedMessage
 from dledger.client.offsets import FromWhere, Progress, QueueOffsets, first_offset
 from dledger.client.options import ConsumerOptions
+from dledger.client.orderly import OrderlyDispatcher
 from dledger.client.process_queue import ProcessQueue
+from dledger.client.queue_locks import QueueLocks
 from dledger.client.reading import QueueReader
 from dledger.client.routes import subscribe_queues
 from dledger.client.subscription import Subscription
@@ -27,11 +29,19 @@ RETRY_TOPIC_TRIES = 10
 """So often a group's retry topic is asked for soon again; then with each rebalance."""
 
 
+class Receiver(Protocol):
+    """Gets the messages of all queues that are ours."""
+
+    def put(self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage]) -> None:
+        """Messages of one queue, in order."""
+
+
 class AssignedQueue:
     """A queue of ours: what waits of it (the sink of its reader), and its reader's task."""
 
-    def __init__(self, process: ProcessQueue, dispatcher: Dispatcher) -> None:
+    def __init__(self, process: ProcessQueue, subscription: Subscription, dispatcher: Receiver) -> None:
         self.process = process
+        self.subscription = subscription
         self.committed: int | None = None
         self.reader: QueueReader
         self.task: asyncio.Task[None]
@@ -64,19 +74,29 @@ class QueueShare:
         consumer_group: str,
         options: ConsumerOptions,
         progress: Progress,
-        dispatcher: Dispatcher,
+        dispatcher: Receiver,
+        locks: QueueLocks | None,
     ) -> None:
+        """`locks`: of a consumer that works in order, and shares the queues with others."""
         self._core = core
         self._group = consumer_group
         self._options = options
         self._progress = progress
         self._dispatcher = dispatcher
+        self._locks = locks
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
+        self._leaving: dict[MessageQueue, AssignedQueue] = {}
+        """Locked still: a call for them runs."""
 
     @property
     def queues(self) -> list[MessageQueue]:
         """In order."""
         return sorted(self._assigned)
+
+    @property
+    def leaving(self) -> list[MessageQueue]:
+        """Queues that are handed over."""
+        return list(self._leaving)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Where the group goes on in a queue, None without a committed offset."""
@@ -84,7 +104,9 @@ class QueueShare:
 
     def add(self, queue: MessageQueue, subscription: Subscription, start: int) -> None:
         """Begin to work on a queue."""
-        assigned = AssignedQueue(ProcessQueue(queue, start, self._options.pull.flow), self._dispatcher)
+        assigned = AssignedQueue(
+            ProcessQueue(queue, start, self._options.pull.flow), subscription, self._dispatcher
+        )
         assigned.reader = QueueReader(
             self._core, self._group, queue, subscription, self._options.pull, start, assigned
         )
@@ -92,8 +114,22 @@ class QueueShare:
         assigned.task = self._core.spawn(assigned.reader.run(), name)
         self._assigned[queue] = assigned
 
+    def assigned(self, queue: MessageQueue) -> AssignedQueue | None:
+        """A queue of ours; None where it is none."""
+        return self._assigned.get(queue)
+
+    def restart(self, queue: MessageQueue, offset: int) -> None:
+        """Go on with another offset; what is under way of the queue does not count any more."""
+        assigned = self._assigned.pop(queue)
+        assigned.process.dropped = True
+        assigned.task.cancel()
+        self.add(queue, assigned.subscription, offset)
+
     async def remove(self, queues: Sequence[MessageQueue]) -> None:
         """Hand queues over: what was consumed of them is committed, the rest is somebody else's."""
+        if self._locks is not None:
+            self._begin_leaving(queues, self._locks)
+            return
         offsets = {}
         for queue in queues:
             assigned = self._assigned.pop(queue)
@@ -103,22 +139,59 @@ class QueueShare:
                 offsets[queue] = assigned.process.commit_offset
         await self._save(offsets)
 
+    def _begin_leaving(self, queues: Sequence[MessageQueue], locks: QueueLocks) -> None:
+        for queue in queues:
+            assigned = self._leaving[queue] = self._assigned.pop(queue)
+            assigned.process.leaving = True
+            assigned.task.cancel()
+            name = f"hand over {queue.topic} {queue.broker_name} {queue.queue_id}"
+            self._core.spawn(self._leave(queue, assigned, locks), name)
+
+    async def _leave(self, queue: MessageQueue, assigned: AssignedQueue, locks: QueueLocks) -> None:
+        """The next owner begins where we ended, and not before."""
+        await self._released(assigned)
+        if not assigned.process.dropped:
+            assigned.process.dropped = True
+            if assigned.process.commit_offset != assigned.committed:
+                await self._save({queue: assigned.process.commit_offset})
+            await locks.unlock([queue])
+        self._leaving.pop(queue, None)
+
+    async def _released(self, assigned: AssignedQueue) -> None:
+        if isinstance(self._dispatcher, OrderlyDispatcher):
+            await self._dispatcher.released(assigned)
+
+    def lost(self, queue: MessageQueue) -> None:
+        """Its lock is: what runs does not count any more."""
+        assigned = self._assigned.pop(queue, None) or self._leaving.get(queue)
+        if assigned is not None:
+            assigned.process.dropped = True
+            assigned.task.cancel()
+
     def leader_moved(self, group: BrokerGroup) -> None:
         """Pull from the new leader."""
         for assigned in self._assigned.values():
             assigned.reader.leader_moved(group)
 
     async def commit(self) -> None:
-        """Commit what was consumed since the last time."""
+        """Commit what was consumed since the last time. What fails is logged, and tried again."""
+        try:
+            await self.commit_now()
+        except (ClientError, OSError) as error:
+            self._not_committed(error)
+
+    async def commit_now(self) -> None:
+        """Commit what was consumed since the last time. ClientError or OSError."""
+        own = {**self._leaving, **self._assigned}
         offsets = {
             queue: assigned.process.commit_offset
-            for queue, assigned in self._assigned.items()
+            for queue, assigned in own.items()
             if assigned.process.commit_offset != assigned.committed
         }
-        if await self._save(offsets):
+        if offsets:
+            await self._progress.save(offsets)
             for queue, offset in offsets.items():
-                if queue in self._assigned:
-                    self._assigned[queue].committed = offset
+                own[queue].committed = offset
 
     async def commit_periodically(self) -> None:
         """Commit every `commit_s`, until cancelled."""
@@ -134,19 +207,27 @@ class QueueShare:
     async def close(self) -> None:
         """Commit a last time and give everything up."""
         await self.commit()
-        for assigned in self._assigned.values():
+        own = {**self._assigned, **self._leaving}
+        for assigned in own.values():
             assigned.process.dropped = True
         self._assigned.clear()
+        if self._locks is not None:
+            # A queue whose listener still runs stays locked, until that is over by itself.
+            held = self._locks.queues
+            await self._locks.unlock([one for one in held if one not in own or not self._busy(own[one])])
 
-    async def _save(self, offsets: dict[MessageQueue, int]) -> bool:
-        if not offsets:
-            return True
+    def _busy(self, assigned: AssignedQueue) -> bool:
+        return isinstance(self._dispatcher, OrderlyDispatcher) and self._dispatcher.busy(assigned)
+
+    async def _save(self, offsets: dict[MessageQueue, int]) -> None:
         try:
-            await self._progress.save(offsets)
+            if offsets:
+                await self._progress.save(offsets)
         except (ClientError, OSError) as error:
-            self._core.log.warning("offsets not committed", group=self._group, error=error)
-            return False
-        return True
+            self._not_committed(error)
+
+    def _not_committed(self, error: Exception) -> None:
+        self._core.log.warning("offsets not committed", group=self._group, error=error)
 
 
 class Rebalancer:
@@ -162,7 +243,10 @@ class Rebalancer:
         broadcasting: bool,
         from_where: FromWhere,
         from_timestamp_ms: int,
+        locks: QueueLocks | None,
     ) -> None:
+        self._locks = locks
+        self._strategy = strategy_of(options.allocate)
         self.subscriptions: dict[str, Subscription] = {}
         self._core = core
         self._group = consumer_group
@@ -235,13 +319,19 @@ class Rebalancer:
             if self._core.client_id not in consumers:
                 self._core.beat_soon()
                 return False
-            mine = allocate_averagely(self._core.client_id, queues, consumers)
+            mine = allocate(self._strategy, self._group, self._core.client_id, queues, consumers)
         if self._stopped:
             return True
         held = [queue for queue in self._share.queues if queue.topic == topic]
         await self._share.remove([queue for queue in held if queue not in mine])
-        for queue in mine:
-            if queue not in held:
+        new = [queue for queue in mine if queue not in held and queue not in self._share.leaving]
+        if self._locks is not None and new:
+            await self._locks.lock(new)  # first: where the group stands is known once nobody else works on it
+            if self._stopped:
+                await self._locks.unlock(new)
+                return True
+        for queue in new:
+            if self._locks is None or self._locks.holds(queue):
                 start = await self._share.committed(queue)
                 if start is None or start < 0:
                     start = await first_offset(
@@ -249,10 +339,12 @@ class Rebalancer:
                     )
                 if self._stopped:
                     return True
+                if self._locks is not None and not self._locks.holds(queue):
+                    continue  # lost meanwhile: where the group stands may be another place already
                 self._share.add(queue, subscription, start)
         if mine != held:
             self._core.log.info("queues assigned", group=self._group, topic=topic, count=len(mine))
-        return True
+        return all(queue in self._share.queues for queue in mine)
 
     async def _consumers(self, queues: Sequence[MessageQueue]) -> list[str]:
         """Client ids of the group, from a broker that serves the topic (38)."""

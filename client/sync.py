@@ -7,15 +7,16 @@ must not call blocking methods of the same client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import overload
 
-from dledger.client.bulk.ranges import RangeOptions, RangeReader
 from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
-from dledger.client.errors import ClientClosed, ClientError
-from dledger.client.hosting import Hosted
+from dledger.client.errors import ClientClosed
+from dledger.client.group_consumer import MessageModel
+from dledger.client.hosting import Hosted, T
 from dledger.client.listening import BatchListener, Listener
+from dledger.client.lite_pull_consumer import AsyncLitePullConsumer
 from dledger.client.message import (
     Body,
     Message,
@@ -27,7 +28,7 @@ from dledger.client.message import (
     check_group,
     check_topic,
 )
-from dledger.client.offsets import FromWhere
+from dledger.client.offsets import FromWhere, start_of
 from dledger.client.options import (
     ClientOptions,
     ConsumerOptions,
@@ -39,13 +40,10 @@ from dledger.client.options import (
 from dledger.client.pending import OnSent
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
-from dledger.client.push_consumer import AsyncPushConsumer, MessageModel, check_consumer, ended_by
+from dledger.client.push_consumer import AsyncPushConsumer, check_consumer, ended_by
 from dledger.client.queries import MAX_MESSAGES, NEVER_MS
 from dledger.client.subscription import ALL, subscribe
 from dledger.runtime.signals import terminated_by_exception
-
-PULLED_AHEAD = 8
-"""Queues that a `RangePuller` pulls from at once, and answers that wait for the application at most."""
 
 
 class Producer(Hosted[AsyncProducer]):
@@ -181,6 +179,16 @@ class Producer(Hosted[AsyncProducer]):
         self._arrived += 1
         inner.take(message, callback, queue, ordering_key)
 
+    def request(
+        self,
+        message: Message,
+        timeout_s: float = 3.0,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+    ) -> ReceivedMessage:
+        """Send a message and wait for its reply; see AsyncProducer.request."""
+        return self._run(lambda producer: producer.request(message, timeout_s, queue, ordering_key))
+
     def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
         """Send without an acknowledgement; see AsyncProducer.send_oneway."""
         self._run(lambda producer: producer.send_oneway(message, queue))
@@ -229,6 +237,7 @@ class PushConsumer(Hosted[AsyncPushConsumer]):
         topic: str | None = None,
         expression: str = ALL,
         batch_listener: BatchListener | None = None,
+        orderly: bool = False,
         model: MessageModel | str = MessageModel.CLUSTERING,
         from_where: FromWhere | str = FromWhere.LAST,
         from_timestamp_ms: int = 0,
@@ -251,6 +260,7 @@ class PushConsumer(Hosted[AsyncPushConsumer]):
                 addresses,
                 listener,
                 batch_listener=batch_listener,
+                orderly=orderly,
                 model=model,
                 from_where=from_where,
                 from_timestamp_ms=from_timestamp_ms,
@@ -305,87 +315,6 @@ class PushConsumer(Hosted[AsyncPushConsumer]):
         """The queues that are ours now."""
         inner, _ = self._open()
         return inner.queues
-
-
-class RangePuller(Hosted[RangeReader]):
-    """Knows queues and pulls ranges of them, in no group's progress; see client.ranges.
-
-    >>> with RangePuller("127.0.0.1:9876", RangeOptions("reports")) as puller:  # doctest: +SKIP
-    ...     bounds = puller.bounds(puller.queues("orders"))
-    ...     for queue, records in puller.pull([(queue, *ends) for queue, ends in bounds.items()]): ...
-    """
-
-    def __init__(self, namesrv: str | Sequence[str], options: RangeOptions) -> None:
-        super().__init__("range reader")
-        self.options = options
-        self._namesrv = namesrv
-
-    def _make(self) -> RangeReader:
-        return RangeReader(self._namesrv, self.options)
-
-    def topics(self) -> list[str]:
-        """All topics that the NameServer knows."""
-        return self._run(lambda reader: reader.topics())
-
-    def system_topics(self) -> list[str]:
-        """Those that brokers made for themselves."""
-        return self._run(lambda reader: reader.system_topics())
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic."""
-        return self._run(lambda reader: reader.queues(topic))
-
-    def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
-        """Of each queue the offset of the oldest message, and that which the next one will get."""
-        return self._run(lambda reader: reader.bounds(queues))
-
-    def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
-        """Of each queue the offset of the first message stored at or after a time, in ms since the epoch."""
-        return self._run(lambda reader: reader.at_time(queues, timestamp_ms))
-
-    def keeps_order(self, group: str) -> bool:
-        """Whether store times never go back in the queues of a broker group."""
-        return self._run(lambda reader: reader.keeps_order(group))
-
-    def pull(
-        self, ranges: Iterable[tuple[MessageQueue, int, int]], expression: str = ALL
-    ) -> Iterator[tuple[MessageQueue, bytes]]:
-        """Records of messages [start, end) of all ranges, each in order, pulled side by side."""
-        inner, thread = self._open()
-        arrived: asyncio.Queue[tuple[MessageQueue, bytes] | ClientError | None] = asyncio.Queue(PULLED_AHEAD)
-        pulling = thread.submit(_pull_all(inner, list(ranges), expression, arrived))
-        try:
-            while (item := self._wait(thread, arrived.get())) is not None:
-                if isinstance(item, ClientError):
-                    raise item
-                yield item
-            pulling.result()
-        finally:
-            pulling.cancel()
-
-
-async def _pull_all(
-    reader: RangeReader,
-    ranges: Sequence[tuple[MessageQueue, int, int]],
-    expression: str,
-    arrived: asyncio.Queue[tuple[MessageQueue, bytes] | ClientError | None],
-) -> None:
-    free = asyncio.Semaphore(PULLED_AHEAD)
-
-    async def one(queue: MessageQueue, start: int, end: int) -> None:
-        async with free:
-            try:
-                async for records in reader.pull(queue, start, end, expression):
-                    await arrived.put((queue, records))
-            except ClientError as error:
-                await arrived.put(error)
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for queue, start, end in ranges:
-                tasks.create_task(one(queue, start, end), name=f"pull {queue.topic} {queue.queue_id}")
-    finally:
-        await arrived.put(None)
 
 
 class PullConsumer(Hosted[AsyncPullConsumer]):
@@ -492,3 +421,123 @@ class PullConsumer(Hosted[AsyncPullConsumer]):
     def highest(self, queue: MessageQueue) -> int:
         """Offset that the next message will get."""
         return self._run(lambda consumer: consumer.offsets.highest(queue))
+
+
+class LitePullConsumer(Hosted[AsyncLitePullConsumer]):
+    """Shares the queues of some topics with its group, and hands out messages when it is asked.
+
+    >>> with LitePullConsumer("reports", "127.0.0.1:9876", topic="orders") as consumer:  # doctest: +SKIP
+    ...     for message in consumer.poll(timeout_s=1.0): print(message.body)
+    ...     consumer.commit()
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        topic: str | None = None,
+        expression: str = ALL,
+        from_where: FromWhere | str = FromWhere.LAST,
+        from_timestamp_ms: int = 0,
+        options: ConsumerOptions | None = None,
+        client: ClientOptions | None = None,
+    ) -> None:
+        check_group(group)
+        where = start_of(from_where, from_timestamp_ms, "from_where", "from_timestamp_ms")
+        super().__init__(f"consumer {group}")
+        self.group = group
+        self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
+        addresses = None if namesrv is None else namesrv_addresses(namesrv)
+        common = options_of(ClientOptions, client, "client")
+        self._subscribed: dict[str, str] = {}
+        if topic is not None:
+            self.subscribe(topic, expression)
+
+        def make() -> AsyncLitePullConsumer:
+            consumer = AsyncLitePullConsumer(
+                group,
+                addresses,
+                from_where=where,
+                from_timestamp_ms=from_timestamp_ms,
+                options=self.options,
+                client=common,
+            )
+            for name, tags in self._subscribed.items():
+                consumer.subscribe(name, tags)
+            return consumer
+
+        self._factory = make
+
+    def _make(self) -> AsyncLitePullConsumer:
+        return self._factory()
+
+    def subscribe(self, topic: str, expression: str = ALL) -> None:
+        """Share the queues of one more topic with the group."""
+        check_topic(topic)
+        subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
+        if self._thread is not None:
+            self._do(lambda consumer: consumer.subscribe(topic, expression))
+        self._subscribed[topic] = expression
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
+        """Read exactly these queues: new ones from the group's committed offset, else from `from_where`."""
+        self._run(lambda consumer: consumer.assign(queues, expression))
+
+    def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic, ours and others'."""
+        return self._run(lambda consumer: consumer.fetch_queues(topic))
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are ours now."""
+        return self._do(lambda consumer: consumer.assignment)
+
+    def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
+        """Messages of our queues, in order per queue; empty when none came in time. With
+        `ConsumerOptions.auto_commit` what the last call gave counts as consumed now."""
+        return self._run(lambda consumer: consumer.poll(timeout_s, max_messages))
+
+    def commit(self) -> None:
+        """What `poll` gave is consumed, and the group goes on behind it after a restart."""
+        self._run(lambda consumer: consumer.commit())
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out nothing of these until `resume`. They stay ours."""
+        self._do(lambda consumer: consumer.pause(queues))
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on with these."""
+        self._do(lambda consumer: consumer.resume(queues))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on with this queue offset. What was handed out of the queue does not count any more."""
+        self._run(lambda consumer: consumer.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on with the oldest message that is still there."""
+        self._run(lambda consumer: consumer.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with the next message that is stored."""
+        self._run(lambda consumer: consumer.seek_to_end(queue))
+
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Offset of the first message stored at or after a time, in ms since the epoch."""
+        return self._run(lambda consumer: consumer.offset_for_timestamp(queue, timestamp_ms))
+
+    def position(self, queue: MessageQueue) -> int:
+        """Offset of the next message of this queue, at least."""
+        return self._do(lambda consumer: consumer.position(queue))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset in a queue, None without one."""
+        return self._run(lambda consumer: consumer.committed(queue))
+
+    def _do(self, call: Callable[[AsyncLitePullConsumer], T]) -> T:
+        """The same as `_run` for what is quick, and not awaited."""
+
+        async def run(consumer: AsyncLitePullConsumer) -> T:
+            return call(consumer)
+
+        return self._run(run)

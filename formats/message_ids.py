@@ -30,6 +30,15 @@ def pack_ipv4_host(address: str, port: int) -> bytes:
     return pack_host(bytes(int(part) for part in address.split(".")), port)
 
 
+def host_text(host: bytes) -> str:
+    """ "ip:port" of a record's host field; IPv6 in brackets."""
+    ip, port = host[:-4], int.from_bytes(host[-4:], "big")
+    if len(ip) == 4:
+        return f"{ip[0]}.{ip[1]}.{ip[2]}.{ip[3]}:{port}"
+    words = ":".join(ip[at : at + 2].hex() for at in range(0, 16, 2))
+    return f"[{words}]:{port}"
+
+
 def is_ipv4(address: str) -> bool:
     """Whether `pack_ipv4_host` takes it."""
     parts = address.split(".")

@@ -13,16 +13,30 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.remoting.codes import ResponseCode
-from dledger.remoting.commands import Request
-from dledger.remoting.frames import SERVER_LANGUAGE, FrameReader, encode_request, encode_response
+from dledger.remoting.commands import Request, Response, request_name
+from dledger.remoting.errors import ConnectionLost, Overloaded, RequestTimeout
+from dledger.remoting.frames import (
+    SERVER_LANGUAGE,
+    FrameReader,
+    encode_request,
+    encode_response,
+    fields_of,
+)
 from dledger.remoting.limits import REQUEST_OVERHEAD
+from dledger.remoting.link import OnDone
 from dledger.remoting.sockets import peer_of, set_no_delay
 from dledger.runtime.files import Buffer
 
 if TYPE_CHECKING:
     from dledger.remoting.server import RemotingServer
+
+
+MAX_ASKED = 1024
+"""Requests of ours to one peer without an answer: one more is refused with Overloaded."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -51,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host: bytes = bytes(8)
         self.closed: bool = True
         self.attributes: dict[str, object] = {}
+        self._asked: dict[int, tuple[asyncio.TimerHandle, OnDone]] = {}
 
     # --- for handlers ---------------------------------------------------------------------------------
 
@@ -94,6 +109,29 @@ class Connection(asyncio.BufferedProtocol):
             return
         opaque = self._server.next_opaque()
         self._out.append(encode_request(code, opaque, ext, len(body), flag=2, language=SERVER_LANGUAGE))
+        if body:
+            self._out.append(body)
+        self._schedule_flush()
+
+    def ask(self, code: int, header: msgspec.Struct, body: bytes, timeout_s: float, on_done: OnDone) -> None:
+        """A request of ours to the peer, in JSON. `on_done` gets the answer or the error later, never before
+        this returns."""
+        loop = self._server.loop
+        if self.closed:
+            loop.call_soon(on_done, ConnectionLost(f"{self.peer}: the connection is closed"))
+            return
+        if len(self._asked) >= MAX_ASKED:
+            loop.call_soon(on_done, Overloaded(f"{self.peer}: {len(self._asked)} requests in flight"))
+            return
+        opaque = self._server.next_opaque()
+
+        def expired() -> None:
+            remark = f"{self.peer} did not answer {request_name(code)} within {timeout_s:g} s"
+            self._asked.pop(opaque)[1](RequestTimeout(remark))
+
+        self._asked[opaque] = loop.call_later(timeout_s, expired), on_done
+        fields = fields_of(header)
+        self._out.append(encode_request(code, opaque, fields, len(body), language=SERVER_LANGUAGE))
         if body:
             self._out.append(body)
         self._schedule_flush()
@@ -204,6 +242,10 @@ class Connection(asyncio.BufferedProtocol):
             self.closed = True
             self._out.clear()
             self._server.discharge(self)
+            asked, self._asked = self._asked, {}
+            for timer, on_done in asked.values():
+                timer.cancel()
+                on_done(ConnectionLost(f"{self.peer}: connection lost"))
         self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -219,8 +261,8 @@ class Connection(asyncio.BufferedProtocol):
         dispatch = self._server.dispatch
         for request in requests:
             if request.flag:
-                if request.flag & 1:  # an answer to something we asked: only oneway requests are sent today
-                    self._stats.stray_responses += 1
+                if request.flag & 1:  # an answer to something that we asked
+                    self._answered(request)
                     continue
                 if request.flag & 2:
                     self._stats.oneway += 1
@@ -235,6 +277,21 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         elif self._inflight > self._limits.max_inflight:
             self._adjust_reading()
+
+    def _answered(self, answer: Request) -> None:
+        asked = self._asked.pop(answer.opaque, None)
+        if asked is None:  # too late, or to a oneway request
+            self._stats.stray_responses += 1
+            return
+        timer, on_done = asked
+        timer.cancel()
+        response = Response(
+            answer.code, answer.opaque, answer.remark, answer.ext_fields, answer.body, answer.version
+        )
+        try:
+            on_done(response)
+        except Exception as error:  # the boundary of one request: the others of this read go on
+            self._server.complain("an answer was not handled", self.peer, error=error)
 
     def eof_received(self) -> bool:
         return False  # the transport closes itself

@@ -98,6 +98,25 @@ class SendMessageV2Header(
     brokerName: str | None = None
 
 
+class ReplyMessageHeader(Header):
+    """326 PUSH_REPLY_MESSAGE_TO_CLIENT. Hosts as "ip:port", times in ms since the epoch."""
+
+    producerGroup: str
+    topic: str
+    defaultTopic: str
+    defaultTopicQueueNums: I32
+    queueId: I32
+    sysFlag: I32
+    bornTimestamp: I64
+    flag: I32
+    bornHost: str
+    storeHost: str
+    storeTimestamp: I64
+    properties: str | None = None
+    reconsumeTimes: I32 | None = None
+    unitMode: bool = False
+
+
 SendHeader = SendMessageHeader | SendMessageV2Header
 """What a send processor works on: both have the same fields."""
 
@@ -481,6 +500,7 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.QUERY_DATA_VERSION: BrokerIdentityHeader,
     RequestCode.SEND_REPLY_MESSAGE: SendMessageHeader,
     RequestCode.SEND_REPLY_MESSAGE_V2: SendMessageV2Header,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: ReplyMessageHeader,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: BrokerNameHeader,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: GroupHeader,
     RequestCode.GET_TOPIC_CONFIG: TopicHeader,

@@ -88,6 +88,7 @@ class Clients:
         """Called with the name of a group whose consumer told its subscriptions."""
         self._memberships = 0
         self._by_connection: dict[int, dict[tuple[str, str, str], None]] = {}
+        self._connection_of: dict[str, Connection] = {}
 
     def add_producer(self, group: str, member: Member) -> None:
         """A heartbeat of a producer."""
@@ -156,6 +157,8 @@ class Clients:
     def connection_closed(self, connection: Connection) -> None:
         """Forget who spoke over it, but for those who came back over another one."""
         for kind, group, client_id in self._by_connection.pop(connection.serial, {}):
+            if self._connection_of.get(client_id) is connection:
+                del self._connection_of[client_id]
             member = self._member(kind, group, client_id)
             if member is not None and member.connection is connection:
                 self._remove(kind, group, client_id)
@@ -178,6 +181,11 @@ class Clients:
             self._remove(kind, name, client_id)
         return len(stale)
 
+    def connection_of(self, client_id: str) -> Connection | None:
+        """Over which a client speaks; None while it does not."""
+        connection = self._connection_of.get(client_id)
+        return None if connection is None or connection.closed else connection
+
     def _check_room(self, known: bool) -> None:
         if not known and self._memberships >= MAX_MEMBERSHIPS:
             raise RemotingError(
@@ -186,6 +194,7 @@ class Clients:
 
     def _remember(self, connection: Connection, kind: str, group: str, client_id: str) -> None:
         self._by_connection.setdefault(connection.serial, {})[kind, group, client_id] = None
+        self._connection_of[client_id] = connection
 
     def _member(self, kind: str, group: str, client_id: str) -> Member | None:
         if kind == "producer":

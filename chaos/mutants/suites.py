@@ -92,6 +92,14 @@ SUITES: tuple[Suite, ...] = (
         packages=("broker", "formats/state"),
     ),
     Suite(
+        "orderly-seeds",
+        SIM,
+        300,
+        seeds=12,
+        profiles=("brokers-orderly",),
+        packages=("broker/client", "formats/state"),
+    ),
+    Suite(
         "scenarios",
         SIM,
         1800,

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from hashlib import shake_128
 from typing import TYPE_CHECKING
 
 from dledger.chaos.machine.settings import MS
-from dledger.chaos.scenarios.broker_history import BrokerHistory, Commit, Position, Receipt, Send, TopicChange
+from dledger.chaos.scenarios.broker_history import (
+    BrokerHistory,
+    Commit,
+    Position,
+    Receipt,
+    Send,
+    TopicChange,
+    Turn,
+)
 from dledger.chaos.scenarios.broker_judge import DELAYS_MS
 from dledger.chaos.scenarios.broker_replay import SCHEDULE
 from dledger.chaos.scenarios.broker_stage import BROKER_NAME, NAMESRV, NAMESRV_PORT
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.plan import Operation
 from dledger.client.errors import ClientError, OutcomeUnknown
+from dledger.client.listening import ConsumeOrderlyStatus
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult
 from dledger.client.offsets import FromWhere
 from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions
@@ -41,7 +51,12 @@ PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=
 """Of the producers: who waits briefly does not know what became of its messages."""
 COMMIT_EVERY_S = 0.7
 ASSIGN_EVERY_S = 2.0
-PULL_GROUP, PUSH_GROUP = "readers", "workers"
+PULL_GROUP, PUSH_GROUP, ORDERLY_GROUP = "readers", "workers", "in-order"
+STAY_S = (1.0, 8.0)
+"""For so long a consumer that works in order is there; then it comes again as another one."""
+CALL_S, LONG_CALL_S, LONG_EVERY = 0.02, 1.5, 12
+"""Its listener takes up to so long; every so many messages it is a long one. Below what brokers keep a lock
+for, less what a consumer holds on to it: a call that is longer may not be alone at its end."""
 
 
 class Program:
@@ -365,3 +380,50 @@ class PushWorker(Consumer):
                 for topic in [topic for topic in self._topics if topic not in known]:
                     known.append(topic)
                     consumer.subscribe(topic)
+
+
+class OrderlyWorker(Consumer):
+    """Shares the queues of all topics with another one, each in order; goes and comes again."""
+
+    group = ORDERLY_GROUP
+
+    async def main(self, env: Env) -> None:
+        options = ConsumerOptions(
+            concurrency=4,
+            commit_s=1.0,
+            rebalance_s=2.0,
+            rebalance_retry_s=0.2,
+            suspend_s=0.1,
+            lock_renew_s=0.8,
+            lock_valid_s=2.0,
+            close_timeout_s=4.0,
+        )
+        while True:
+            self.lives += 1
+            consumer = AsyncPushConsumer(
+                self.group,
+                NAMESRV_ADDR,
+                partial(self._handle, env, self.lives),
+                orderly=True,
+                from_where=FromWhere.FIRST,
+                options=options,
+                client=self.options(),
+                env=env,
+            )
+            for topic in list(self._topics):
+                consumer.subscribe(topic)
+            async with consumer:
+                await asyncio.sleep(env.random.uniform(*STAY_S))
+
+    async def _handle(self, env: Env, life: int, message: ReceivedMessage) -> ConsumeOrderlyStatus | None:
+        queue = (message.queue.topic, message.queue.queue_id)
+        term = self._stage.leader_term()
+        turn = Turn(self.group, self.name, life, queue, message.queue_offset, self.now(), term)
+        self._history.turns.append(turn)
+        self.handed(life, message)
+        longest = CALL_S if env.random.randrange(LONG_EVERY) else LONG_CALL_S
+        await asyncio.sleep(env.random.uniform(0.0, longest))
+        turn.end, turn.last_term = self.now(), self._stage.leader_term()
+        if env.random.randrange(20) == 0:
+            return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+        return None

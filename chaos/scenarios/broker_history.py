@@ -46,6 +46,22 @@ class Receipt:
 
 
 @dataclass
+class Turn:
+    """A call of a consumer that works in order. Times in ns of the world; `end` is -1 for one that was killed
+    meanwhile; `term` and `last_term` are the leader's at its beginning and end."""
+
+    group: str
+    consumer: str
+    life: int
+    queue: Queue
+    offset: int
+    begin: int
+    term: int
+    end: int = -1
+    last_term: int = -1
+
+
+@dataclass
 class Commit:
     """A consumer offset that was reported to the leader, and whether it said that it stored it."""
 
@@ -88,6 +104,7 @@ class BrokerHistory:
 
     sends: list[Send] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
     changes: list[TopicChange] = field(default_factory=list)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dledger.chaos.invariants import InvariantViolated
-from dledger.chaos.scenarios.broker_history import Commit, Position, Receipt, Send, TopicChange
+from dledger.chaos.scenarios.broker_history import Commit, Position, Receipt, Send, TopicChange, Turn
 from dledger.chaos.scenarios.broker_replay import SCHEDULE, Stored
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
 from dledger.chaos.scenarios.oracle import Queue
@@ -42,6 +42,10 @@ class BrokerVerdict:
     committed: int = 0
     """Consumer offsets acknowledged."""
     topic_changes: int = 0
+    turns: int = 0
+    """Calls of consumers that work in order."""
+    moved: int = 0
+    """Queues that went from one of them to another."""
     delivered: int = 0
     """Delayed messages that came."""
 
@@ -196,6 +200,28 @@ def _check_skipped(what: str, skipped: Sequence[Stored], begun: int) -> None:
     for message in skipped:
         if message.position >= begun:
             raise InvariantViolated(f"{what}: it was never handed {name_of(message.value)}")
+
+
+def judge_turns(turns: Sequence[Turn], verdict: BrokerVerdict) -> None:
+    """Consumers that work in order: a queue has one owner at a time, and each message its place."""
+    by_queue: dict[tuple[str, Queue], list[Turn]] = {}
+    for turn in turns:
+        verdict.turns += 1
+        by_queue.setdefault((turn.group, turn.queue), []).append(turn)
+    for (_, queue), own in by_queue.items():
+        last: Turn | None = None
+        for turn in sorted(own, key=lambda one: one.begin):
+            if last is not None:
+                # No call begins before the one before it has ended, whoever makes it.
+                if turn.begin < last.end:
+                    raise InvariantViolated(
+                        f"two calls at a time for {queue}: {last.consumer} (life {last.life}) has"
+                        f" {last.offset} until {last.end}, {turn.consumer} (life {turn.life}) gets"
+                        f" {turn.offset} at {turn.begin}"
+                    )
+                same = (turn.consumer, turn.life) == (last.consumer, last.life)
+                verdict.moved += not same
+            last = turn
 
 
 # Consumer offsets

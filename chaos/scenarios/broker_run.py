@@ -10,9 +10,11 @@ from dledger.chaos.machine import Trace
 from dledger.chaos.machine.settings import MS
 from dledger.chaos.scenarios.broker_clients import (
     FIRST_TOPIC,
+    ORDERLY_GROUP,
     PULL_GROUP,
     PUSH_GROUP,
     Operator,
+    OrderlyWorker,
     Planned,
     Producer,
     Program,
@@ -20,7 +22,7 @@ from dledger.chaos.scenarios.broker_clients import (
     PushWorker,
 )
 from dledger.chaos.scenarios.broker_faults import BrokerInjector
-from dledger.chaos.scenarios.broker_history import BrokerHistory
+from dledger.chaos.scenarios.broker_history import BrokerHistory, Turn
 from dledger.chaos.scenarios.broker_judge import (
     BrokerVerdict,
     judge_completeness,
@@ -30,10 +32,11 @@ from dledger.chaos.scenarios.broker_judge import (
     judge_sends,
     judge_times,
     judge_topics,
+    judge_turns,
     name_of,
 )
 from dledger.chaos.scenarios.broker_replay import SCHEDULE, BrokerReplay
-from dledger.chaos.scenarios.broker_stage import OPERATOR, PRODUCERS, PULL, PUSH, BrokerStage
+from dledger.chaos.scenarios.broker_stage import OPERATOR, ORDERLY, PRODUCERS, PULL, PUSH, BrokerStage
 from dledger.chaos.scenarios.disks import find_file
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
 from dledger.chaos.scenarios.oracle import Delays, Offsets, Topics
@@ -99,6 +102,10 @@ class BrokerRun(Run):
             Operator(stage, OPERATOR, history, topics, own[OPERATOR]),
             PullReader(stage, PULL, history, topics),
             *(PushWorker(stage, number, history, topics) for number in PUSH),
+            *(
+                OrderlyWorker(stage, number, history, topics)
+                for number in ORDERLY[: stage.clients - ORDERLY[0]]
+            ),
         ]
         for program in self._programs:
             stage.programs[program.name] = program.main
@@ -173,7 +180,9 @@ class BrokerRun(Run):
 
     def _judge_completeness(self) -> None:
         stage = self.stage
-        judge_completeness(self.broker_history.reached, GROUPS, stage.ledger.messages, stage.begun)
+        # Those that work in order have long calls, and wait for locks: they catch up, but not at once.
+        groups = (*GROUPS, ORDERLY_GROUP) if stage.profile.orderly and not stage.measured else GROUPS
+        judge_completeness(self.broker_history.reached, groups, stage.ledger.messages, stage.begun)
 
     # Checkpoints and the end
 
@@ -252,6 +261,7 @@ class BrokerRun(Run):
         right = not any(fault.kind == "clock-jump" for fault in self.plan.faults)
         judge_delays(messages, following, stage.begun, verdict, clocks_are_right=right)
         judge_receipts(history.receipts, messages, (PULL_GROUP,), verdict)
+        judge_turns(history.turns, verdict)
         self._judge_completeness()
         judge_offsets(
             history.commits, history.positions, replay.table(Offsets).rows, self._stale_ns(), verdict
@@ -259,6 +269,7 @@ class BrokerRun(Run):
         judge_topics(history.changes, replay.table(Topics).rows, verdict)
         stage.cluster.count("a batch is whole or not there", verdict.batches)
         stage.cluster.count("what a consumer was handed is in the log", verdict.received)
+        stage.cluster.count("a queue that is consumed in order has one owner", verdict.turns)
         stage.cluster.count("an acknowledged consumer offset stays", verdict.committed)
         stage.cluster.count("an acknowledged topic stays", verdict.topic_changes)
         stage.cluster.count("a delayed message comes once, and not early", verdict.delivered)
@@ -278,6 +289,14 @@ class BrokerRun(Run):
             marks.reach("a message was sent again and is there twice")
         if verdict.repeated:
             marks.reach("a group was handed a message again")
+        if any(0 <= turn.term < turn.last_term for turn in history.turns):
+            marks.reach("the leader changed in the middle of an orderly call")
+        turns: dict[object, Turn] = {}
+        for turn in history.turns:
+            last = turns.get(turn.queue, turn)
+            if last.term < turn.term and (last.consumer, last.life) != (turn.consumer, turn.life):
+                marks.reach("a queue went to another consumer after its leader had changed")
+            turns[turn.queue] = turn
         terms: dict[object, int] = {}
         for receipt in history.receipts:
             before = terms.setdefault((receipt.consumer, receipt.life, receipt.queue), receipt.term)

@@ -20,6 +20,7 @@ from dledger.chaos.scenarios.machine import Machine
 from dledger.chaos.scenarios.newer import NEWER_TABLES, NOTES, Note
 from dledger.chaos.scenarios.plan import BROKER_PRODUCERS, Plan, draw_newer
 from dledger.chaos.scenarios.probe import Probe
+from dledger.chaos.scenarios.profiles import PROFILES
 from dledger.chaos.scenarios.stage import PUSH_BYTES, RESTART_NS, Stage
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_CONFIG, NodeFailed
@@ -44,6 +45,10 @@ PRODUCERS, OPERATOR = tuple(range(BROKER_PRODUCERS)), BROKER_PRODUCERS
 NOTE_EVERY_S = 0.4
 PULL, PUSH = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3)
 """Numbers of the client machines."""
+ORDERLY = (PUSH[-1] + 1, PUSH[-1] + 2)
+"""In runs with consumers that work in order."""
+LOCK_LIVE_S = 5.0
+"""There."""
 
 
 class WatchedHost:
@@ -162,6 +167,8 @@ class BrokerStage(Stage):
     """Where a broker has its files."""
 
     def __init__(self, plan: Plan, trace: Trace | None) -> None:
+        if PROFILES[plan.profile].orderly:
+            self.clients = ORDERLY[-1] + 1
         super().__init__(plan, trace)
         self.ledger = BrokerReplay()
         """What everything that was committed so far makes."""
@@ -252,6 +259,7 @@ class BrokerStage(Stage):
             peers={name: self.peers[name] for name in self.founders},
             node=replace(NODE_DEFAULTS, pool_segments=1),
             store=LIMITS,
+            lock_live_s=LOCK_LIVE_S,
         )
         stop = asyncio.Event()
         process = self.world.nodes[machine.name].process

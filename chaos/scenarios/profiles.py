@@ -62,6 +62,8 @@ class Profile:
     written that the older does not know."""
     brokers: bool = False
     """Whole brokers with a NameServer, producers and consumers, instead of bare nodes."""
+    orderly: bool = False
+    """Two more consumers share a group that works in order, and change hands again and again."""
     spread_chance: float = 0.0
     """That a worker's job does not run in one piece; it costs a thread each time."""
 
@@ -171,6 +173,8 @@ STORED, LOST = "a send of unknown outcome is stored", "a send of unknown outcome
 TWICE = "a message was sent again and is there twice"
 NEW_LEADER = "a consumer went on with a new leader"
 MIXED = "brokers of two versions serve together"
+LOCKED_ANEW = "a queue went to another consumer after its leader had changed"
+IN_A_CALL = "the leader changed in the middle of an orderly call"
 WAITED = "a newer operation waited for an older broker"
 WRITTEN = "a newer operation was written"
 NEWER_INSTALLED = "a snapshot with a newer part was installed"
@@ -400,5 +404,15 @@ PROFILES: dict[str, Profile] = {
         segment=32 * 1024,
         reserved_s=15.0,
         marks=(RETIRED, INSTALLED, NEW_LEADER, MIXED, WAITED, WRITTEN, NEWER_INSTALLED),
+    ),
+    # A leader goes while queues change hands, and in the middle of a call.
+    "brokers-orderly": Profile(
+        (
+            KILL, KILL_ALL, TERMINATE, TRANSFER, STOP, CLOCK_JUMP, CUT, ISOLATE, CLIENTS_CUT, DELAY, RESET,
+            HALF_OPEN, POWER, NAMESRV_LEADER, CLIENT_KILL, CLIENT_KILL,
+        ),
+        brokers=True,
+        orderly=True,
+        marks=(NEW_LEADER, LOCKED_ANEW, IN_A_CALL),
     ),
 }  # fmt: skip

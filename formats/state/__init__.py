@@ -2,7 +2,7 @@
 
 * `table`      what every table has in common, and the kind that is only declared
 * `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues;
-  `delays` how far delayed messages are delivered
+  `delays` how far delayed messages are delivered; `locks` who consumes a queue in order
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
@@ -10,6 +10,15 @@
 
 from dledger.formats.state.delays import DELAYS, MAX_LEVELS, DelayProgress
 from dledger.formats.state.groups import GROUPS, GroupConfig
+from dledger.formats.state.locks import (
+    LOCK_BATCH,
+    LOCKS,
+    MAX_LOCK_BATCH,
+    UNLOCK_BATCH,
+    LockKey,
+    QueueLock,
+    batch_op,
+)
 from dledger.formats.state.machine import (
     ReplicatedState,
     StateCopy,
@@ -42,22 +51,28 @@ from dledger.formats.state.topics import TOPICS, Perm, TopicConfig
 __all__ = [
     "DELAYS",
     "GROUPS",
+    "LOCKS",
+    "LOCK_BATCH",
     "MAX_INT",
     "MAX_LEVELS",
+    "MAX_LOCK_BATCH",
     "MAX_NAME",
     "MAX_QUEUES",
     "PIECE",
     "TABLES",
     "TOPICS",
+    "UNLOCK_BATCH",
     "Declared",
     "DeclaredTable",
     "DelayProgress",
     "GroupConfig",
+    "LockKey",
     "Malformed",
     "Op",
     "Pending",
     "Perm",
     "QueueBounds",
+    "QueueLock",
     "ReplicatedState",
     "Row",
     "Source",
@@ -65,6 +80,7 @@ __all__ = [
     "StateRow",
     "TopicConfig",
     "UnknownOperation",
+    "batch_op",
     "holds_state",
     "offsets_op",
     "pack_op",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dledger.formats.state.delays import DELAYS
 from dledger.formats.state.groups import GROUPS
+from dledger.formats.state.locks import LOCKS
 from dledger.formats.state.offsets import OffsetTable
 from dledger.formats.state.queues import QueueEnds
 from dledger.formats.state.table import Source, Table
@@ -33,7 +34,7 @@ class Compact:
 OFFSETS = Compact("offsets", 1, OffsetTable)
 QUEUES = Compact("queues", 1, QueueEnds)
 
-TABLES: tuple[Source, ...] = (TOPICS, GROUPS, OFFSETS, QUEUES, DELAYS)
+TABLES: tuple[Source, ...] = (TOPICS, GROUPS, OFFSETS, QUEUES, DELAYS, LOCKS)
 
 
 def state_version(tables: Iterable[Source] = TABLES) -> int:

@@ -42,6 +42,8 @@ def test_who_reads_says_from_which_point() -> None:
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         RequestCode.HEART_BEAT,
         RequestCode.UNREGISTER_CLIENT,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
     }
 
 

@@ -23,6 +23,7 @@ from dledger.broker.filter.message_filter import MAX_EXPRESSION
 from dledger.broker.filter.sql_grammar import MAX_TOKENS
 from dledger.broker.filter.sql_nodes import MAX_SCANS
 from dledger.broker.intake.send_processor import MAX_BATCH_MESSAGES
+from dledger.formats.state import MAX_LOCK_BATCH
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import NameServer
 from dledger.remoting.bodies import MAX_BARE_TAGS
@@ -100,6 +101,11 @@ def sends() -> list[Asked]:
     ]
 
 
+def replies() -> list[Asked]:
+    properties = "REPLY_TO_CLIENT\x01c\x02" + "".join(f"k{number}\x01v\x02" for number in range(3500))
+    return [(send_header("T", 0, properties), b"x" * (4 << 20)), (send_header("T", 0, ""), b"x")]
+
+
 def topic(**more: object) -> Asked:
     fields = {
         "topic": "Z",
@@ -125,6 +131,11 @@ def pulls() -> list[Asked]:
             for text in SQL
         ),
     ]
+
+
+def locks() -> Asked:
+    queues = [{"topic": "T", "brokerName": "broker-a", "queueId": n} for n in range(MAX_LOCK_BATCH)]
+    return None, json.dumps({"consumerGroup": "CG", "clientId": "c", "mqSet": queues}).encode()
 
 
 SQL = [
@@ -167,6 +178,8 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.SEND_MESSAGE: lambda: [of_v1(asked) for asked in sends()],
     RequestCode.SEND_MESSAGE_V2: sends,
     RequestCode.SEND_BATCH_MESSAGE: lambda: [batch(), batch(b"A\x01b\x02" * 4)],
+    RequestCode.SEND_REPLY_MESSAGE: lambda: [of_v1(asked) for asked in replies()],
+    RequestCode.SEND_REPLY_MESSAGE_V2: replies,
     RequestCode.PULL_MESSAGE: pulls,
     RequestCode.LITE_PULL_MESSAGE: pulls,
     RequestCode.QUERY_MESSAGE: lambda: [queue(key="k", maxNum=64, beginTimestamp=0, endTimestamp=1 << 60)],
@@ -190,6 +203,8 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.HEART_BEAT: heartbeats,
     RequestCode.UNREGISTER_CLIENT: lambda: [queue()],
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda: [queue()],
+    RequestCode.LOCK_BATCH_MQ: lambda: [locks()],
+    RequestCode.UNLOCK_BATCH_MQ: lambda: [locks()],
     RequestCode.CHECK_CLIENT_CONFIG: subscription_checks,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda: [group_settings()],
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: [(None, b"")],

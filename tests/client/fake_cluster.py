@@ -18,10 +18,13 @@ from dledger.remoting.bodies import (
     ClusterInfo,
     ConsumerIdList,
     KvTable,
+    LockAnswer,
+    LockRequest,
     QueueData,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicRoute,
+    decode_body,
     decode_heartbeat,
     subscription_codes,
 )
@@ -117,6 +120,8 @@ class FakeBroker:
             RequestCode.UPDATE_CONSUMER_OFFSET: self._leading(self._update_offset),
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._leading(self._create_topic),
             RequestCode.CONSUMER_SEND_MSG_BACK: self._leading(self._send_back),
+            RequestCode.LOCK_BATCH_MQ: self._leading(self._lock),
+            RequestCode.UNLOCK_BATCH_MQ: self._leading(self._unlock),
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
@@ -254,6 +259,24 @@ class FakeBroker:
         self.cluster.given_back.append(request.header(ConsumerSendMsgBackHeader))
         connection.respond(request, 0)
 
+    def _lock(self, connection: Connection, request: Request) -> None:
+        asked = decode_body(request.body, LockRequest)
+        locks = self.cluster.locks
+        own = []
+        for queue in asked.mqSet:
+            key = (asked.consumerGroup, queue.topic, queue.queueId)
+            if locks.setdefault(key, asked.clientId) == asked.clientId:
+                own.append(queue)
+        connection.respond(request, 0, body=LockAnswer(own).encode())
+
+    def _unlock(self, connection: Connection, request: Request) -> None:
+        asked = decode_body(request.body, LockRequest)
+        for queue in asked.mqSet:
+            key = (asked.consumerGroup, queue.topic, queue.queueId)
+            if self.cluster.locks.get(key) == asked.clientId:
+                del self.cluster.locks[key]
+        connection.respond(request, 0)
+
     def _runtime_info(self, connection: Connection, request: Request) -> None:
         figures = {"raftTerm": "1"} if self.cluster.ours else {"brokerVersionDesc": "V5_3_3"}
         connection.respond(request, 0, body=KvTable(figures).encode())
@@ -323,6 +346,8 @@ class FakeCluster:
         self.lowest: dict[tuple[str, int], int] = {}
         """Offsets of the oldest messages that retention left, where it took some."""
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.locks: dict[tuple[str, str, int], str] = {}
+        """Client ids of those who locked a queue; they stay until they unlock it."""
         self.groups: list[str] = []
         """Consumer groups that exist."""
         self.kept_back = 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -402,3 +404,63 @@ def test_a_signal_ends_a_waiting_program_between_two_messages(name: str, code: i
         assert time.monotonic() - began < 5
         assert committed(fake) == handled < 200
         assert not fake.brokers[0].clients.get("group")  # it said farewell
+
+
+@faces
+def test_a_call_that_takes_too_long_holds_up_nothing_but_itself(face: Face) -> None:
+    """Its message is given back, those behind it go to other workers, and its late result does not count."""
+    calls: list[int] = []
+    end = threading.Event()
+
+    def handle(message: ReceivedMessage) -> ConsumeStatus:
+        calls.append(int(message.body))
+        if message.body == b"3":
+            end.wait(10)
+            return ConsumeStatus.RECONSUME_LATER
+        return ConsumeStatus.SUCCESS
+
+    options = replace(QUICK, concurrency=2, consume_timeout_s=0.2)
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 20)
+
+        def all_but_that() -> bool:
+            if committed(fake) == 20:
+                end.set()
+            return end.is_set()
+
+        consume(face, fake, handle, all_but_that, options=options)
+        assert sorted(calls) == list(range(20))
+        (back,) = fake.given_back
+        assert (back.delayLevel, back.offset) == (3, fake.queue("orders", 0)[3].offset * 1000)
+
+
+@faces
+def test_a_call_that_ends_in_time_is_no_such(face: Face) -> None:
+    async def handle(message: ReceivedMessage) -> None:
+        await asyncio.sleep(0.02)
+
+    options = replace(QUICK, concurrency=1, consume_timeout_s=0.1)
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 12)
+        consume(face, fake, handle, lambda: committed(fake) == 12, options=options)
+        assert not fake.given_back
+
+
+@pytest.mark.parametrize("late", [None, ConsumeStatus.RECONSUME_LATER])
+def test_what_took_too_long_and_is_not_taken_back_is_not_lost(late: ConsumeStatus | None) -> None:
+    """The broker does not take it: the result counts after all, or the message comes again here."""
+    calls: list[int] = []
+
+    async def handle(message: ReceivedMessage) -> ConsumeStatus | None:
+        calls.append(int(message.body))
+        if message.body == b"1" and calls.count(1) == 1:
+            await asyncio.sleep(0.3)
+            return late
+        return None
+
+    options = replace(QUICK, concurrency=2, consume_timeout_s=0.1)
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fake.takes_back = False
+        fill(fake, 4)
+        consume(AsyncPushConsumer, fake, handle, lambda: committed(fake) == 4, options=options)
+        assert sorted(calls) == ([0, 1, 2, 3] if late is None else [0, 1, 1, 2, 3])

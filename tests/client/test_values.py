@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.client import ClientError, FlowLimits, InvalidMessage, Message, MessageQueue, ReceivedMessage
-from dledger.client.allocation import allocate_averagely
 from dledger.client.encoding import compress, decompress, host_text, properties_text, received
 from dledger.client.groups import BrokerGroup
 from dledger.client.message import check_group, check_topic
@@ -21,31 +20,6 @@ from dledger.remoting.bodies import BrokerData, QueueData, TopicRoute
 from dledger.runtime.env import production_env
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
-
-
-def queues(count: int) -> list[MessageQueue]:
-    return [MessageQueue("orders", "broker-a", number) for number in range(count)]
-
-
-# --- division of queues -------------------------------------------------------------------------------
-
-
-def test_eight_queues_for_three_consumers() -> None:
-    shares = [allocate_averagely(name, queues(8), ["c3", "c1", "c2"]) for name in ("c1", "c2", "c3")]
-    assert [[queue.queue_id for queue in share] for share in shares] == [[0, 1, 2], [3, 4, 5], [6, 7]]
-
-
-@given(st.integers(0, 40), st.integers(1, 12))
-def test_every_queue_has_exactly_one_consumer(queue_count: int, consumer_count: int) -> None:
-    names = [f"c{number:02}" for number in range(consumer_count)]
-    shares = [allocate_averagely(name, queues(queue_count), names) for name in names]
-    assert sorted(queue for share in shares for queue in share) == queues(queue_count)
-    sizes = [len(share) for share in shares]
-    assert max(sizes) - min(sizes) <= 1
-
-
-def test_a_stranger_gets_no_queue() -> None:
-    assert allocate_averagely("c9", queues(4), ["c1", "c2"]) == []
 
 
 # --- subscriptions ------------------------------------------------------------------------------------

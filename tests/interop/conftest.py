@@ -182,6 +182,12 @@ class Driver:
             self._noise.append(line.rstrip())
         return True
 
+    def drained(self) -> list[dict[str, Any]]:
+        """All events so far, with those that wait to be read."""
+        while self._take(0.0):
+            pass
+        return self.events
+
     def named(self, event: str) -> list[dict[str, Any]]:
         """Events of one kind."""
         return [item for item in self.events if item["event"] == event]
@@ -242,3 +248,24 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster.start()
     yield cluster
     cluster.stop()
+
+
+@pytest.fixture
+def topics(group: LocalCluster) -> Callable[[str], str]:
+    """Create topics by name."""
+
+    def make(name: str) -> str:
+        group.create_topic(name)
+        return name
+
+    return make
+
+
+def judge_order(events: list[dict[str, Any]]) -> int:
+    """No message of a queue comes before all that are in front of it. How many came again."""
+    reached: dict[int, int] = {}
+    for item in events:
+        end = reached.get(item["queue"], 0)
+        assert item["offset"] <= end, (item, end)
+        reached[item["queue"]] = max(end, item["offset"] + 1)
+    return len(events) - sum(reached.values())

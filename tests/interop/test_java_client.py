@@ -16,7 +16,7 @@ import pytest
 from dledger import Message, Producer
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.interop.apache import LOGBACK, java_command
-from tests.interop.conftest import java_client, rocketmq_libraries
+from tests.interop.conftest import java_client, judge_order, rocketmq_libraries
 
 pytestmark = pytest.mark.interop
 
@@ -32,15 +32,6 @@ CHOSEN = range(80, 100)
 """Of them those for which a MessageQueueSelector chose queue 0 or 1."""
 COMMITTED_S = 8
 """A push consumer stores its offsets every five seconds."""
-
-
-@pytest.fixture
-def topics(group: LocalCluster) -> Callable[[str], str]:
-    def make(name: str) -> str:
-        group.create_topic(name)
-        return name
-
-    return make
 
 
 def test_every_way_of_sending_and_consuming(
@@ -193,6 +184,42 @@ def test_failed_messages_come_again_after_their_delays_and_nothing_else_does(
         assert min(waits[0]) > 9.9 and min(waits[1]) > 29.9
         # A new group's consumer divides the queues of the retry topic with its next rebalance, after 20 s.
         assert max(waits[0]) < 30 and max(waits[1]) < 50
+    group.restart_node(node)
+
+
+def test_orderly_consumers_keep_each_queues_order_over_a_leader_kill(
+    group: LocalCluster, drive: Callable[..., Any], topics: Callable[[str], str]
+) -> None:
+    """Two consumers of a group, the second one comes later; then the leader is killed."""
+    running = {}
+    for major in VERSIONS:
+        topic = topics(f"JavaOrderly{major}")
+        kind = java_client(major, FAST_POLL_MS)
+        producer = drive(kind, "produce", group.namesrv_addr, topic, f"PG_{topic}")
+        first = drive(kind, "orderly", group.namesrv_addr, topic, f"CG_{topic}")
+        running[major] = (kind, topic, producer, first)
+    for _, _, _, first in running.values():
+        first.wait(lambda events: received(events).issuperset(range(BEFORE)), DELIVERY_LIMIT_S)
+    pairs = {
+        major: (producer, (first, drive(kind, "orderly", group.namesrv_addr, topic, f"CG_{topic}")))
+        for major, (kind, topic, producer, first) in running.items()
+    }
+    for _, (_, second) in pairs.values():
+        second.wait(lambda events: bool(received(events)), DELIVERY_LIMIT_S)
+    node = group.kill_leader().node
+    killed_at_ms = time.time() * 1000
+    for major, (producer, consumers) in pairs.items():
+        producer.next_ack_ms(killed_at_ms, READY_S)
+        goal = len(acked(producer.events)) + AFTER
+        producer.wait(lambda events, goal=goal: len(acked(events)) >= goal, READY_S)
+        sent = acked(producer.events)
+        deadline = time.monotonic() + DELIVERY_LIMIT_S
+        while not sent <= received([event for one in consumers for event in one.drained()]):
+            time.sleep(0.2)
+            assert time.monotonic() < deadline, [one.summary() for one in consumers]
+        events = [item for one in consumers for item in one.named("received")]
+        repeated = judge_order(sorted(events, key=lambda item: item["ms"]))
+        print(f"\nJava {major}: {len(sent)} in order (leader {node} killed), {repeated} more than once")
     group.restart_node(node)
 
 

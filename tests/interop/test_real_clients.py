@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dledger.local.cluster import LocalCluster
+from tests.interop.conftest import ClientKind, judge_order
 
 pytestmark = pytest.mark.interop
 
@@ -63,6 +64,24 @@ def test_a_consumer_by_sql(ali_ons: Any, group: LocalCluster, drive: Callable[..
     wanted = set(range(10, BEFORE, 2))
     consumer.wait(lambda events: {item.get("seq") for item in events}.issuperset(wanted), DELIVERY_LIMIT_S)
     assert all(item["seq"] >= 10 and item["seq"] % 2 == 0 for item in consumer.named("received"))
+
+
+def test_the_cpp_client_consumes_in_order_over_a_leader_kill(
+    py_rocketmq: ClientKind, group: LocalCluster, drive: Callable[..., Any]
+) -> None:
+    group.create_topic("CppOrderly")
+    producer = drive(py_rocketmq, "produce", group.namesrv_addr, "CppOrderly", "PG_cpp_orderly")
+    consumer = drive(py_rocketmq, "orderly", group.namesrv_addr, "CppOrderly", "CG_cpp_orderly")
+    producer.wait(lambda events: acked(events) >= BEFORE, READY_S)
+    consumer.wait(lambda events: received(events, BEFORE), DELIVERY_LIMIT_S)
+    node = group.kill_leader().node
+    producer.next_ack_ms(time.time() * 1000, RECOVERY_LIMIT_S)
+    total = acked(producer.events) + AFTER
+    producer.wait(lambda events: acked(events) >= total, READY_S)
+    consumer.wait(lambda events: received(events, total), DELIVERY_LIMIT_S)
+    repeated = judge_order(consumer.named("received"))
+    print(f"\n{py_rocketmq.name}: {total} in order (leader {node} killed), {repeated} more than once")
+    group.restart_node(node)
 
 
 def acked(events: list[dict[str, Any]]) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from dledger.chaos.scenarios.oracle.delays import Delays
 from dledger.chaos.scenarios.oracle.groups import Groups
+from dledger.chaos.scenarios.oracle.locks import Locks
 from dledger.chaos.scenarios.oracle.offsets import Offsets
 from dledger.chaos.scenarios.oracle.topics import Topics
 
@@ -39,7 +40,7 @@ class Oracle(Protocol):
 
 def oracles() -> tuple[Oracle, ...]:
     """A fresh one for each table that operations change."""
-    return (Topics(), Groups(), Offsets(), Delays())
+    return (Topics(), Groups(), Offsets(), Delays(), Locks())
 
 
-__all__ = ["Delays", "Groups", "Offsets", "Oracle", "Queue", "Topics", "oracles"]
+__all__ = ["Delays", "Groups", "Locks", "Offsets", "Oracle", "Queue", "Topics", "oracles"]

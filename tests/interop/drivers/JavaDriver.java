@@ -1,6 +1,6 @@
 // Drives Apache RocketMQ's Java client: JavaDriver MODE NAMESRV TOPIC GROUP [POLL_MS]
 // One JSON object a line on standard output; ends when standard input closes.
-// MODE: produce, consume (push), fails (push; each message fails twice), orderly (push, in order), sql (push, by properties), pull (lite pull), kinds (every way of sending, once).
+// MODE: produce, consume (push), fails (push; each message fails twice), orderly (push, in order), sql (push, by properties), pull (lite pull), kinds (every way of sending, once), ask and answer (requests and replies).
 // Compiles against 4.9 and 5.
 
 import java.util.ArrayList;
@@ -19,6 +19,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -61,6 +62,8 @@ public class JavaDriver {
                 case "produce": produce(producer(namesrv, group, pollMs), topic); break;
                 case "kinds": kinds(producer(namesrv, group, pollMs), topic); break;
                 case "pull": pull(namesrv, topic, group, pollMs); break;
+                case "ask": ask(producer(namesrv, group, pollMs), topic); break;
+                case "answer": answer(namesrv, topic, group, pollMs); break;
                 default: push(namesrv, topic, group, pollMs, mode.equals("orderly"), mode.equals("fails") ? 2 : 0,
                     mode.equals("sql") ? CONDITION : null);
             }
@@ -191,6 +194,44 @@ public class JavaDriver {
             for (MessageExt item : consumer.poll(500)) received(item);
         }
         consumer.commitSync();
+        consumer.shutdown();
+    }
+
+    // Requests one after another; after a failure the next number.
+    static void ask(DefaultMQProducer producer, String topic) throws Exception {
+        for (int seq = 0; open.get(); seq++) {
+            try {
+                Message reply = producer.request(message(topic, seq), 5000);
+                say("replied", ",\"seq\":" + seq + ",\"text\":" + text(new String(reply.getBody())));
+            } catch (Exception error) {
+                say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error.toString()));
+            }
+            Thread.sleep(INTERVAL_MS);
+        }
+    }
+
+    // Answers requests, by a producer of its own.
+    static void answer(String namesrv, String topic, String group, int pollMs) throws Exception {
+        DefaultMQProducer producer = producer(namesrv, group + "_replies", pollMs);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        if (pollMs > 0) consumer.setPollNameServerInterval(pollMs);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (items, context) -> {
+            for (MessageExt item : items) {
+                received(item);
+                try {
+                    byte[] body = ("re: " + new String(item.getBody())).getBytes();
+                    producer.send(MessageUtil.createReplyMessage(item, body), 3000);
+                } catch (Exception error) {
+                    say("failed", ",\"seq\":" + new String(item.getBody()) + ",\"text\":" + text(error.toString()));
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        say("ready", "");
+        closed.await();
         consumer.shutdown();
     }
 }

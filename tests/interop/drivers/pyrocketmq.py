@@ -1,4 +1,4 @@
-"""Drives PyPI `rocketmq` 0.4.4 (a C++ client): pyrocketmq.py produce|consume NAMESRV TOPIC GROUP.
+"""Drives PyPI `rocketmq` 0.4.4 (a C++ client): pyrocketmq.py produce|consume|orderly NAMESRV TOPIC GROUP.
 
 One JSON object a line on standard output; ends when standard input closes. Found by PYTHONPATH.
 """
@@ -43,12 +43,19 @@ def produce(namesrv: str, topic: str, group: str, end: threading.Event) -> None:
         end.wait(INTERVAL_S)
 
 
-def consume(namesrv: str, topic: str, group: str, end: threading.Event) -> None:
-    consumer = PushConsumer(group)
+def consume(namesrv: str, topic: str, group: str, end: threading.Event, orderly: bool = False) -> None:
+    consumer = PushConsumer(group, orderly=orderly)
     consumer.set_namesrv_addr(namesrv)
 
     def received(message: object) -> None:
-        say(event="received", seq=int(message.body), keys=message.keys.decode(), tag=message.tags.decode())  # type: ignore[attr-defined]
+        say(
+            event="received",
+            seq=int(message.body),  # type: ignore[attr-defined]
+            keys=message.keys.decode(),  # type: ignore[attr-defined]
+            tag=message.tags.decode(),  # type: ignore[attr-defined]
+            queue=message.queue_id,  # type: ignore[attr-defined]
+            offset=message.queue_offset,  # type: ignore[attr-defined]
+        )
 
     consumer.subscribe(topic, received)
     consumer.start()
@@ -60,7 +67,10 @@ def main() -> None:
     mode, namesrv, topic, group = sys.argv[1:5]
     end = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), end.set()), daemon=True).start()
-    (produce if mode == "produce" else consume)(namesrv, topic, group, end)
+    if mode == "produce":
+        produce(namesrv, topic, group, end)
+    else:
+        consume(namesrv, topic, group, end, orderly=mode == "orderly")
     os._exit(0)  # the C++ client's destructors may hang when a broker is gone
 
 

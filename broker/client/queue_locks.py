@@ -1,0 +1,189 @@
+"""Queue locks: 41 LOCK_BATCH_MQ, 42 UNLOCK_BATCH_MQ (RebalanceLockManager, AdminBrokerProcessor).
+
+Consumers that work in order lock their queues, and ask again every 20 s. Who has a lock is in the log
+(`formats.state.locks`); how long its owner was not heard of is counted here, in time of the loop, which no
+clock moves. Three rules keep a queue from having two owners:
+
+* An answer waits for an entry of its own to be committed: a leader that was deposed answers nobody. An entry
+  of a client that keeps what it has names no queue.
+* A leader counts `rebalanceLockMaxLiveTime` (60 s) from when it last heard the owner, at the earliest from
+  the opening of its term: what its predecessor answered until then is over by that time, as clients hold on
+  to a lock for 30 s only.
+* A lock that is over is taken away by an operation in the log, or given to somebody else by one.
+
+As in RocketMQ a lock outlives the connection of its owner, and its unregistration: clients unlock (42) when
+they end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.broker.services import LeaderService
+from dledger.formats.state import (
+    LOCK_BATCH,
+    LOCKS,
+    MAX_LOCK_BATCH,
+    MAX_NAME,
+    UNLOCK_BATCH,
+    LockKey,
+    batch_op,
+)
+from dledger.remoting.bodies import LockAnswer, LockRequest, MessageQueue, decode_body
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+
+MAX_LOCKS = 50_000
+"""Locked queues of all groups; a request that would make more is refused (2)."""
+MAX_LOCK_BODY = 256 * 1024
+"""Bytes of one request: more than MAX_LOCK_BATCH queues with the longest names have."""
+SWEEP_S = 1.0
+"""Time between two looks for locks whose owners are gone."""
+
+
+class QueueLocks(LeaderService):
+    """Handlers of 41 and 42, and what ends locks while this node leads."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._settings = context.settings
+        self._creation = context.creation
+        self._store = context.store
+        self._committed = context.committed
+        self._log = context.env.log.child("locks")
+        self._writer: CommitLogWriter | None = None
+        self._heard: dict[LockKey, float] = {}
+        """Loop time (s) at which the owner was last heard of; the oldest is the first."""
+        self.expired = 0
+        """Locks taken away since start."""
+
+    @property
+    def count(self) -> int:
+        """Locked queues, while this node leads."""
+        return len(self._heard)
+
+    @handles(RequestCode.LOCK_BATCH_MQ, needs=Needs.LEADER, max_body=MAX_LOCK_BODY)
+    def lock(self, call: LeaderCall[None]) -> None:
+        """Lock queues, or go on with those that one has; the answer has those that are the client's now.
+
+        Every broker of the group has the same locks: `onlyThisBroker` asks for nothing else.
+        """
+        asked, queues = _decode(call)
+        group, client, writer = asked.consumerGroup, asked.clientId, call.writer
+        if self._creation.group_for_consumer(writer, self._store.state, group) is None:
+            remark = f"subscription group [{group}] does not exist"
+            raise RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        writer.check_versions(LOCK_BATCH)
+        if not writer.room:
+            raise writer.refused
+        rows = writer.pending[LOCKS].rows
+        now = asyncio.get_running_loop().time()
+        live_s = self._settings.now.lock_live_s
+        own: dict[LockKey, MessageQueue] = {}
+        new: list[tuple[str, int]] = []
+        more = 0
+        for queue in queues:
+            key = (group, queue.topic, queue.queueId)
+            row = rows.get(key)
+            if row is not None and row.client != client and now - self._heard.get(key, now) < live_s:
+                continue
+            if row is None or row.client != client:
+                if not _exists(writer, queue):
+                    continue  # not locked; an error would take the other queues with it
+                new.append((queue.topic, queue.queueId))
+                more += row is None
+            own[key] = queue
+        if len(self._heard) + more > MAX_LOCKS:
+            remark = f"the limit of {MAX_LOCKS} locked queues is reached"
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, remark)
+        body = LockAnswer(list(own.values())).encode()
+        if not own:
+            call.respond(body=body)
+            return
+        index = writer.append_op(batch_op(LOCK_BATCH, group, client, new))
+        for key in own:
+            self._heard.pop(key, None)
+            self._heard[key] = now
+        self._committed.add(index, call.connection, call.request, lambda: call.respond(body=body))
+
+    @handles(RequestCode.UNLOCK_BATCH_MQ, needs=Needs.LEADER, max_body=MAX_LOCK_BODY)
+    def unlock(self, call: LeaderCall[None]) -> None:
+        """Give queues back; those that are not the client's are left alone."""
+        asked, queues = _decode(call)
+        group, client, writer = asked.consumerGroup, asked.clientId, call.writer
+        rows = writer.pending[LOCKS].rows
+        keys = ((group, queue.topic, queue.queueId) for queue in queues)
+        own = [key for key in keys if key in rows and rows[key].client == client]
+        if not own:
+            call.respond()
+            return
+        if not writer.room:
+            raise writer.refused
+        index = self._take(writer, group, client, own)
+        self._committed.add(index, call.connection, call.request, call.respond)
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """Owners were heard of by the leader before, nobody knows when: each has the whole time again."""
+        self._writer = writer
+        self._heard = dict.fromkeys(writer.pending[LOCKS].rows, asyncio.get_running_loop().time())
+
+    async def run(self) -> None:
+        """See `LeaderService`."""
+        pause_s = SWEEP_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = 0.0 if self._expire() else SWEEP_S
+
+    def end(self, reason: str) -> None:
+        """See `LeaderService`."""
+        self._writer = None
+        self._heard = {}
+
+    def _expire(self) -> bool:
+        """Take away what is over, of one owner and at most one batch. Whether there may be more."""
+        writer = self._writer
+        if writer is None or not self._heard or not writer.room or not writer.may_write(UNLOCK_BATCH):
+            return False
+        rows = writer.pending[LOCKS].rows
+        before = asyncio.get_running_loop().time() - self._settings.now.lock_live_s
+        over: list[LockKey] = []
+        for key, heard in self._heard.items():
+            other = bool(over) and (key[0], rows[key].client) != (over[0][0], rows[over[0]].client)
+            if heard > before or other or len(over) >= MAX_LOCK_BATCH:
+                break
+            over.append(key)
+        if not over:
+            return False
+        group, client = over[0][0], rows[over[0]].client
+        self._log.info("locks are over", group=group, client=client, queues=len(over))
+        self.expired += len(over)
+        self._take(writer, group, client, over)
+        return True
+
+    def _take(self, writer: CommitLogWriter, group: str, client: str, keys: list[LockKey]) -> int:
+        for key in keys:
+            self._heard.pop(key, None)
+        return writer.append_op(batch_op(UNLOCK_BATCH, group, client, [key[1:] for key in keys]))
+
+
+def _decode(call: LeaderCall[None]) -> tuple[LockRequest, list[MessageQueue]]:
+    """A request and its queues, each once; RemotingError 29 for one that cannot be meant."""
+    asked = decode_body(call.request.body, LockRequest, "lock request")
+    queues = list(dict.fromkeys(asked.mqSet))
+    remark = ""
+    if not asked.consumerGroup or len(asked.consumerGroup) > MAX_NAME:
+        remark = "consumerGroup is missing, or too long"
+    elif not 0 < len(asked.clientId) <= MAX_NAME:
+        remark = f"clientId must have 1 to {MAX_NAME} characters"
+    elif len(queues) > MAX_LOCK_BATCH:
+        remark = f"{len(queues)} queues: at most {MAX_LOCK_BATCH} in one request"
+    if remark:
+        raise RemotingError(ResponseCode.INVALID_PARAMETER, remark)
+    return asked, queues
+
+
+def _exists(writer: CommitLogWriter, queue: MessageQueue) -> bool:
+    config = writer.topic(queue.topic)
+    return config is not None and 0 <= queue.queueId < max(config.read_queues, config.write_queues)

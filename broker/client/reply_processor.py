@@ -1,0 +1,143 @@
+"""Replies: 324 and 325 SEND_REPLY_MESSAGE, 326 PUSH_REPLY_MESSAGE_TO_CLIENT (ReplyMessageProcessor).
+
+A consumer answers a request message with one whose property REPLY_TO_CLIENT names the client that asked. It
+is pushed over that client's connection and stored nowhere: who waits has forgotten the question when the
+answer could be read from a log. A client is connected to the brokers that it sends to, which after a switch
+need not be the leader: a broker that does not know it asks the other members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger.broker.context import BrokerContext
+from dledger.broker.forwarding import FORWARD_TIMEOUT_S, FORWARDED_FOR
+from dledger.broker.requests import Call, Needs, handles
+from dledger.formats.message_ids import host_text
+from dledger.formats.properties import (
+    PUSH_REPLY_TIME,
+    REPLY_TO_CLIENT,
+    decode_properties,
+    encode_properties,
+)
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import FLAG_FORWARDED, Response
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import ReplyMessageHeader, SendHeader, SendMessageHeader, SendMessageV2Header
+from dledger.remoting.limits import MAX_FRAME_SIZE
+from dledger.remoting.server import Connection
+
+PUSH_TIMEOUT_S = 10.0
+"""How long a client has to take a reply."""
+
+
+class ReplyProcessor:
+    """Handlers of the reply codes."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._env = context.env
+        self._settings = context.settings
+        self._clients = context.clients
+        self._client = context.client
+        self._origins = context.origins
+        self._members = context.members
+
+    @handles(
+        RequestCode.SEND_REPLY_MESSAGE,
+        SendMessageHeader,
+        needs=Needs.ANY,
+        reads="the brokers' own connections",
+        max_body=MAX_FRAME_SIZE,
+    )
+    def reply(self, call: Call[SendMessageHeader]) -> None:
+        """An answer to a request message."""
+        self._reply(call, call.header)
+
+    @handles(
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        SendMessageV2Header,
+        needs=Needs.ANY,
+        reads="the brokers' own connections",
+        max_body=MAX_FRAME_SIZE,
+    )
+    def reply_v2(self, call: Call[SendMessageV2Header]) -> None:
+        """The same with short names of fields."""
+        self._reply(call, call.header)
+
+    def _reply(self, call: Call[SendMessageHeader] | Call[SendMessageV2Header], header: SendHeader) -> None:
+        body, limit = call.request.body, self._settings.now.max_message_size
+        if len(body) > limit:
+            raise RemotingError(
+                ResponseCode.MESSAGE_ILLEGAL, f"the body of the reply has {len(body)} bytes: at most {limit}"
+            )
+        properties = decode_properties(header.properties or "")
+        client_id = properties.get(REPLY_TO_CLIENT)
+        if not client_id:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, f"a reply without the property {REPLY_TO_CLIENT}")
+        connection = self._clients.connection_of(client_id)
+        if connection is not None:
+            self._push(call, header, properties, connection)
+        elif call.request.flag & FLAG_FORWARDED:
+            self._failed(call, f"push reply message fail, channel of <{client_id}> not found.")
+        else:
+            others = {*self._members().values()} - {"", self._settings.now.client_addr}
+            self._ask(call, client_id, sorted(others))
+
+    def _push(
+        self,
+        call: Call[SendMessageHeader] | Call[SendMessageV2Header],
+        header: SendHeader,
+        properties: Mapping[str, str],
+        connection: Connection,
+    ) -> None:
+        now = str(self._env.wall.now_ms())
+        pushed = ReplyMessageHeader(
+            producerGroup=header.producerGroup,
+            topic=header.topic,
+            defaultTopic=header.defaultTopic,
+            defaultTopicQueueNums=header.defaultTopicQueueNums,
+            queueId=header.queueId,
+            sysFlag=header.sysFlag,
+            bornTimestamp=header.bornTimestamp,
+            flag=header.flag,
+            properties=encode_properties({**properties, PUSH_REPLY_TIME: now}),
+            reconsumeTimes=header.reconsumeTimes or 0,
+            unitMode=header.unitMode,
+            bornHost=host_text(self._origins.host(call.connection, call.request)),
+            storeHost=self._settings.now.client_addr,
+            storeTimestamp=int(now),
+        )
+
+        def answered(result: Response | RemotingError) -> None:
+            if isinstance(result, Response) and result.code == ResponseCode.SUCCESS:
+                call.respond(ext={"msgId": "0", "queueId": str(max(header.queueId, 0)), "queueOffset": "0"})
+            else:
+                why = result.remark or f"code {result.code}"
+                self._failed(call, f"push reply message to {properties[REPLY_TO_CLIENT]} fail: {why}")
+
+        code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        connection.ask(code, pushed, call.request.body, PUSH_TIMEOUT_S, answered)
+
+    def _ask(
+        self,
+        call: Call[SendMessageHeader] | Call[SendMessageV2Header],
+        client_id: str,
+        addresses: list[str],
+    ) -> None:
+        """The next of the other members; the first that reaches the client ends it."""
+        if not addresses:
+            self._failed(call, f"push reply message fail, channel of <{client_id}> not found.")
+            return
+        address, *others = addresses
+
+        def answered(result: Response | RemotingError) -> None:
+            if isinstance(result, Response) and result.code == ResponseCode.SUCCESS:
+                call.respond(ext=result.ext)
+            else:
+                self._ask(call, client_id, others)
+
+        fields = call.request.ext() | {FORWARDED_FOR: call.connection.peer}
+        self._client.forward(address, call.request, fields, FORWARD_TIMEOUT_S, answered)
+
+    def _failed(self, call: Call[SendMessageHeader] | Call[SendMessageV2Header], remark: str) -> None:
+        call.respond(ResponseCode.SYSTEM_ERROR, remark=remark)

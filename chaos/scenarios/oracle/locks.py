@@ -1,0 +1,31 @@
+"""Queue locks: whoever locked a queue last has it, until it gives it back itself or loses it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Locks:
+    """(group, topic, queue id) -> client id of the owner."""
+
+    part = "locks"
+    operations = ("lock", "locks", "unlocks")
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str, int], str] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        queues = [(op["topic"], op["queue"])] if op["op"] == "lock" else op["queues"]
+        for topic, queue in queues:
+            key = (op["group"], topic, queue)
+            if op["op"] != "unlocks":
+                self.rows[key] = op["client"]
+            elif self.rows.get(key) == op["client"]:
+                del self.rows[key]
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {(op["group"], op["topic"], op["queue"]): op["client"] for op in value}
+
+    def encode(self) -> dict[str, Any]:
+        return {"locks": [[*key, client] for key, client in sorted(self.rows.items())]}

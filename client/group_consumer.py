@@ -1,0 +1,170 @@
+"""A consumer that shares the queues of its topics with its group: what all such have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from dledger.client.core import ClientCore
+from dledger.client.encoding import RETRY_PREFIX
+from dledger.client.errors import ClientError
+from dledger.client.groups import BrokerGroup
+from dledger.client.life import AsyncClient
+from dledger.client.message import MessageQueue, check_topic
+from dledger.client.offsets import BrokerProgress, FileProgress, FromWhere, Progress, QueueOffsets
+from dledger.client.open_consumers import OPEN_CONSUMERS
+from dledger.client.options import ClientOptions, ConsumerOptions, options_of
+from dledger.client.queue_locks import QueueLocks
+from dledger.client.rebalancing import QueueShare, Rebalancer, Receiver
+from dledger.client.subscription import ALL, Subscription, subscribe
+from dledger.remoting.bodies import ConsumerData, TopicRoute
+from dledger.remoting.bodies import Subscription as WireSubscription
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.commands import Request
+from dledger.runtime import Env
+
+
+class MessageModel(Enum):
+    """Who gets a message: one consumer of the group, or every one."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+class GroupConsumer(AsyncClient):
+    """Tells brokers of its subscriptions, divides queues, keeps the group's progress."""
+
+    consume_type = "CONSUME_PASSIVELY"
+    """As brokers are told: CONSUME_ACTIVELY of consumers that ask for messages."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: Sequence[str],
+        model: MessageModel,
+        from_where: FromWhere,
+        options: ConsumerOptions | None,
+        client: ClientOptions | None,
+        env: Env | None,
+    ) -> None:
+        self.group = group
+        self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
+        core = ClientCore(
+            env,
+            namesrv,
+            options_of(ClientOptions, client, "client"),
+            {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed},
+            disk_threads=self.options.concurrency,
+        )
+        super().__init__(core, f"consumer {group}")
+        self._env = self._core.env
+        self._model = model
+        self._from_where = from_where
+        self._core.consumers = self._consumer_data
+        self._core.on_route.append(self._route_changed)
+        self._core.on_leader.append(self._leader_moved)
+        self._subscriptions: dict[str, Subscription] = {}
+        self.offsets: QueueOffsets = QueueOffsets(self._core)
+        """Asks brokers for offsets of queues."""
+        self._share: QueueShare
+        self._rebalancer: Rebalancer
+
+    def _begin_with(self, receiver: Receiver, from_timestamp_ms: int, locks: QueueLocks | None) -> None:
+        """Last step of the constructor. `receiver` gets the messages."""
+        broadcasting = self._model is MessageModel.BROADCASTING
+        progress: Progress = BrokerProgress(self.offsets, self.group)
+        if broadcasting:
+            progress = FileProgress(self._env, self.options.offsets_dir, self._core.client_id, self.group)
+        self._share = QueueShare(self._core, self.group, self.options, progress, receiver, locks)
+        self._rebalancer = Rebalancer(
+            self._core,
+            self.group,
+            self.options,
+            self._share,
+            self.offsets,
+            broadcasting,
+            self._from_where,
+            from_timestamp_ms,
+            locks,
+        )
+
+    def subscribe(self, topic: str, expression: str = ALL) -> None:
+        """Consume a topic: all of it ("*"), messages with one of some tags ("A || B"), or those whose
+        properties fulfil a condition (`Sql`)."""
+        check_topic(topic)
+        self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
+        self._rebalancer.subscriptions = self._wanted()
+        self._rebalancer.soon()
+
+    def _check(self) -> None:
+        if not self._subscriptions:
+            raise ClientError("nothing subscribed: call subscribe(topic) before starting")
+        self._name_taken = OPEN_CONSUMERS.take(self._core, self.group)
+
+    async def _begin(self) -> None:
+        self._core.spawn(self._rebalancer.run(), f"rebalance {self.group}")
+        self._core.spawn(self._share.commit_periodically(), f"commit {self.group}")
+
+    async def _finish(self, drain: bool) -> None:
+        try:
+            self._rebalancer.stop()
+            self._share.pause()
+            if drain:
+                await self._finish_calls()
+            await self._share.close()
+            await self._core.unregister(None, self.group)
+        finally:
+            OPEN_CONSUMERS.give_back(self._name_taken)
+
+    async def _finish_calls(self) -> None:
+        """Wait for what the application is at."""
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are ours now."""
+        return self._share.queues
+
+    @property
+    def client_id(self) -> str:
+        """The name by which brokers know this consumer."""
+        return self._core.client_id
+
+    def _wanted(self) -> dict[str, Subscription]:
+        """What was subscribed, and the group's own retry topic."""
+        wanted = dict(self._subscriptions)
+        if self._model is MessageModel.CLUSTERING:
+            retry = RETRY_PREFIX + self.group
+            wanted[retry] = subscribe(retry, ALL, 0)
+        return wanted
+
+    def _consumer_data(self) -> list[ConsumerData]:
+        return [
+            ConsumerData(
+                groupName=self.group,
+                consumeType=self.consume_type,
+                messageModel=self._model.value,
+                consumeFromWhere=self._from_where.value,
+                subscriptionDataSet=[
+                    WireSubscription(
+                        topic=wanted.topic,
+                        subString=wanted.expression,
+                        tagsSet=list(wanted.tags),
+                        codeSet=list(wanted.codes),
+                        subVersion=wanted.version,
+                        expressionType=wanted.kind,
+                    )
+                    for wanted in self._wanted().values()
+                ],
+            )
+        ]
+
+    def _ids_changed(self, address: str, request: Request) -> None:
+        """A broker says that a consumer came or went (40)."""
+        if request.ext().get("consumerGroup") == self.group:
+            self._rebalancer.soon()
+
+    def _route_changed(self, topic: str, route: TopicRoute) -> None:
+        self._rebalancer.soon()
+
+    def _leader_moved(self, group: BrokerGroup) -> None:
+        self._share.leader_moved(group)

@@ -1,0 +1,90 @@
+"""Request and reply (RIP-16): a message that asks, and one that answers it, matched by a correlation id.
+
+The answer comes over the connection of who asked (326 PUSH_REPLY_MESSAGE_TO_CLIENT) and is stored nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from dledger.client.encoding import decompressed
+from dledger.client.errors import InvalidMessage
+from dledger.client.message import Body, Message, MessageQueue, ReceivedMessage
+from dledger.formats.properties import (
+    CLUSTER,
+    CORRELATION_ID,
+    MSG_TYPE,
+    REPLY_TO_CLIENT,
+    TTL,
+    UNIQ_KEY,
+    decode_properties,
+)
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Request, Response
+from dledger.remoting.headers import ReplyMessageHeader
+
+REPLY_SUFFIX = "_REPLY_TOPIC"
+"""Messages to `<cluster>_REPLY_TOPIC` are replies, which brokers hand to who asked."""
+_TYPE_REPLY = "reply"
+
+
+def reply_to(request: ReceivedMessage, body: Body, properties: Mapping[str, str] | None = None) -> Message:
+    """The message that answers a request message; any producer sends it.
+
+    InvalidMessage when `request` does not wait for one, or came from a broker that does not say its cluster.
+    """
+    asked = request.properties
+    cluster = asked.get(CLUSTER)
+    if REPLY_TO_CLIENT not in asked or CORRELATION_ID not in asked or not cluster:
+        raise InvalidMessage("this message waits for no reply: it was not sent by `request`")
+    own = {name: asked[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in asked}
+    return Message(
+        cluster + REPLY_SUFFIX, body, properties={**(properties or {}), MSG_TYPE: _TYPE_REPLY, **own}
+    )
+
+
+class Requests:
+    """Request messages of one client that wait for their reply."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
+
+    @contextmanager
+    def expecting(self, correlation_id: str) -> Iterator[asyncio.Future[ReceivedMessage]]:
+        """The reply with this correlation id, while it is waited for."""
+        reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = reply
+        try:
+            yield reply
+        finally:
+            del self._waiting[correlation_id]
+
+    def pushed(self, address: str, request: Request) -> Response:
+        """Handler of 326: a broker hands us a reply."""
+        header = request.header(ReplyMessageHeader)
+        properties = decode_properties(header.properties or "")
+        waiting = self._waiting.get(properties.get(CORRELATION_ID, ""))
+        if waiting is not None and not waiting.done():  # else too late, or once too often
+            body, sys_flag = decompressed(request.body, header.sysFlag)
+            waiting.set_result(
+                ReceivedMessage(
+                    topic=header.topic,
+                    body=body,
+                    queue=MessageQueue(header.topic, "", header.queueId),
+                    queue_offset=0,
+                    message_id=properties.get(UNIQ_KEY, ""),
+                    offset_message_id="",
+                    properties=properties,
+                    flag=header.flag,
+                    reconsume_times=header.reconsumeTimes or 0,
+                    born_timestamp_ms=header.bornTimestamp,
+                    store_timestamp_ms=header.storeTimestamp,
+                    born_host=header.bornHost,
+                    store_host=header.storeHost,
+                    physical_offset=0,
+                    sys_flag=sys_flag,
+                )
+            )
+        return Response(ResponseCode.SUCCESS)

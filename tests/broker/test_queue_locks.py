@@ -1,0 +1,213 @@
+"""Queue locks (41, 42): one owner at a time, whoever leads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dledger.broker.client import queue_locks
+from dledger.broker.config import MIN_LOCK_LIVE_MS, SETTINGS
+from dledger.formats.state import LOCK_BATCH, LOCKS, MAX_LOCK_BATCH, ReplicatedState, batch_op, pack_op
+from dledger.remoting.codes import RequestCode, ResponseCode
+from tests.broker.harness import FakeConnection, Pending, World, run
+from tests.broker.test_delays import leading
+
+Queue = tuple[str, int]
+
+
+def body(client: str, queues: list[Queue], group: str = "CG") -> bytes:
+    """As Java writes it."""
+    rows = [{"brokerName": "broker-a", "queueId": queue, "topic": topic} for topic, queue in queues]
+    asked = {"clientId": client, "consumerGroup": group, "mqSet": rows, "onlyThisBroker": False}
+    return json.dumps(asked, separators=(",", ":")).encode()
+
+
+def ask(world: World, client: str, *queues: Queue, group: str = "CG") -> Pending:
+    return world.ask(RequestCode.LOCK_BATCH_MQ, None, body(client, list(queues), group))
+
+
+async def lock(world: World, client: str, *queues: Queue, group: str = "CG") -> list[Queue]:
+    """Lock queues of `T`; those that the client has then."""
+    reply = await ask(world, client, *queues, group=group)
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+    return sorted((row["topic"], row["queueId"]) for row in json.loads(reply.body)["lockOKMQSet"])
+
+
+async def unlock(world: World, client: str, *queues: Queue) -> None:
+    reply = await world.call(RequestCode.UNLOCK_BATCH_MQ, None, body(client, list(queues)))
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Locks are over after 0.2 s."""
+    monkeypatch.setattr(queue_locks, "SWEEP_S", 0.02)
+    return {"lock_live_s": 0.2}
+
+
+Q0, Q1, Q2 = ("T", 0), ("T", 1), ("T", 2)
+
+
+def test_a_queue_has_one_owner_until_it_gives_it_back(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await world.send()
+            assert await lock(world, "c1", Q0, Q1) == [Q0, Q1]
+            assert await lock(world, "c2", Q0, Q1, Q2) == [Q2]
+            assert await lock(world, "c1", Q0, Q1, Q2) == [Q0, Q1], "what one has it keeps"
+            assert await lock(world, "c2", Q0, group="other") == [Q0], "each group for itself"
+            await unlock(world, "c2", Q0, Q1)
+            assert await lock(world, "c2", Q0) == [], "what is another's is left alone"
+            await unlock(world, "c1", Q0)
+            assert await lock(world, "c2", Q0) == [Q0]
+            rows = world.broker.store.state[LOCKS].rows
+            assert {key: row.client for key, row in rows.items()} == {
+                ("CG", *Q0): "c2",
+                ("CG", *Q1): "c1",
+                ("CG", *Q2): "c2",
+                ("other", *Q0): "c2",
+            }
+
+    run(test)
+
+
+def test_what_is_not_committed_is_not_said(tmp_path: Path) -> None:
+    """A leader that is cut off answers nobody, not even who has the lock already."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await world.send()
+            assert await lock(world, "c1", Q0) == [Q0]
+            world.node.auto = False
+            new, kept = ask(world, "c1", Q1), ask(world, "c1", Q0)
+            assert await lock(world, "c2", Q1) == [], "decided by what is pending"
+            assert not new.done and not kept.done
+            world.node.follow("n1")
+            assert (await new).code == (await kept).code == ResponseCode.SYSTEM_ERROR
+            assert "outcome unknown" in ((await kept).remark or "")
+            refused = await ask(world, "c1", Q0)
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    run(test)
+
+
+def test_an_owner_that_is_not_heard_of_loses_its_queues(tmp_path: Path, quick: dict[str, Any]) -> None:
+    async def test() -> None:
+        async with leading(tmp_path, **quick) as world:
+            await world.send()
+            assert await lock(world, "c1", Q0, Q1) == [Q0, Q1]
+            for _ in range(4):
+                await asyncio.sleep(0.08)
+                assert await lock(world, "c1", Q0) == [Q0]
+            assert await lock(world, "c2", Q0, Q1) == [Q1], "one was heard of all the time, one was not"
+            async with asyncio.timeout(5):
+                while world.broker.store.state[LOCKS].rows:  # noqa: ASYNC110  # nobody tells
+                    await asyncio.sleep(0.01)
+            assert locks_of(world).count == 0 and locks_of(world).expired == 3
+
+    run(test)
+
+
+def locks_of(world: World) -> queue_locks.QueueLocks:
+    (found,) = (one for one in world.broker.processors if isinstance(one, queue_locks.QueueLocks))
+    return found
+
+
+def test_the_next_leader_knows_the_owners_and_gives_each_the_whole_time(
+    tmp_path: Path, quick: dict[str, Any]
+) -> None:
+    async def test() -> None:
+        async with leading(tmp_path, **quick) as world:
+            await world.send()
+            assert await lock(world, "c1", Q0) == [Q0]
+            await asyncio.sleep(0.15)
+            world.node.follow("n1")
+            world.clock.value += 3_600_000  # clocks say nothing
+            await asyncio.sleep(0.1)
+            world.node.lead()
+            assert await lock(world, "c2", Q0) == [], "0.25 s after the owner was heard of"
+            assert await lock(world, "c1", Q0) == [Q0]
+            await asyncio.sleep(0.25)
+            assert await lock(world, "c2", Q0) == [Q0]
+
+    run(test)
+
+
+def test_a_queue_that_is_not_there_is_not_locked_and_the_others_are(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await world.send()
+            retry = ("%RETRY%CG", 0)
+            assert await lock(world, "c1", Q0, ("T", 99), ("nothing", 0), ("T", -1), retry) == [retry, Q0]
+
+    run(test)
+
+
+def test_what_asks_for_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_locks, "MAX_LOCKS", 2)
+
+    async def test() -> None:
+        async with leading(tmp_path, auto_create_group=True) as world:
+            await world.send()
+            many = [("T", number) for number in range(MAX_LOCK_BATCH + 1)]
+            for client, queues, group, code in (
+                ("c1", many, "CG", ResponseCode.INVALID_PARAMETER),
+                ("c1", [Q0, Q1, Q2], "CG", ResponseCode.SYSTEM_BUSY),
+                ("", [Q0], "CG", ResponseCode.INVALID_PARAMETER),
+                ("c" * 256, [Q0], "CG", ResponseCode.INVALID_PARAMETER),
+                ("c1", [Q0], "", ResponseCode.INVALID_PARAMETER),
+                ("c1", [Q0], "no group", ResponseCode.INVALID_PARAMETER),
+            ):
+                assert (await ask(world, client, *queues, group=group)).code == code
+            assert await lock(world, "c1", Q0, Q1) == [Q0, Q1]
+            assert await lock(world, "c1", Q0, Q1) == [Q0, Q1], "what one has is not more"
+            assert not world.broker.store.state.skipped
+
+    run(test)
+
+
+def test_without_room_nothing_is_locked(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await world.send()
+            assert world.node.appender is not None
+            world.node.appender.state_version = 2
+            refused = await ask(world, "c1", Q0)
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE and "upgrade" in (refused.remark or "")
+
+    run(test)
+
+
+def test_a_lock_outlives_its_connection_as_in_rocketmq(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await world.send()
+            other = FakeConnection(serial=2)
+            reply = await world.call(RequestCode.LOCK_BATCH_MQ, None, body("c1", [Q0]), connection=other)
+            assert reply.code == 0
+            world.broker.clients.connection_closed(other)  # type: ignore[arg-type]
+            assert await lock(world, "c2", Q0) == []
+
+    run(test)
+
+
+def test_the_time_is_longer_than_clients_hold_on_to_a_lock() -> None:
+    assert MIN_LOCK_LIVE_MS > 30_000
+    with pytest.raises(ValueError, match="35000"):
+        SETTINGS["rebalanceLockMaxLiveTime"].parse("30000")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"queues": [["T"]]}, {"queues": [["T", -1]]}, {"queues": 3}, {"client": ""}, {"group": "g" * 256}],
+)
+def test_a_malformed_operation_changes_nothing(change: dict[str, Any]) -> None:
+    state = ReplicatedState()
+    op = batch_op(LOCK_BATCH, "g", "c", [("T", 0), ("T", 1)])
+    assert state.apply(pack_op({**op, **change})) is None and state.skipped == 1
+    assert not state[LOCKS].rows
+    assert state.apply(pack_op(op)) == LOCK_BATCH and len(state[LOCKS].rows) == 2

@@ -1,0 +1,329 @@
+"""Consuming in order: one at a time for each queue, nothing overtakes, and only who has the lock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dledger.client import (
+    AsyncPushConsumer,
+    ClientError,
+    ClientOptions,
+    ConsumeOrderlyStatus,
+    ConsumerOptions,
+    ConsumeStatus,
+    FromWhere,
+    MessageModel,
+    PushConsumer,
+    ReceivedMessage,
+)
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
+from tests.client.consumer_kit import committed, fill, until
+from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually
+from tests.client.test_consumers import produce
+from tests.client.test_sync import running
+
+QUICK = ConsumerOptions(
+    concurrency=4,
+    rebalance_retry_s=0.01,
+    suspend_s=0.02,
+    commit_s=0.02,
+    close_timeout_s=2.0,
+    lock_renew_s=0.05,
+    lock_valid_s=0.5,
+)
+SUSPEND = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+
+
+def consumer(fake: FakeCluster, listener: Any, options: ConsumerOptions = QUICK, **more: Any) -> Any:
+    """In order, of topic `orders`, from the beginning."""
+    return AsyncPushConsumer(
+        "group",
+        fake.namesrv,
+        listener,
+        topic="orders",
+        from_where=FromWhere.FIRST,
+        orderly=True,
+        options=options,
+        **more,
+    )
+
+
+def play(test: Callable[[FakeCluster], Any], queues: int = 2) -> None:
+    """Against a cluster with this many queues."""
+
+    async def main() -> None:
+        async with FakeCluster(topics={"orders": queues}) as fake, asyncio.timeout(10):
+            await test(fake)
+
+    asyncio.run(main())
+
+
+def test_each_queue_comes_in_order_and_one_at_a_time_and_queues_beside_each_other() -> None:
+    seen: dict[int, list[int]] = {}
+    now: dict[int, int] = {}
+    most = 0
+
+    async def handle(message: ReceivedMessage) -> ConsumeOrderlyStatus | None:
+        nonlocal most
+        queue = message.queue.queue_id
+        assert now.setdefault(queue, 0) == 0, "two calls for one queue"
+        now[queue] += 1
+        most = max(most, sum(now.values()))
+        await asyncio.sleep(0.001)
+        now[queue] -= 1
+        seen.setdefault(queue, []).append(message.queue_offset)
+        return None if message.queue_offset % 2 else ConsumeOrderlyStatus.SUCCESS
+
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 60)
+        async with consumer(fake, handle):
+            await eventually(lambda: sum(map(len, seen.values())) == 60)
+            assert set(fake.locks) >= {("group", "orders", 0), ("group", "orders", 1)}
+        assert seen == {queue: list(range(len(seen[queue]))) for queue in (0, 1)} and most == 2
+        assert committed(fake) == 60 and not fake.locks, "given back at the end"
+
+    play(test)
+
+
+def test_nothing_overtakes_what_failed() -> None:
+    calls: list[tuple[int, int, int]] = []
+
+    def handle(message: ReceivedMessage) -> Any:
+        calls.append((message.queue.queue_id, message.queue_offset, message.reconsume_times))
+        if message.queue_offset == 2 and message.reconsume_times < 3:
+            if message.reconsume_times == 0:
+                raise RuntimeError("not now")
+            return (SUSPEND, ConsumeStatus.RECONSUME_LATER, True)[message.reconsume_times - 1]
+        return ConsumeStatus.SUCCESS
+
+    with running(FakeCluster(topics={"orders": 2})) as fake:
+        fill(fake, 20)
+        with PushConsumer(
+            "group",
+            fake.namesrv,
+            handle,
+            topic="orders",
+            orderly=True,
+            from_where=FromWhere.FIRST,
+            options=QUICK,
+        ):
+            until(lambda: committed(fake) == 20)
+        for queue in (0, 1):
+            offsets = [(offset, times) for of, offset, times in calls if of == queue]
+            count = len(fake.queue("orders", queue))
+            assert offsets == [(0, 0), (1, 0), *((2, times) for times in range(4))] + [
+                (offset, 0) for offset in range(3, count)
+            ]
+        assert not fake.given_back
+
+
+@pytest.mark.parametrize("takes_back", [True, False])
+def test_what_had_its_tries_is_a_dead_letter_or_stays(takes_back: bool) -> None:
+    calls: list[int] = []
+
+    async def handle(messages: Any) -> Any:
+        calls.extend(message.queue_offset for message in messages)
+        return SUSPEND if any(message.queue_offset == 1 for message in messages) else None
+
+    async def test(fake: FakeCluster) -> None:
+        fake.takes_back = takes_back
+        await produce(fake, 3)
+        options = replace(QUICK, max_reconsume_times=2, batch_size=1)
+        async with consumer(fake, None, options, batch_listener=handle):
+            if takes_back:
+                await eventually(lambda: committed(fake) == 3)
+                assert calls == [0, 1, 1, 1, 2]
+                (told,) = fake.given_back
+                assert (told.delayLevel, told.maxReconsumeTimes) == (-1, 2)
+            else:
+                await eventually(lambda: len(calls) > 6)
+                assert set(calls[1:]) == {1} and committed(fake) == 1
+
+    play(test, queues=1)
+
+
+def test_commit_and_rollback_are_the_listeners_with_auto_commit_off() -> None:
+    calls: list[int] = []
+    answers = iter([None, None, ConsumeOrderlyStatus.ROLLBACK, None, None, ConsumeOrderlyStatus.COMMIT, None])
+
+    async def handle(message: ReceivedMessage) -> Any:
+        calls.append(message.queue_offset)
+        return next(answers, ConsumeOrderlyStatus.SUCCESS)
+
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 5)
+        async with consumer(fake, handle, replace(QUICK, auto_commit=False)):
+            await eventually(lambda: len(calls) == 8)
+            await eventually(lambda: committed(fake) == 3)
+            await asyncio.sleep(0.05)
+        assert calls == [0, 1, 2, 0, 1, 2, 3, 4] and committed(fake) == 3
+
+    play(test, queues=1)
+
+
+def test_a_queue_that_somebody_else_has_is_left_alone_until_it_is_free() -> None:
+    seen: list[int] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.queue.queue_id)
+
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 10)
+        fake.locks["group", "orders", 0] = "somebody"
+        async with consumer(fake, handle) as one:
+            await eventually(lambda: len(seen) == 5)
+            await asyncio.sleep(0.05)
+            assert set(seen) == {1} and [
+                queue.queue_id for queue in one.queues if queue.topic == "orders"
+            ] == [1]
+            fake.offsets["group", "orders", 0] = 3
+            del fake.locks["group", "orders", 0]
+            await eventually(lambda: len(seen) == 7)
+        assert seen[5:] == [0, 0], "from where the group stands since"
+
+    play(test)
+
+
+def test_a_lost_lock_drops_the_queue_and_what_runs_counts_no_more() -> None:
+    seen: list[int] = []
+    go = asyncio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.queue_offset)
+        await go.wait()
+
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 5)
+        async with consumer(fake, handle) as one:
+            await eventually(lambda: seen == [0])
+            fake.locks["group", "orders", 0] = "somebody"
+            await eventually(lambda: not [queue for queue in one.queues if queue.topic == "orders"])
+            go.set()
+            await asyncio.sleep(0.05)
+            assert seen == [0] and committed(fake) == 0
+            assert fake.locks["group", "orders", 0] == "somebody"
+            del fake.locks["group", "orders", 0]
+            await eventually(lambda: len(seen) == 6)
+        assert seen == [0, 0, 1, 2, 3, 4]
+
+    play(test, queues=1)
+
+
+def test_a_lock_that_is_lost_before_its_queue_is_begun_begins_nothing() -> None:
+    seen: list[int] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.queue_offset)
+
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 5)
+        held: list[Any] = []
+
+        def script(broker: FakeBroker, connection: Connection, request: Request) -> bool:
+            """The answer where the group stands takes its time; somebody else gets the queue meanwhile."""
+            if request.code != RequestCode.QUERY_CONSUMER_OFFSET or request.ext().get("topic") != "orders":
+                return False
+            if held:
+                return False
+            held.append(request)
+            fake.locks["group", "orders", 0] = "somebody"
+            answer = partial(connection.respond, request, ResponseCode.QUERY_NOT_FOUND)
+            asyncio.get_running_loop().call_later(0.2, answer)
+            return True
+
+        fake.script = script
+        async with consumer(fake, handle) as one:
+            await eventually(lambda: bool(held))
+            await asyncio.sleep(0.3)
+            assert not seen and not [queue for queue in one.queues if queue.topic == "orders"]
+            fake.offsets["group", "orders", 0] = 2
+            del fake.locks["group", "orders", 0]
+            await eventually(lambda: seen == [2, 3, 4])
+
+    play(test, queues=1)
+
+
+def test_a_lock_that_cannot_be_renewed_ends_before_the_brokers_does() -> None:
+    seen: list[tuple[float, int]] = []
+    options = replace(QUICK, lock_valid_s=0.3)
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append((asyncio.get_running_loop().time(), message.queue_offset))
+        await asyncio.sleep(0.01)
+
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 200)
+        client = ClientOptions(failover_timeout_s=0.2, request_timeout_s=0.1)
+        async with consumer(fake, handle, options, client=client):
+            await eventually(lambda: len(seen) > 5)
+            cut_s = asyncio.get_running_loop().time()
+            fake.script = lambda broker, connection, request: request.code == RequestCode.LOCK_BATCH_MQ
+            await asyncio.sleep(0.5)
+            count = len(seen)
+            await asyncio.sleep(0.1)
+            assert len(seen) == count and seen[-1][0] < cut_s + 0.31
+            fake.script = None
+            await eventually(lambda: len(seen) > count + 5)
+            assert seen[count][1] <= seen[count - 1][1] + 1, "none is left out"
+
+    play(test, queues=1)
+
+
+def test_queues_change_hands_behind_the_call_that_runs() -> None:
+    events: list[tuple[str, int, int]] = []
+
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 40)
+
+        def listener(name: str) -> Any:
+            async def handle(message: ReceivedMessage) -> None:
+                events.append((name, message.queue.queue_id, message.queue_offset))
+                await asyncio.sleep(0.005)
+
+            return handle
+
+        async with consumer(fake, listener("a")):
+            await eventually(lambda: len(events) > 6)
+            async with consumer(fake, listener("b")) as second:
+                await eventually(lambda: any(name == "b" for name, _, _ in events))
+                assert len([queue for queue in second.queues if queue.topic == "orders"]) == 1
+                await eventually(lambda: len(events) >= 40)
+        for queue in (0, 1):
+            offsets = [offset for _, of, offset in events if of == queue]
+            assert offsets == list(range(20)), "none twice, none out of order"
+        assert committed(fake) == 40
+
+    play(test)
+
+
+def test_broadcasting_needs_no_locks(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    async def handle(message: ReceivedMessage) -> Any:
+        seen.append(message.queue_offset)
+        return SUSPEND if message.queue_offset == 1 and message.reconsume_times == 0 else None
+
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 3)
+        options = replace(QUICK, offsets_dir=str(tmp_path))
+        async with consumer(fake, handle, options, model=MessageModel.BROADCASTING):
+            await eventually(lambda: seen == [0, 1, 1, 2])
+        assert not fake.locks and RequestCode.LOCK_BATCH_MQ not in fake.brokers[0].requests
+
+    play(test, queues=1)
+
+
+def test_options_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ClientError, match="lock_renew_s"):
+        ConsumerOptions(lock_renew_s=30, lock_valid_s=30)
+    with pytest.raises(ClientError, match="max_reconsume_times"):
+        ConsumerOptions(max_reconsume_times=-1)
