@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dledger.broker.admin.admin_processor import AdminProcessor
+from dledger.broker.admin.query_processor import QueryProcessor
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
 from dledger.broker.audit.shipping import Shipper, ShipSettings
@@ -37,6 +38,7 @@ from dledger.broker.requests import Processor, body_limits, handler_table
 from dledger.broker.schedule.delay_service import DelayService
 from dledger.broker.services import LeaderService, LeaderServices
 from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_creation import TopicCreation
@@ -67,6 +69,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     AssignmentProcessor,
     TopicProcessor,
     AdminProcessor,
+    QueryProcessor,
     AuditProcessor,
 )
 """Who answers requests. One that is a `LeaderService` as well begins and ends with each leadership."""
@@ -95,6 +98,7 @@ class Broker:
         self.store = MessageStore(env, config.store_root, config.store, tables)
         node_config = replace(config.node_config(), state_version=state_version(tables))
         self.node = make_node(env, node_config, self)
+        self.index = IndexService(env, config.store_root, self.store, self.node.log)
         self.client = RemotingClient(
             env, limits=ClientLimits(), on_connection_lost=lambda address: self.registrar.lost(address)
         )
@@ -125,6 +129,7 @@ class Broker:
             gate=self.gate,
             store=self.store,
             reader=Reader(env, self.store, self.node.log),
+            index=self.index,
             creation=TopicCreation(settings),
             clients=self.clients,
             client=self.client,
@@ -185,6 +190,7 @@ class Broker:
     async def open(self, log: LogReader) -> int:
         """Load derived state."""
         applied = await self.store.open(log)
+        self.index.opened()
         await self.topic_table.prepare()
         return applied
 
@@ -195,12 +201,14 @@ class Broker:
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """The log was replaced by a snapshot, or nothing else reaches back to its beginning."""
         await self.store.restore(parts, index, pos)
+        await self.index.restored()
         await self.topic_table.prepare()
         self.registrar.changed()
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Retention: messages before `pos` are gone."""
         await self.store.log_begins(parts)
+        await self.index.log_begins()
 
     def apply(self, chunk: Chunk) -> None:
         """Committed, durable entries."""

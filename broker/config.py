@@ -225,6 +225,12 @@ class BrokerConfig:
     """A pull that finds nothing waits as long as it asks for, at most a minute."""
     short_polling_ms: Annotated[int, Setting("shortPollingTimeMills", 1, 60_000, "ms", hot=True)] = 1000
     """How long it waits with `longPollingEnable=false`."""
+    property_filter: Annotated[bool, Setting("enablePropertyFilter", hot=True)] = True
+    """Whether consumers may select by conditions on properties (SQL92); off in RocketMQ. A pull of that kind
+    reads the properties of each message that it passes."""
+    filter_retry: Annotated[bool, Setting("filterSupportRetry", hot=True)] = False
+    """Messages of a retry topic, subscribed to by SQL92, are selected by the condition on the topic that they
+    came from. Java clients subscribe to their retry topic by `*`, and get all of it."""
     max_held_pulls: Annotated[int, Setting("maxHeldPulls", 0, 1_000_000, hot=True)] = 20_000
     """Pulls that wait at once; one more is answered at once."""
     pop_in_flight_threshold: Annotated[

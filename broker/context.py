@@ -16,6 +16,7 @@ from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.pop.pop_ledger import PopLedger
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
+from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_creation import TopicCreation
@@ -40,6 +41,8 @@ class BrokerContext:
     store: MessageStore
     """Applied state and queues: the read point of most answers."""
     reader: Reader
+    index: IndexService
+    """Messages by key."""
     creation: TopicCreation
     """Rules by which topics and groups come to be."""
     clients: Clients

@@ -9,7 +9,7 @@
 How it is built: `core` (connections, routes, leaders, heartbeats), `life` (start and end of every client),
 `sending` with `search` and `pending` (the way of a message to its acknowledgement), `reading` (long polling
 of one queue), `group_consumer` with `rebalancing` (sharing of queues), `listening` (push consumer), `orderly`
-and `queue_locks` (the same in order), `lite_pull_consumer`, `offsets`, `sync` on `hosting` (the face without
+and `queue_locks` (the same in order), `lite_pull_consumer`, `offsets`, `sync` and `sync_consumers` on `hosting` (the face without
 an event loop).
 """
 
@@ -48,7 +48,9 @@ from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer
 from dledger.client.requests import reply_to
-from dledger.client.sync import LitePullConsumer, PopConsumer, Producer, PullConsumer, PushConsumer
+from dledger.client.subscription import Sql
+from dledger.client.sync import Producer
+from dledger.client.sync_consumers import LitePullConsumer, PopConsumer, PullConsumer, PushConsumer
 
 __all__ = [
     "AllocateMachineRoomNearby",
@@ -96,6 +98,7 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "Sql",
     "TopicNotFound",
     "UnreadableBody",
     "reply_to",

@@ -11,7 +11,7 @@ from dledger.client.encoding import received
 from dledger.client.errors import BrokerRefused, ClientError, refused_text
 from dledger.client.groups import BrokerGroup
 from dledger.client.life import AsyncClient
-from dledger.client.listening import Listener, ListenerCalls
+from dledger.client.listening import ConsumeStatus, Listener, ListenerCalls
 from dledger.client.message import ReceivedMessage, check_group, check_topic
 from dledger.client.offsets import FromWhere
 from dledger.client.options import ClientOptions, PopOptions, member_of, options_of
@@ -204,7 +204,7 @@ class AsyncPopConsumer(AsyncClient):
             if not verdicts:
                 return  # stopped before it: it comes again
             try:
-                if verdicts[0]:
+                if verdicts[0] is ConsumeStatus.SUCCESS:
                     await self.ack(message)
                 else:
                     delays = self.options.retry_s

@@ -175,6 +175,16 @@ class ViewMessageHeader(Header):
     topic: str | None = None
 
 
+class QueryConsumeQueueHeader(Header):
+    """321 QUERY_CONSUME_QUEUE: `count` units from queue offset `index` on."""
+
+    topic: str | None = None
+    queueId: I32 = 0
+    index: I64 = 0
+    count: I32 = 0
+    consumerGroup: str | None = None
+
+
 class ConsumerSendMsgBackHeader(Header):
     """36 CONSUMER_SEND_MSG_BACK. `offset` is a physical offset in bytes."""
 

@@ -161,7 +161,8 @@ class PopProcessor(LeaderService):
             raise call.writer.refused
         call.writer.note_version(POP)
         expression = header.exp or "*"
-        wanted = filter_of(header.expType or "TAG", expression)
+        by_property = self._settings.now.property_filter
+        wanted = filter_of(header.expType or "TAG", expression, by_property=by_property)
         if not header.order:
             self._make_retry_topic(call.writer, header.topic, header.consumerGroup)
         self._serve(

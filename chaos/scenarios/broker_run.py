@@ -34,6 +34,7 @@ from dledger.chaos.scenarios.broker_judge import (
     judge_times,
     judge_topics,
     judge_turns,
+    name_of,
 )
 from dledger.chaos.scenarios.broker_replay import SCHEDULE, BrokerReplay
 from dledger.chaos.scenarios.broker_stage import OPERATOR, ORDERLY, POP, PRODUCERS, PULL, PUSH, BrokerStage
@@ -45,6 +46,7 @@ from dledger.chaos.scenarios.pop_judge import PopJudge, copies_of, judge_popped
 from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
 from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
 from dledger.formats.entry import EntryHeader
+from dledger.formats.index_file import UNIT, KeyUnit, key_hash, unit_offset
 from dledger.formats.store_files import segment_name
 
 ROUTES_LIMIT_S = 35.0
@@ -193,6 +195,7 @@ class BrokerRun(Run):
         super().check_all()
         for name in self.stage.names:
             self._check_queues(name)
+            self._check_index(name)
 
     def _check_queues(self, name: str) -> None:
         """The ConsumeQueues of a broker, in memory and in files, are what the log makes."""
@@ -221,6 +224,35 @@ class BrokerRun(Run):
                         raise InvariantViolated(f"{name}: unit {offset} of {key} in memory is not the log's")
                 if offset < queue.flushed and content[offset * UNIT_SIZE :][:UNIT_SIZE] != wanted:
                     raise InvariantViolated(f"{name}: unit {offset} of {key} on disk is not the log's")
+
+    def _check_index(self, name: str) -> None:
+        """The IndexFiles of a broker find each message up to where it looked, and no other."""
+        stage = self.stage
+        broker, probe = stage.broker(name), stage.machines[name].probe
+        if broker is None or probe is None or not probe.opened or broker.index.indexed < 0:
+            return
+        disk = stage.world.nodes[name].disk
+        found: dict[int, list[int]] = {}
+        for file in broker.index.files:
+            content = find_file(disk, file.path)
+            for number in range(1, file.header.count):
+                unit = KeyUnit._make(UNIT.unpack_from(content, unit_offset(file.slots, number)))
+                found.setdefault(unit.position, []).append(unit.key_hash)
+        begun = max(stage.begun, probe.node.log.begin_pos)
+        for (topic, _), messages in stage.ledger.messages.items():
+            for message in messages:
+                hashes = found.pop(message.position, [])
+                if not begun <= message.position < broker.index.indexed:
+                    continue
+                stage.cluster.count("a message is found by its key")
+                # Its key, and its unique key: each once.
+                if len(hashes) != 2 or key_hash(topic, name_of(message.value)) not in hashes:
+                    raise InvariantViolated(
+                        f"{name}: {name_of(message.value)} at {message.position} is indexed as {hashes}"
+                    )
+        # What is left names no message at all.
+        if found:
+            raise InvariantViolated(f"{name}: the index has units of no message: {found}")
 
     def judge_history(self, log: Iterable[tuple[EntryHeader, bytes]]) -> None:
         stage, history, verdict = self.stage, self.broker_history, self._broker_verdict

@@ -37,7 +37,9 @@ from dledger.runtime.env import Env
 NAMESRV = "ns"
 NAMESRV_PORT = 9876
 CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
-LIMITS = StoreLimits(flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_queue=16)
+LIMITS = StoreLimits(
+    flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_queue=16, index_slots=101, index_units=400
+)
 """Derived files and their snapshots often, and so little in memory that reads go to the files."""
 PRODUCERS, OPERATOR = tuple(range(BROKER_PRODUCERS)), BROKER_PRODUCERS
 NOTE_EVERY_S = 0.4

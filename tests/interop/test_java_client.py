@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dledger import Message, Producer
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.interop.apache import LOGBACK, java_command
 from tests.interop.conftest import java_client, judge_order, rocketmq_libraries
@@ -118,6 +119,35 @@ def test_a_leader_kill(group: LocalCluster, drive: Callable[..., Any], topics: C
     group.restart_node(node)
 
 
+def test_consumers_by_sql_get_what_matches_and_go_on_at_the_next_leader(
+    group: LocalCluster, drive: Callable[..., Any], topics: Callable[[str], str]
+) -> None:
+    """The driver's condition wants even numbers from 10 on. Whose is wrong does not start."""
+    running = {}
+    for major in VERSIONS:
+        topic = topics(f"JavaSql{major}")
+        kind = java_client(major, FAST_POLL_MS)
+        running[major] = (
+            drive(kind, "produce", group.namesrv_addr, topic, f"PG_{topic}"),
+            drive(kind, "sql", group.namesrv_addr, topic, f"CG_{topic}"),
+        )
+
+    def delivered(count: int) -> None:
+        for producer, consumer in running.values():
+            goal = len(acked(producer.events)) + count
+            producer.wait(lambda events, goal=goal: len(acked(events)) >= goal, READY_S)
+            wanted = {seq for seq in acked(producer.events) if seq >= 10 and seq % 2 == 0}
+            consumer.wait(lambda events, wanted=wanted: received(events).issuperset(wanted), DELIVERY_LIMIT_S)
+
+    delivered(2 * BEFORE)
+    node = group.kill_leader().node
+    delivered(2 * AFTER)
+    for _, consumer in running.values():
+        seen = received(consumer.events)
+        assert all(seq >= 10 and seq % 2 == 0 for seq in seen) and len(seen) > BEFORE
+    group.restart_node(node)
+
+
 def test_failed_messages_come_again_after_their_delays_and_nothing_else_does(
     group: LocalCluster, drive: Callable[..., Any], topics: Callable[[str], str]
 ) -> None:
@@ -210,6 +240,27 @@ def test_mqadmin(major: int, group: LocalCluster, topics: Callable[[str], str]) 
     for arguments, process in running.items():
         printed, _ = process.communicate(timeout=60)
         assert wanted[arguments] in printed, f"{arguments}: {printed}"
+
+
+@pytest.mark.parametrize("major", VERSIONS)
+def test_mqadmin_finds_messages(major: int, group: LocalCluster, topics: Callable[[str], str]) -> None:
+    """By key, by unique key, and the units of a ConsumeQueue."""
+    topic = topics(f"JavaQueries{major}")
+    leader = wait_for(group.leader, READY_S, lambda: "no leader")
+    with Producer("PG_queries", group.namesrv_addr) as producer:
+        sent = [producer.send(Message(topic, b"%d" % number, keys=f"k{number} all")) for number in range(6)]
+    wanted = {
+        f"queryMsgByKey -t {topic} -k k3": [sent[3].message_id],
+        f"queryMsgByKey -t {topic} -k all": [one.message_id for one in sent],
+        f"queryMsgByUniqueKey -t {topic} -i {sent[4].message_id}": [sent[4].message_id, "k4 all"],
+        f"queryCq -t {topic} -q {sent[5].queue.queue_id} -i {sent[5].queue_offset} -c 1 "
+        f"-b {group.addr(leader)}": [f"max: {sent[5].queue_offset + 1}", "physicOffset"],
+    }
+    running = {arguments: mqadmin(major, group, arguments) for arguments in wanted}
+    for arguments, process in running.items():
+        printed, _ = process.communicate(timeout=60)
+        missing = [text for text in wanted[arguments] if text not in printed]
+        assert not missing, f"{arguments}: {missing} not in {printed}"
 
 
 def mqadmin(major: int, group: LocalCluster, arguments: str) -> subprocess.Popen[str]:
