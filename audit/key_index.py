@@ -13,15 +13,15 @@ there are none, none is missed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from dledger.audit.entries import BODY_DAMAGED, Array, Columns, to_pick
+from dledger.audit.entries import Array, Columns, to_pick
 from dledger.audit.findings import Finding, finding
-from dledger.audit.records import PropertyTexts, Records, has_record, java_hashes
+from dledger.audit.message_keys import MessageKeys, keys_of_records, keys_one_by_one
+from dledger.audit.records import PropertyTexts, Records
 from dledger.audit.walk import Fault
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import HEADER_SIZE as ENTRY_HEADER
@@ -31,19 +31,12 @@ from dledger.formats.index_file import (
     NAME_DIGITS,
     SLOT_SIZE,
     SLOTS,
-    TAG_PREFIX,
     UNIT_SIZE,
     IndexHeader,
     file_size,
-    is_indexed,
-    key_hash,
-    message_keys,
     unit_offset,
     unpack_index_header,
 )
-from dledger.formats.message_ids import java_hash
-from dledger.formats.properties import KEYS, TAGS, UNIQ_KEY, find_property
-from dledger.formats.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, CorruptRecord, decode_record
 from dledger.runtime import File, Files
 
 _UNITS = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
@@ -52,8 +45,6 @@ _CHUNK_UNITS = 1 << 18
 _FLUSH_UNITS = 1 << 18
 """Units expected by the log that are compared at a time: bounds the memory of a scan to some 30 MB."""
 _SAMPLE = 64
-_BLANK = ord(" ")
-_HASH_SIGN = ord("#")
 
 
 @dataclass(frozen=True)
@@ -209,7 +200,7 @@ class KeyCheck:
         self._committed = committed
         self._key_files = open_key_files(files, root)[0]
         self._end = max((file.header.end_position for file in self._key_files), default=-1)
-        self._expected: list[_Keys] = []
+        self._expected: list[MessageKeys] = []
         self._pending = 0
         self._from = -1
         self._sums: dict[str, list[int | str]] = {}
@@ -234,11 +225,11 @@ class KeyCheck:
             self._from = int(columns.pos[0])
         apaches = not (columns.stored_crc.any() or columns.chain.any())
         if found is not None:
-            keys = _keys(data, *found, tags=apaches)
+            keys = keys_of_records(data, *found, tags=apaches)
         else:
-            keys = _single_keys(data, base, columns, tags=apaches)
+            keys = keys_one_by_one(data, base, columns, tags=apaches)
         chosen = to_pick(keys.index <= self._committed)
-        self._expected.append(_Keys(*(column[chosen] for column in keys)))
+        self._expected.append(MessageKeys(*(column[chosen] for column in keys)))
         self._pending += len(self._expected[-1].index)
         if self._pending >= _FLUSH_UNITS:
             self._compare(int(columns.pos[-1]) + 1)
@@ -408,111 +399,3 @@ def _find(file: File, key_file: KeyFile, position: int) -> int | None:
 def _pair(position: Array, hashed: Array, origin: int) -> Array:
     """Place and hash as one number."""
     return (position - origin) << 32 | hashed
-
-
-# --- keys of messages -------------------------------------------------------------------------------
-
-
-class _Keys(NamedTuple):
-    """Keys of messages, in order of the log. `is_tag`: it may be in the files, and need not."""
-
-    position: Array
-    hashed: Array
-    store_ms: Array
-    index: Array  # type: ignore[assignment]  # DLedger's name; tuple.index is not used
-    is_tag: Array
-
-
-def _keys(data: bytes, records: Records, texts: PropertyTexts, *, tags: bool) -> _Keys:
-    indexed = records.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
-    if not indexed.any():
-        return _keys_of(())
-    octets = np.frombuffer(data, np.uint8)
-    topics = java_hashes(octets, records.topic_at, records.topic_at + records.topic_size) * 31 + _HASH_SIGN
-    owners, hashes = [], []
-    for name in (UNIQ_KEY, KEYS, TAGS) if tags else (UNIQ_KEY, KEYS):
-        owner, begin, end = texts.find(name)
-        if not indexed.all():
-            owner, begin, end = (column[indexed[owner]] for column in (owner, begin, end))
-        if name == KEYS:
-            owner, begin, end = _split(texts.text, owner, begin, end)
-        elif name == TAGS:
-            filled = end > begin
-            owner, begin, end = owner[filled], begin[filled], end[filled]
-            topics = topics * 31 ** len(TAG_PREFIX) + java_hash(TAG_PREFIX)
-        units = _utf16_lengths(texts.text, begin, end)
-        powers = np.array([pow(31, int(length), 1 << 32) for length in range(int(units.max(initial=0)) + 1)])
-        whole = topics[owner] * powers[units] + java_hashes(texts.text, begin, end)
-        signed = whole.astype(np.uint32).view(np.int32).astype(np.int64)
-        owners.append(owner)
-        hashes.append(np.where(signed == -(1 << 31), 0, np.abs(signed)))
-    is_tag = np.repeat([False, False, True][: len(owners)], list(map(len, owners)))
-    owner = np.concatenate(owners)
-    order = np.argsort(owner, kind="stable")
-    owner, hashed = owner[order], np.concatenate(hashes)[order]
-    return _Keys(
-        records.physical[owner], hashed, records.store_ms[owner], records.index[owner], is_tag[order]
-    )
-
-
-def _split(text: Array, owner: Array, begin: Array, end: Array) -> tuple[Array, Array, Array]:
-    """Ranges between blanks, without empty ones."""
-    blanks = np.flatnonzero(text == _BLANK)
-    first, last = np.searchsorted(blanks, begin), np.searchsorted(blanks, end)
-    single = first == last
-    parts = [(owner[single], begin[single], end[single])]
-    for number in np.flatnonzero(~single).tolist():
-        cuts = blanks[first[number] : last[number]]
-        starts, ends = np.append(begin[number], cuts + 1), np.append(cuts, end[number])
-        parts.append((np.full(len(starts), owner[number]), starts, ends))
-    owner, begin, end = (np.concatenate(column) for column in zip(*parts, strict=True))
-    filled = end > begin
-    return owner[filled], begin[filled], end[filled]
-
-
-def _utf16_lengths(text: Array, begin: Array, end: Array) -> Array:
-    """Java's String.length of UTF-8 ranges."""
-    lengths = end - begin
-    if not (text >= 128).any():
-        return lengths
-    high = np.concatenate(([0], np.cumsum(text >= 128)))
-    for number in np.flatnonzero(high[end] > high[begin]).tolist():
-        value = text[begin[number] : end[number]].tobytes().decode("utf-8", "replace")
-        lengths[number] = len(value.encode("utf-16-be", "surrogatepass")) // 2
-    return lengths
-
-
-def _single_keys(data: bytes, base: int, columns: Columns, *, tags: bool) -> _Keys:
-    """The same where a record is odd, one by one; what is no record has no keys."""
-    rows: list[tuple[int, int, int, int, bool]] = []
-    view = memoryview(data)
-    chosen = columns[has_record(columns) & (columns.damage & BODY_DAMAGED == 0)]
-    for entry in chosen.entries():
-        at = entry.pos - base + ENTRY_HEADER
-        try:
-            record = decode_record(view[at : at + entry.size - ENTRY_HEADER], with_body=False)
-        except CorruptRecord:
-            continue  # RecordCheck tells
-        if not is_indexed(record.sys_flag):
-            continue
-        properties = record.properties.encode()
-        keys = [(key, False) for key in message_keys(properties)]
-        tag = find_property(properties, TAGS.encode()) if tags else None
-        if tag:
-            keys.append((TAG_PREFIX + tag.decode("utf-8", "replace"), True))
-        rows += (
-            (
-                record.physical_offset,
-                key_hash(record.topic, key),
-                record.store_timestamp,
-                entry.index,
-                is_tag,
-            )
-            for key, is_tag in keys
-        )
-    return _keys_of(rows)
-
-
-def _keys_of(rows: Sequence[tuple[int, int, int, int, bool]]) -> _Keys:
-    position, hashed, store_ms, index, is_tag = np.array(rows, np.int64).reshape(-1, 5).T
-    return _Keys(position, hashed, store_ms, index, is_tag.astype(bool))

@@ -60,6 +60,7 @@ async def main(
             tasks.start("client", broker.client.run())
             tasks.start("registration", broker.registrar.keep_informed())
             tasks.start("store", broker.store.run())
+            tasks.start("index", broker.index.run())
             tasks.start("services", broker.services.run())
             tasks.start("client-sweep", broker.run_client_sweep())
             tasks.start("settings", broker.settings_requests.run())
@@ -131,6 +132,7 @@ async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
     await broker.server.close()
     try:
         await broker.store.save_snapshot()
+        await broker.index.close()
     except OSError as error:
         if error.errno not in PASSING:
             raise

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dledger.broker.admin.admin_processor import AdminProcessor
+from dledger.broker.admin.query_processor import QueryProcessor
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
 from dledger.broker.audit.shipping import Shipper, ShipSettings
@@ -23,10 +24,15 @@ from dledger.broker.forwarding import Forwarder, Origins
 from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.leader_gate import LeaderGate
+from dledger.broker.loadbalance.assignment_processor import AssignmentProcessor
 from dledger.broker.longpolling.pull_processor import PullProcessor
 from dledger.broker.offset.offset_processor import OffsetProcessor
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
+from dledger.broker.pop.ack_processor import AckProcessor
+from dledger.broker.pop.pop_ledger import PopLedger
+from dledger.broker.pop.pop_processor import PopProcessor
+from dledger.broker.pop.revive_service import PopReviveService
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
@@ -35,6 +41,7 @@ from dledger.broker.services import LeaderService, LeaderServices
 from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.stats.stats_processor import StatsProcessor
 from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_creation import TopicCreation
@@ -61,9 +68,13 @@ PROCESSORS: tuple[type[Processor], ...] = (
     ReplyProcessor,
     QueueLocks,
     OffsetProcessor,
+    PopProcessor,
+    AckProcessor,
+    AssignmentProcessor,
     TopicProcessor,
     AdminProcessor,
     StatsProcessor,
+    QueryProcessor,
     AuditProcessor,
 )
 """Who answers requests. One that is a `LeaderService` as well begins and ends with each leadership."""
@@ -98,6 +109,7 @@ class Broker:
         self.store = MessageStore(env, config.store_root, config.store, tables)
         node_config = replace(config.node_config(), state_version=state_version(tables))
         self.node = make_node(env, node_config, self)
+        self.index = IndexService(env, config.store_root, self.store, self.node.log)
         self.client = RemotingClient(
             env, limits=ClientLimits(), on_connection_lost=lambda address: self.registrar.lost(address)
         )
@@ -118,6 +130,7 @@ class Broker:
         self._writer: CommitLogWriter | None = None
         self.offsets = PendingOffsets(self.store, self.committed, self.gate, config.offset_flush_s)
         self.stats = BrokerStats(env, config.cluster_name, lambda: (self.messages_in, self.pulls.messages))
+        self.pop_ledger = PopLedger(self.store, settings)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
@@ -128,10 +141,12 @@ class Broker:
             gate=self.gate,
             store=self.store,
             reader=Reader(env, self.store, self.node.log),
+            index=self.index,
             creation=TopicCreation(settings),
             clients=self.clients,
             client=self.client,
             offsets=self.offsets,
+            pops=self.pop_ledger,
             committed=self.committed,
             applied=self.applied,
             stats=self.stats,
@@ -146,10 +161,22 @@ class Broker:
         )
         self.processors = tuple(kind(context) for kind in PROCESSORS)
         (self.pulls,) = (one for one in self.processors if isinstance(one, PullProcessor))
+        (self.pops,) = (one for one in self.processors if isinstance(one, PopProcessor))
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays = DelayService(context)
+        self.revives = PopReviveService(context)
         self.services = LeaderServices(
-            (self.registrar, self.offsets, self.applied, self.committed, self.stats, *own, self.delays)
+            (
+                self.registrar,
+                self.offsets,
+                self.applied,
+                self.committed,
+                self.stats,
+                self.pop_ledger,
+                *own,
+                self.delays,
+                self.revives,
+            )
         )
         """In this order at the beginning of a leadership, backwards at its end."""
         self.handlers = handler_table(self.processors, self.gate)
@@ -177,6 +204,7 @@ class Broker:
     async def open(self, log: LogReader) -> int:
         """Load derived state."""
         applied = await self.store.open(log)
+        self.index.opened()
         await self.topic_table.prepare()
         return applied
 
@@ -187,12 +215,14 @@ class Broker:
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """The log was replaced by a snapshot, or nothing else reaches back to its beginning."""
         await self.store.restore(parts, index, pos)
+        await self.index.restored()
         await self.topic_table.prepare()
         self.registrar.changed()
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """Retention: messages before `pos` are gone."""
         await self.store.log_begins(parts)
+        await self.index.log_begins()
 
     def apply(self, chunk: Chunk) -> None:
         """Committed, durable entries."""
@@ -264,6 +294,7 @@ class Broker:
 
     def _arrived(self, queues: list[ConsumeQueue]) -> None:
         self.pulls.arrived(queues)
+        self.pops.arrived(queues)
         self.delays.arrived(queues)
 
     # -- figures --------------------------------------------------------------------------------------
@@ -315,6 +346,9 @@ class Broker:
             **_NO_POOLS,
             "dispatchedMessages": str(self.store.dispatcher.messages),
             "heldPulls": str(self.pulls.held.count),
+            "heldPops": str(self.pops.held.count),
+            "popInflightMessages": str(self.pop_ledger.messages),
+            "popRevivedMessages": str(self.revives.revived),
             "forwardedRequests": str(self.forwarder.forwarded),
             "consumerGroups": str(len(self.clients.consumers)),
             "remotingRequests": str(network.requests),

@@ -31,11 +31,13 @@ from dledger.formats.record import (
 from dledger.formats.state import (
     GROUPS,
     TOPICS,
+    VERSIONS,
     GroupConfig,
     Op,
     Pending,
     ReplicatedState,
     TopicConfig,
+    VersionNote,
     pack_op,
 )
 from dledger.messages import Code
@@ -216,6 +218,14 @@ class CommitLogWriter:
                     f"{op}: not before all brokers of the group run a version that knows it (state version "
                     f"{self._state.since(op)}; the oldest knows {known}): upgrade them",
                 )
+
+    def note_version(self, op: str) -> None:
+        """Note in the log that operations of this one's version are in it: from then on they may be written
+        whoever is heard. RemotingError 14 as `check_versions`."""
+        self.check_versions(op)
+        version = self._state.since(op)
+        if version not in self.pending[VERSIONS].rows:
+            self.append_op(VersionNote(version).op())
 
     def append_op(self, op: Op) -> int:
         """Append one operation of `formats.state`. Its index. RemotingError 14 as `check_versions`."""

@@ -34,6 +34,8 @@ MAX_NAMESRVS = 64
 """NameServers: each is a task, and gets the whole table of topics."""
 MAX_TOPICS = 50_000
 """And groups: what a snapshot of the state copies in one step."""
+MAX_POP_IN_FLIGHT = 50_000
+"""Messages that are popped and not acknowledged: each may be a row of the state."""
 MAX_PULL_BYTES = 8 * 1024 * 1024
 MAX_TOPIC_TABLE_BYTES = 15 * 1024 * 1024
 """Below the 16 MiB of one frame, as a header comes with it."""
@@ -223,8 +225,33 @@ class BrokerConfig:
     """A pull that finds nothing waits as long as it asks for, at most a minute."""
     short_polling_ms: Annotated[int, Setting("shortPollingTimeMills", 1, 60_000, "ms", hot=True)] = 1000
     """How long it waits with `longPollingEnable=false`."""
+    property_filter: Annotated[bool, Setting("enablePropertyFilter", hot=True)] = True
+    """Whether consumers may select by conditions on properties (SQL92); off in RocketMQ. A pull of that kind
+    reads the properties of each message that it passes."""
+    filter_retry: Annotated[bool, Setting("filterSupportRetry", hot=True)] = False
+    """Messages of a retry topic, subscribed to by SQL92, are selected by the condition on the topic that they
+    came from. Java clients subscribe to their retry topic by `*`, and get all of it."""
     max_held_pulls: Annotated[int, Setting("maxHeldPulls", 0, 1_000_000, hot=True)] = 20_000
     """Pulls that wait at once; one more is answered at once."""
+    pop_in_flight_threshold: Annotated[
+        int, Setting("popInflightMessageThreshold", 1, MAX_POP_IN_FLIGHT, hot=True)
+    ] = 10_000
+    """Messages of one queue that one group may have popped and not acknowledged; then it gets no more of
+    it."""
+    max_pop_in_flight: Annotated[int, Setting("maxPopInflightMessages", 2, MAX_POP_IN_FLIGHT, hot=True)] = (
+        MAX_POP_IN_FLIGHT
+    )
+    """The same of all groups together, of which one group may have half."""
+    pop_polling_size: Annotated[int, Setting("popPollingSize", 1, 100_000, hot=True)] = 1024
+    """Pops of one group and topic that wait at once; one more is answered POLLING_FULL."""
+    max_pop_polling_size: Annotated[int, Setting("maxPopPollingSize", 0, 1_000_000, hot=True)] = 20_000
+    """Pops that wait at once, of all groups."""
+    pop_from_retry_probability: Annotated[int, Setting("popFromRetryProbability", 0, 100, "%", hot=True)] = 20
+    """How many of a hundred pops take messages that come again before new ones."""
+    retry_topic_v2: Annotated[bool, Setting("enableRetryTopicV2", hot=True)] = False
+    """Messages that come again go to `%RETRY%group+topic`, not `%RETRY%group_topic`. Pops read both."""
+    server_load_balancer: Annotated[bool, Setting("serverLoadBalancerEnable", hot=True)] = True
+    """Consumers that ask which queues are theirs get a part each; else all."""
     hold_while_opening_s: Annotated[float, Setting("holdWhileOpeningMs", 0, 60_000, "ms", hot=True)] = 0.2
     """How long a request waits for a new leader to open its term; then it is answered
     14."""

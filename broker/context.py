@@ -13,9 +13,11 @@ from dledger.broker.forwarding import Origins
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
+from dledger.broker.pop.pop_ledger import PopLedger
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.stats.broker_stats import BrokerStats
+from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_creation import TopicCreation
@@ -40,12 +42,16 @@ class BrokerContext:
     store: MessageStore
     """Applied state and queues: the read point of most answers."""
     reader: Reader
+    index: IndexService
+    """Messages by key."""
     creation: TopicCreation
     """Rules by which topics and groups come to be."""
     clients: Clients
     client: RemotingClient
     """Connections of our own, to other members and to NameServers."""
     offsets: PendingOffsets
+    pops: PopLedger
+    """What was popped and is not acknowledged."""
     committed: PendingResponses
     """Answers that wait for the commit of their entry."""
     applied: PendingResponses

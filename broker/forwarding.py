@@ -34,8 +34,18 @@ MAX_FORWARDED = 16_384
 MAX_FORWARDED_BYTES = 64 * 1024 * 1024
 """Their bodies together; the same."""
 
-_CHANGE_NOTHING = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-"""Asked again when the leader is lost: their consumers would pause for 3 s."""
+_CHANGE_NOTHING = (
+    RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.PEEK_MESSAGE,
+    RequestCode.NOTIFICATION,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+)
+"""Asked again when the leader is lost: their consumers would pause for 3 s. An acknowledgement of a popped
+message changes nothing the second time, and what a lost pop took comes again, whoever asks next."""
 
 
 class _Forwarded:

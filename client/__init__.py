@@ -9,8 +9,8 @@
 How it is built: `core` (connections, routes, leaders, heartbeats), `life` (start and end of every client),
 `sending` with `search` and `pending` (the way of a message to its acknowledgement), `reading` (long polling
 of one queue), `group_consumer` with `rebalancing` (sharing of queues), `listening` (push consumer), `orderly`
-and `queue_locks` (the same in order), `lite_pull_consumer`, `offsets`, `sync` on `hosting` (the face without
-an event loop).
+and `queue_locks` (the same in order), `lite_pull_consumer`, `pop_consumer`, `requests` (request and reply),
+`offsets`, `sync` and `sync_consumers` on `hosting` (the face without an event loop).
 """
 
 from dledger.client.allocation import (
@@ -41,13 +41,16 @@ from dledger.client.listening import ConsumeOrderlyStatus, ConsumeStatus
 from dledger.client.lite_pull_consumer import AsyncLitePullConsumer, Delivery
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from dledger.client.offsets import FromWhere
-from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, PullOptions
+from dledger.client.options import ClientOptions, ConsumerOptions, PopOptions, ProducerOptions, PullOptions
+from dledger.client.pop_consumer import AsyncPopConsumer
 from dledger.client.process_queue import FlowLimits
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer
 from dledger.client.requests import reply_to
-from dledger.client.sync import LitePullConsumer, Producer, PullConsumer, PushConsumer
+from dledger.client.subscription import Sql
+from dledger.client.sync import Producer
+from dledger.client.sync_consumers import LitePullConsumer, PopConsumer, PullConsumer, PushConsumer
 
 __all__ = [
     "AllocateMachineRoomNearby",
@@ -58,6 +61,7 @@ __all__ = [
     "AllocateMessageQueueConsistentHash",
     "AllocateStrategy",
     "AsyncLitePullConsumer",
+    "AsyncPopConsumer",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
@@ -83,6 +87,8 @@ __all__ = [
     "NoReply",
     "OutcomeUnknown",
     "Overflow",
+    "PopConsumer",
+    "PopOptions",
     "Producer",
     "ProducerOptions",
     "PullConsumer",
@@ -92,6 +98,7 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "Sql",
     "TopicNotFound",
     "UnreadableBody",
     "reply_to",

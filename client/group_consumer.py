@@ -89,7 +89,8 @@ class GroupConsumer(AsyncClient):
         )
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Consume a topic, all of it ("*") or messages with one of some tags ("A || B")."""
+        """Consume a topic: all of it ("*"), messages with one of some tags ("A || B"), or those whose
+        properties fulfil a condition (`Sql`)."""
         check_topic(topic)
         self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
         self._rebalancer.subscriptions = self._wanted()
@@ -150,6 +151,7 @@ class GroupConsumer(AsyncClient):
                         tagsSet=list(wanted.tags),
                         codeSet=list(wanted.codes),
                         subVersion=wanted.version,
+                        expressionType=wanted.kind,
                     )
                     for wanted in self._wanted().values()
                 ],

@@ -21,6 +21,10 @@ OptionsT = TypeVar("OptionsT")
 EnumT = TypeVar("EnumT", bound=Enum)
 
 
+MAX_POP_BATCH = 32
+"""Messages of one pop."""
+
+
 @dataclass(frozen=True)
 class ClientOptions:
     """What producers and consumers have in common."""
@@ -110,6 +114,34 @@ class PullOptions:
                 f"PullOptions: timeout_s={self.timeout_s!r} is not longer than suspend_s={self.suspend_s!r}: "
                 "a pull that the broker holds would count as failed"
             )
+
+
+@dataclass(frozen=True)
+class PopOptions:
+    """How a pop consumer works."""
+
+    batch_size: int = 32
+    """Messages of one pop, at most; brokers give no more than 32."""
+    invisible_s: float = 60.0
+    """For how long a message is ours; it comes again when it is not acknowledged by then."""
+    poll_s: float = 15.0
+    """How long a broker holds a pop that finds nothing."""
+    timeout_s: float = 15.0
+    """How much later a pop without an answer has failed."""
+    error_pause_s: float = 1.0
+    """Before popping again after an error, in `listen`."""
+    concurrency: int = 20
+    """Listener calls at once."""
+    retry_s: tuple[float, ...] = (10.0, 30.0, *(60.0 * minutes for minutes in range(1, 11)), 1200.0, 1800.0)
+    """After what a message comes again whose listener failed for the first time, the second, ... and all
+    further times (popDelayLevel)."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, may_be_zero=("poll_s",))
+        if self.batch_size > MAX_POP_BATCH:
+            raise ClientError(f"PopOptions: batch_size={self.batch_size!r}: give {MAX_POP_BATCH} at most")
+        if not self.retry_s or not all(again_s >= 0 for again_s in self.retry_s):
+            raise ClientError(f"PopOptions: retry_s={self.retry_s!r}: give some seconds, 0 or more")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dledger.client.life import AsyncClient
 from dledger.client.message import MessageQueue, ReceivedMessage, check_group
 from dledger.client.offsets import BrokerProgress, FromWhere, QueueOffsets, first_offset, start_of
 from dledger.client.options import ClientOptions, PullOptions, options_of
+from dledger.client.queries import MAX_MESSAGES, NEVER_MS, MessageQueries
 from dledger.client.reading import QueueReader
 from dledger.client.routes import subscribe_queues
 from dledger.client.subscription import ALL, Subscription, subscribe
@@ -87,6 +88,7 @@ class AsyncPullConsumer(AsyncClient):
         self._core.on_leader.append(self._leader_moved)
         self.offsets: QueueOffsets = QueueOffsets(self._core)
         """Asks brokers for offsets of queues: lowest, highest, at a time, committed."""
+        self._queries = MessageQueries(self._core)
         self._progress = BrokerProgress(self.offsets, group)
         self._fetched: dict[MessageQueue, _Fetched] = {}
         self._subscriptions: dict[str, Subscription] = {}
@@ -99,7 +101,8 @@ class AsyncPullConsumer(AsyncClient):
         return subscribe_queues(topic, await self._core.route(topic))
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Read only messages with one of some tags ("A || B"); counts for queues assigned afterwards."""
+        """Read only messages with one of some tags ("A || B"), or whose properties fulfil a condition
+        (`Sql`); counts for queues assigned afterwards."""
         self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
 
     async def assign(
@@ -170,6 +173,23 @@ class AsyncPullConsumer(AsyncClient):
     async def commit(self) -> None:
         """Make the positions those of the group: where it goes on after a restart. ClientError."""
         await self._progress.save({queue: fetched.position for queue, fetched in self._fetched.items()})
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = NEVER_MS,
+        most: int = MAX_MESSAGES,
+    ) -> list[ReceivedMessage]:
+        """Messages with this key, or this unique key, stored within [begin, end] (ms since the epoch), the
+        oldest first: of each broker group the newest `most` (1 to 64). ClientError."""
+        return await self._queries.by_key(topic, key, begin_ms, end_ms, most)
+
+    async def query_by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
+        """The message with this unique key, which is the `message_id` of a send result; None without one.
+        ClientError."""
+        return await self._queries.by_unique_key(topic, unique_key)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset in a queue, None without one."""

@@ -119,7 +119,7 @@ class QueueReader:
             suspendTimeoutMillis=int(options.suspend_s * 1000),
             subVersion=subscription.version,
             subscription=subscription.expression,
-            expressionType="TAG",
+            expressionType=subscription.kind,
         )
         waiting: asyncio.Future[Response | RemotingError | None] = asyncio.get_running_loop().create_future()
 
@@ -187,7 +187,7 @@ class QueueReader:
             self.next_offset = header.nextBeginOffset
             self._sink.moved(self.next_offset)
         else:
-            if code == ResponseCode.PULL_RETRY_IMMEDIATELY and not self._subscription.tags:
+            if code == ResponseCode.PULL_RETRY_IMMEDIATELY and not self._subscription.selective:
                 # Everything is wanted, so nothing can have been filtered: the messages are gone.
                 self._core.log.warning(
                     "messages skipped by the broker",

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic: everything, or messages with one of some tags."""
+"""What a consumer wants of a topic: everything, messages with one of some tags, or by their properties."""
 
 from __future__ import annotations
 
@@ -14,17 +14,39 @@ _SQL = re.compile(r"[<>=()'\"]|\s(AND|OR|NOT|IN|IS|LIKE|BETWEEN|CONTAINS)(\s|$)|
 """What stands in conditions on properties, and in no tag that anybody uses."""
 
 
+TAG = "TAG"
+SQL92 = "SQL92"
+
+
+class Sql(str):
+    """A condition on properties, given in place of a tag expression (RocketMQ's MessageSelector.bySql).
+
+    Brokers evaluate it for each message, and say what is wrong with it when they are asked for messages. They
+    compare a property with a number as a number, and one that is missing with nothing.
+
+    >>> consumer.subscribe("orders", Sql("price > 5 AND region IN ('eu', 'us')"))  # doctest: +SKIP
+    """
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Subscription:
-    """A topic and a tag expression, as the protocol carries it (SubscriptionData).
+    """A topic and an expression, as the protocol carries it (SubscriptionData).
 
-    `tags` is empty for everything. `version` is the time of subscribing in ms: brokers keep the newest.
-    """
+    `tags` is empty for everything, and for a condition on properties (`kind` SQL92). `version` is the time of
+    subscribing in ms: brokers keep the newest."""
 
     topic: str
     expression: str
     tags: tuple[str, ...]
     version: int
+    kind: str = TAG
+
+    @property
+    def selective(self) -> bool:
+        """Whether brokers may leave messages out."""
+        return bool(self.tags) or self.kind != TAG
 
     @property
     def codes(self) -> tuple[int, ...]:
@@ -37,7 +59,7 @@ class Subscription:
 
 
 def subscribe(topic: str, expression: str, version: int) -> Subscription:
-    """Parse "*" or "A || B"; ClientError for an expression that names no tag, or looks like SQL.
+    """Parse "*" or "A || B", or take an `Sql`; ClientError for one that names no tag, or looks like SQL.
 
     >>> subscribe("orders", " paid||  sent ", 0).tags
     ('paid', 'sent')
@@ -45,6 +67,10 @@ def subscribe(topic: str, expression: str, version: int) -> Subscription:
     if not isinstance(expression, str):
         raise ClientError(f"expression={expression!r}: give a text, '*', 'A' or 'A || B'")
     text = expression.strip()
+    if isinstance(expression, Sql):
+        if not text:
+            raise ClientError("Sql(''): give a condition, as Sql('price > 5')")
+        return Subscription(topic, text, (), version, SQL92)
     if text in ("", ALL):
         return Subscription(topic, ALL, (), version)
     tags = tuple(dict.fromkeys(tag.strip() for tag in text.split("||")))
@@ -53,6 +79,6 @@ def subscribe(topic: str, expression: str, version: int) -> Subscription:
     if any(_SQL.search(tag) for tag in tags):
         raise ClientError(
             f"{expression!r} looks like a condition on properties (SQL92), and no message has such a tag: "
-            "select by tags ('A || B'), or subscribe to '*' and look at message.properties"
+            "say Sql(...) if it is one, or select by tags ('A || B')"
         )
     return Subscription(topic, " || ".join(tags), tags, version)

@@ -156,22 +156,28 @@ def lookup(
     begin_ms: int,
     end_ms: int,
     most: int,
-) -> list[int]:
-    """Positions of messages that may have the key, the newest first (IndexFile.selectPhyOffset).
+    links: int = UNITS,
+) -> tuple[list[int], int]:
+    """Positions of messages that may have the key, the newest first (IndexFile.selectPhyOffset), and how many
+    units were looked at: at most `links`.
 
     `read(length, offset)` gives bytes of the file. Ends at links that lead nowhere.
     """
     header = unpack_index_header(read(HEADER_SIZE, 0))
     found: list[int] = []
+    followed = 0
     (number,) = SLOT.unpack(read(SLOT_SIZE, HEADER_SIZE + hashed % slots * SLOT_SIZE))
-    while 0 < number < header.count and len(found) < most:
+    while 0 < number < header.count and len(found) < most and followed < links:
         unit = KeyUnit._make(UNIT.unpack(read(UNIT_SIZE, unit_offset(slots, number))))
-        time_ms = header.begin_ms + unit.seconds * 1000
+        followed += 1
+        # The first unit's time counts from the end of the file before.
+        time_ms = header.begin_ms + (unit.seconds * 1000 if number > 1 else 0)
         if unit.seconds < 0 or unit.before >= number:
             break
-        if unit.key_hash == hashed and begin_ms <= time_ms <= end_ms:
+        # Whole seconds after the begin: a message of the same second may be up to one later than this says.
+        if unit.key_hash == hashed and begin_ms <= time_ms + 999 and time_ms <= end_ms:
             found.append(unit.position)
-        if time_ms < begin_ms:
+        if time_ms + 999 < begin_ms:
             break
         number = unit.before
-    return found
+    return found, followed

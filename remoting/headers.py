@@ -11,6 +11,14 @@ from __future__ import annotations
 import msgspec
 
 from dledger.remoting.codes import RequestCode
+from dledger.remoting.pop_headers import (
+    AckMessageHeader,
+    ChangeInvisibleTimeHeader,
+    NotificationHeader,
+    PeekMessageHeader,
+    PollingInfoHeader,
+    PopMessageHeader,
+)
 from dledger.remoting.response_headers import (
     I32,
     I64,
@@ -165,6 +173,16 @@ class ViewMessageHeader(Header):
 
     offset: I64
     topic: str | None = None
+
+
+class QueryConsumeQueueHeader(Header):
+    """321 QUERY_CONSUME_QUEUE: `count` units from queue offset `index` on."""
+
+    topic: str | None = None
+    queueId: I32 = 0
+    index: I64 = 0
+    count: I32 = 0
+    consumerGroup: str | None = None
 
 
 class ConsumerSendMsgBackHeader(Header):
@@ -529,5 +547,11 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.LITE_PULL_MESSAGE: PullMessageHeader,
     RequestCode.GET_BROKER_MEMBER_GROUP: BrokerMemberGroupHeader,
     RequestCode.BROKER_HEARTBEAT: BrokerHeartbeatHeader,
+    RequestCode.POP_MESSAGE: PopMessageHeader,
+    RequestCode.ACK_MESSAGE: AckMessageHeader,
+    RequestCode.PEEK_MESSAGE: PeekMessageHeader,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisibleTimeHeader,
+    RequestCode.NOTIFICATION: NotificationHeader,
+    RequestCode.POLLING_INFO: PollingInfoHeader,
 }
 """The header of every request code that is described here (tests and tools decode by it)."""

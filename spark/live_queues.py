@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from dledger.client.bulk.range_puller import RangePuller
 from dledger.client.bulk.ranges import OffsetsGone, RangeOptions
 from dledger.client.message import MessageQueue
 from dledger.client.subscription import ALL
-from dledger.client.sync import RangePuller
 from dledger.spark import columns
 from dledger.spark.messages import MessageRows, message_columns
 from dledger.spark.offsets import (

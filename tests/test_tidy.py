@@ -133,6 +133,7 @@ BLANKET_EXCEPT: dict[str, str] = {
     "runtime/remote_files.py": "drivers raise what they like: behind the file door it is an OSError",
     "runtime/workers.py": "what a job raises is the result of its future, as in concurrent.futures",
     "remoting/client.py": "the boundary of one request: a failed callback must not take others with it",
+    "remoting/connection.py": "the same for an answer to a request of ours: counted and logged",
     "remoting/server.py": "the boundary of one request: answered with code 1 and counted (safety.md S29)",
 }
 # path pattern -> why `sleep(0)` does not spin there.

@@ -87,10 +87,11 @@ class Agreement:
         """Client ids of more than one client."""
         return tuple(self._shared)
 
-    def warning(self, group: str) -> str:
-        """What is wrong, with client ids and the difference; empty when all is well."""
+    def warning(self, group: str, *, topics_apart: bool = False) -> str:
+        """What is wrong, with client ids and the difference; empty when all is well. `topics_apart`: members
+        may want different topics, as those do that pop: each asks for one topic alone."""
         texts = []
-        if len(self._variants) > 1:
+        if len(self._variants) > 1 and not (topics_apart and self._one_expression_a_topic()):
             one, other = sorted(self._variants, key=lambda wanted: -self._variants[wanted])[:2]
             texts.append(
                 f"members of consumer group {group} subscribe differently, so that messages are lost to it: "
@@ -103,6 +104,10 @@ class Agreement:
                 f"get: {_listed(self._shared)}. Give each an instance name of its own"
             )
         return "; ".join(texts)
+
+    def _one_expression_a_topic(self) -> bool:
+        wanted = {interest for variant in self._variants for interest in variant}
+        return len({topic for topic, _ in wanted}) == len(wanted)
 
     def _who(self, wanted: Interests) -> str:
         ids = [client_id for client_id, one in self._wanted.items() if one == wanted]

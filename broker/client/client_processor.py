@@ -14,7 +14,7 @@ from hashlib import blake2b
 from dledger.broker.client.clients import ConsumerGroup, Member
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
-from dledger.broker.filter.message_filter import filter_of
+from dledger.broker.filter.message_filter import CLASS_FILTER, filter_of
 from dledger.broker.requests import Call, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.broker.topic.topic_names import group_problem
@@ -64,6 +64,7 @@ class ClientProcessor(LeaderService):
     """Handlers of the client codes."""
 
     def __init__(self, context: BrokerContext) -> None:
+        self._settings = context.settings
         self._gate = context.gate
         self._creation = context.creation
         self._store = context.store
@@ -133,7 +134,8 @@ class ClientProcessor(LeaderService):
         tags, and take another code than 0, 1 or 23 for a broker that is too old to say."""
         wanted = decode_client_config(call.request.body).subscriptionData
         if wanted is not None:
-            filter_of(wanted.expressionType, wanted.subString)
+            kind = CLASS_FILTER if wanted.classFilterMode else wanted.expressionType
+            filter_of(kind, wanted.subString, by_property=self._settings.now.property_filter)
         call.respond()
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, needs=Needs.ANY)

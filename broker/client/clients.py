@@ -53,7 +53,9 @@ class ConsumerGroup:
     @property
     def warning(self) -> str:
         """What is wrong among its members. Who gets all messages anyway may want others than the rest."""
-        return "" if self.message_model == "BROADCASTING" else self.agreement.warning(self.name)
+        if self.message_model == "BROADCASTING":
+            return ""
+        return self.agreement.warning(self.name, topics_apart=self.consume_type == "CONSUME_POP")
 
     def subscribe(self, subscriptions: list[Subscription]) -> bool:
         """Take over a heartbeat's subscriptions. Whether anything changed but versions."""

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from dledger.broker.filter.sql_filter import sql_filter
+from dledger.broker.filter.verdicts import LOOK, NO, YES
 from dledger.remoting.bodies import subscription_codes
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
 
-NO: Final = 0
-YES: Final = 1
-LOOK: Final = 2
-"""The code does not tell: read the message, and ask `by_properties`."""
+__all__ = ["ALL", "LOOK", "NO", "YES", "AllMessages", "MessageFilter", "TagFilter", "filter_of", "tag_filter"]
 
 
 class MessageFilter(Protocol):
@@ -28,6 +27,9 @@ class MessageFilter(Protocol):
 
     def by_properties(self, properties: bytes) -> bool:
         """Asked after LOOK. `properties` as they are stored."""
+
+    def cost(self, properties: bytes) -> int:
+        """What `by_properties` takes of them, in bytes of properties that would be decoded meanwhile."""
 
 
 class AllMessages:
@@ -40,6 +42,10 @@ class AllMessages:
     def by_properties(self, properties: bytes) -> bool:
         """Never asked."""
         return True
+
+    def cost(self, properties: bytes) -> int:
+        """Never asked."""
+        return 0
 
 
 ALL: Final = AllMessages()
@@ -59,6 +65,10 @@ class TagFilter:
         """Never asked."""
         return True
 
+    def cost(self, properties: bytes) -> int:
+        """Never asked."""
+        return 0
+
 
 def tag_filter(expression: str) -> MessageFilter:
     """Of a subscription such as `a || b`: `*` and nothing mean all."""
@@ -68,21 +78,29 @@ def tag_filter(expression: str) -> MessageFilter:
 
 MAX_EXPRESSION = 16 * 1024
 """Characters of a subscription: each tag's Java hash is worked out at each pull."""
-KINDS: Final[Mapping[str, Callable[[str], MessageFilter]]] = MappingProxyType({"TAG": tag_filter})
+TAG: Final = "TAG"
+CLASS_FILTER: Final = "class filter"
+"""Kind of a subscription by uploaded Java code, which RocketMQ has given up."""
+KINDS: Final[Mapping[str, Callable[[str], MessageFilter]]] = MappingProxyType(
+    {TAG: tag_filter, "SQL92": sql_filter}
+)
 """Expression type -> maker of filters. It raises RemotingError 23 for an expression that is none."""
 
 
-def filter_of(kind: str, expression: str) -> MessageFilter:
-    """The filter of a subscription; RemotingError 1 for a kind that this version does not have, as RocketMQ
-    answers where it is turned off."""
+def filter_of(kind: str, expression: str, *, by_property: bool) -> MessageFilter:
+    """The filter of a subscription. `by_property`: whether others than by tags are on
+    (`enablePropertyFilter`). RemotingError 1 for a kind that is off, or that this version does not have, as
+    RocketMQ answers."""
     if len(expression) > MAX_EXPRESSION:
         raise RemotingError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
             f"a subscription of {len(expression)} characters: at most {MAX_EXPRESSION}",
         )
-    maker = KINDS.get(kind)
-    if maker is None:
+    maker = KINDS.get(kind or TAG)
+    if maker is None or (maker is not tag_filter and not by_property):
+        instead = ": subscribe by SQL92 or by tags" if kind == CLASS_FILTER else ""
         raise RemotingError(
-            ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {kind}{instead}",
         )
     return maker(expression)

@@ -8,16 +8,20 @@ connection in one write; what needs the device is read by a worker.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
+from dledger.broker.client.clients import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
-from dledger.broker.filter.message_filter import MessageFilter, filter_of
+from dledger.broker.filter.message_filter import ALL, CLASS_FILTER, TAG, MessageFilter, TagFilter, filter_of
+from dledger.broker.filter.retry_filter import RetryFilter
 from dledger.broker.longpolling.pull_hold import HeldPulls, Pull
 from dledger.broker.longpolling.subscription_wait import SubscriptionWait
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.reader import GetResult, GetStatus
+from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.formats.state import Perm
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
@@ -59,8 +63,10 @@ class PullProcessor(LeaderService):
         self._background = context.background
         self._reader = context.reader
         self._stats = context.stats
-        self.held = HeldPulls(lambda: self._settings.now.max_held_pulls, self._serve, self._expired)
+        self.held = HeldPulls(lambda: self._settings.now.max_held_pulls, self._woken, self._expired)
         self.ahead = SubscriptionWait(context.clients, lambda call: call.connection.again(call.request))
+        self._looking: deque[Pull] = deque()
+        """Woken pulls whose filter reads properties: one a turn of the loop, as each may take 5 ms of it."""
         self.messages = 0
         """Messages given out since start."""
         self.bytes = 0
@@ -108,8 +114,9 @@ class PullProcessor(LeaderService):
 
     def end(self, reason: str) -> None:
         """Those who wait hear who leads, or go there."""
-        for pull in self.held.take_all():
+        for pull in (*self.held.take_all(), *self._looking):
             self._gate.wait_or_refuse(pull.connection, pull.request)
+        self._looking.clear()
         for call in self.ahead.take_all():
             self._gate.wait_or_refuse(call.connection, call.request)
 
@@ -165,17 +172,59 @@ class PullProcessor(LeaderService):
 
     def _filter(self, header: PullMessageHeader) -> MessageFilter:
         """What the group wants: from the request, or from its heartbeat."""
+        config = self._settings.now
+        group = self._clients.consumers.get(header.consumerGroup)
         if header.sysFlag & PULL_SUBSCRIPTION:
-            kind = header.expressionType or "TAG"
-            expression = header.subscription
+            kind, expression = header.expressionType or TAG, header.subscription or ""
+            by_class = header.sysFlag & PULL_CLASS_FILTER
         else:
-            subscription = self._clients.consumers[header.consumerGroup].subscriptions[header.topic]
-            kind, expression = subscription.expressionType, subscription.subString
-        if header.sysFlag & PULL_CLASS_FILTER:
-            kind = "class filter"
-        return filter_of(kind, expression or "")
+            assert group is not None  # `SubscriptionWait.missing` looked
+            subscription = group.subscriptions[header.topic]
+            kind, expression = subscription.expressionType or TAG, subscription.subString
+            by_class = header.sysFlag & PULL_CLASS_FILTER or subscription.classFilterMode
+        if by_class:
+            kind = CLASS_FILTER
+        try:
+            wanted = filter_of(kind, expression, by_property=config.property_filter)
+        except RemotingError as error:
+            if header.sysFlag & PULL_SUBSCRIPTION or error.code != ResponseCode.SUBSCRIPTION_PARSE_FAILED:
+                raise
+            raise RemotingError(  # as RocketMQ answers by heartbeat
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong! "
+                f"{error.remark}",
+            ) from error
+        if kind != TAG and config.filter_retry and header.topic.startswith(RETRY_PREFIX):
+            return RetryFilter(lambda topic: self._of_topic(group, topic))
+        return wanted
+
+    def _of_topic(self, group: ConsumerGroup | None, topic: str) -> MessageFilter:
+        """A group's condition on properties for a topic; all where it has none, or none that can be read."""
+        subscription = None if group is None else group.subscriptions.get(topic)
+        if subscription is None or subscription.expressionType in ("", TAG):
+            return ALL
+        try:
+            return filter_of(subscription.expressionType, subscription.subString, by_property=True)
+        except RemotingError:
+            return ALL  # its pulls of that topic are refused for it
 
     # -- answering ------------------------------------------------------------------------------------
+
+    def _woken(self, pull: Pull) -> None:
+        if pull.wanted is ALL or isinstance(pull.wanted, TagFilter):
+            self._serve(pull)
+            return
+        self._looking.append(pull)
+        if len(self._looking) == 1:
+            asyncio.get_running_loop().call_soon(self._serve_next)
+
+    def _serve_next(self) -> None:
+        if not self._looking:
+            return  # leadership ended meanwhile
+        pull = self._looking.popleft()
+        if self._looking:
+            asyncio.get_running_loop().call_soon(self._serve_next)
+        self._serve(pull)
 
     def _serve(self, pull: Pull) -> None:
         result = self._reader.get(pull.topic, pull.queue_id, pull.offset, pull.count, pull.size, pull.wanted)

@@ -41,6 +41,8 @@ class PendingOffsets(LeaderService):
         self._offsets: dict[str, dict[tuple[str, int], int]] = {}
         self._logged: deque[tuple[int, str, dict[tuple[str, int], int]]] = deque()
         """(index, group, offsets) of entries that are not applied yet."""
+        self._latest: dict[tuple[str, str, int], tuple[int, int]] = {}
+        """Group, topic, queue id -> (index, offset) of the last of them that says something of it."""
         self._waiters: dict[str, list[Waiter]] = {}
         """By group: two-way reports, answered when their entry is committed."""
         self._readers: dict[str, list[Waiter]] = {}
@@ -50,18 +52,21 @@ class PendingOffsets(LeaderService):
 
     def current(self, group: str, topic: str, queue_id: int) -> int | None:
         """The group's offset as last reported, committed or not; None when it never said."""
-        key = (topic, queue_id)
-        known = [
-            self._offsets.get(group, {}).get(key),
-            self._store.state.consumer_offset(group, topic, queue_id),
-            *(offsets.get(key) for _, logged, offsets in self._logged if logged == group),
-        ]
-        return max((offset for offset in known if offset is not None), default=None)
+        reported = self._offsets.get(group, {}).get((topic, queue_id))
+        if reported is not None:
+            return reported
+        index, offset = self._latest.get((group, topic, queue_id), (-1, -1))
+        if index > self._store.applied_index:
+            return offset
+        return self._store.state.consumer_offset(group, topic, queue_id)
 
     def applied(self, index: int) -> None:
         """Entries up to `index` are applied: the state has their offsets."""
         while self._logged and self._logged[0][0] <= index:
-            self._logged.popleft()
+            _, group, offsets = self._logged.popleft()
+            for topic, queue_id in offsets:
+                if self._latest.get((group, topic, queue_id), (index + 1, 0))[0] <= index:
+                    del self._latest[group, topic, queue_id]
         if self._reading:
             reading, self._reading = self._reading, []
             for at, waiter in reading:
@@ -87,11 +92,22 @@ class PendingOffsets(LeaderService):
         if queue in self._offsets.get(group, ()):
             self._offsets[group][queue] = offset
         index = writer.append_op(offsets_op(group, [(*queue, offset)], reset=True))
-        for _, logged, rows in self._logged:
-            if logged == group:
-                rows.pop(queue, None)
-        self._logged.append((index, group, {queue: offset}))
+        self._note(index, group, {queue: offset})
         self._reading.append((index, waiter))
+
+    def logged(self, index: int, group: str, offsets: dict[tuple[str, int], int]) -> None:
+        """Entry `index` raises these offsets, (topic, queue id) -> offset: who wrote it is not this."""
+        reported = self._offsets.get(group)
+        if reported:
+            for queue, offset in offsets.items():
+                if queue in reported:
+                    reported[queue] = offset
+        self._note(index, group, offsets)
+
+    def _note(self, index: int, group: str, offsets: dict[tuple[str, int], int]) -> None:
+        self._logged.append((index, group, offsets))
+        for (topic, queue_id), offset in offsets.items():
+            self._latest[group, topic, queue_id] = (index, offset)
 
     def wait(self, group: str, connection: Connection, request: Request, answer: Answer) -> None:
         """Call `answer` when what the group reported so far is committed."""
@@ -141,7 +157,7 @@ class PendingOffsets(LeaderService):
             waiter for table in (self._waiters, self._readers) for some in table.values() for waiter in some
         ]
         waiters += [waiter for _, waiter in self._reading]
-        for table in (self._waiters, self._readers, self._reading, self._offsets, self._logged):
+        for table in (self._waiters, self._readers, self._reading, self._offsets, self._logged, self._latest):
             table.clear()
         for connection, request, _ in waiters:
             self._gate.wait_or_refuse(connection, request)
@@ -159,7 +175,7 @@ class PendingOffsets(LeaderService):
             index = -1
             for start in range(0, len(rows), MAX_ROWS):
                 index = writer.append_op(offsets_op(group, rows[start : start + MAX_ROWS]))
-            self._logged.append((index, group, offsets))
+            self._note(index, group, offsets)
             for connection, request, answer in self._waiters.pop(group, ()):
                 self._committed.add(index, connection, request, answer)
             self._reading += [(index, waiter) for waiter in self._readers.pop(group, ())]

@@ -62,6 +62,12 @@ class StoreLimits:
     """Units kept in memory for reading, all queues together, 20 bytes each."""
     hot_units_queue: Annotated[int, Setting("hotConsumeQueueUnitsPerQueue", 16, 100_000_000)] = 16_384
     """The same for one queue."""
+    index_enable: Annotated[bool, Setting("messageIndexEnable")] = True
+    """Messages can be found by key: units of their keys are kept in IndexFiles."""
+    index_slots: Annotated[int, Setting("maxHashSlotNum", 1000, 100_000_000)] = 5_000_000
+    """Hash slots of an IndexFile, 4 bytes each, in memory too for the newest file."""
+    index_units: Annotated[int, Setting("maxIndexNum", 20_000, 500_000_000)] = 20_000_000
+    """Keys of an IndexFile, 20 bytes each."""
     write_group: int = 64
     """Queues written by one worker job."""
 

@@ -33,6 +33,9 @@ from dledger.runtime.workers import Lane
 
 MAX_SCAN_UNITS = 800
 """Units examined by one filtered read (16,000 bytes of ConsumeQueue, as RocketMQ)."""
+MAX_LOOK_COST = 100_000
+"""Bytes of properties, as `MessageFilter.cost` counts them, that one filtered read looks through before it
+answers with what it has: some 5 ms of the event loop."""
 MAX_GAP = 64 * 1024
 """Bytes of other queues between two messages that a cold read takes along rather than reading twice."""
 _LONG = struct.Struct(">q")
@@ -119,7 +122,7 @@ class Reader:
         if outside is not None:
             return outside
         assert queue is not None
-        units = await self._units(queue, offset, _scanned(count, wanted))
+        units = await self.units(queue, offset, _scanned(count, wanted))
         if not units:
             bounds = queue.bounds
             return GetResult(GetStatus.OFFSET_FOUND_NULL, offset, bounds.min, bounds.next)
@@ -212,7 +215,7 @@ class Reader:
         return data, record
 
     async def _store_time(self, queue: ConsumeQueue, offset: int) -> int | None:
-        units = await self._units(queue, offset, 1)
+        units = await self.units(queue, offset, 1)
         if not units:
             return None
         position = UNIT.unpack_from(units)[0]
@@ -222,7 +225,8 @@ class Reader:
             return None
         return int(stored)
 
-    async def _units(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
+    async def units(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
+        """Up to `count` units of a queue from `offset` on, not across the end of a file."""
         hot = queue.read_hot(offset, count)
         if hot is not None:
             return hot
@@ -270,13 +274,17 @@ def _select(
     """The one loop over units, for hot and cold reads: which messages a read takes. Where the filter must
     look into a message, this gives its (queue offset, position, size), and gets its record."""
     chosen: list[tuple[int, int, int]] = []
-    total = 0
+    total = spent = 0
     by_code = None if wanted is ALL else wanted.by_code
     for position, length, code in UNIT.iter_unpack(units):
         verdict = YES if by_code is None else by_code(code)
         if verdict == LOOK:
+            if spent >= MAX_LOOK_COST:
+                break
             record = yield offset, position, length
-            verdict = YES if wanted.by_properties(raw_properties(record)) else NO
+            properties = raw_properties(record)
+            spent += wanted.cost(properties)
+            verdict = YES if wanted.by_properties(properties) else NO
         if verdict:
             if chosen and (total + length > size or len(chosen) == count):
                 break

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from dledger.chaos.scenarios.history import RUNNING
 from dledger.chaos.scenarios.oracle import Queue
+from dledger.chaos.scenarios.pop_history import PopHistory
 
 
 @dataclass
@@ -108,6 +109,7 @@ class BrokerHistory:
     commits: list[Commit] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
     changes: list[TopicChange] = field(default_factory=list)
+    pops: PopHistory = field(default_factory=PopHistory)
     reached: dict[str, dict[Queue, int]] = field(default_factory=dict)
     """Group -> queue -> behind the furthest message that it was handed."""
 

@@ -48,6 +48,9 @@ class BrokerVerdict:
     """Queues that went from one of them to another."""
     delivered: int = 0
     """Delayed messages that came."""
+    popped: int = 0
+    revived: int = 0
+    """Popped messages that came again."""
 
 
 # Producers
@@ -58,7 +61,7 @@ def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdic
     places: dict[bytes, list[tuple[Queue, int]]] = {}
     for queue, stored in messages.items():
         for offset, message in enumerate(stored):
-            if not message.delivered:
+            if not message.delivered and not message.copied:
                 places.setdefault(message.value, []).append((queue, offset))
     sent: dict[bytes, None] = {}
     for send in sends:
@@ -190,7 +193,7 @@ def judge_completeness(
     """In the end every group was handed every message, but for what retention had taken."""
     for group in groups:
         for queue, stored in messages.items():
-            if queue[0] == SCHEDULE:
+            if queue[0] == SCHEDULE or (stored and stored[0].copied):
                 continue
             end = reached.get(group, {}).get(queue, 0)
             _check_skipped(f"{group} ended at {end} of {queue}", stored[end:], begun)
@@ -316,7 +319,7 @@ def judge_delays(
                 expired[message.value] = expired.get(message.value, 0) + (message.position < begun)
         else:
             for message in stored:
-                if message.delivered:
+                if message.delivered and not message.copied:
                     came.setdefault(message.value, []).append(message.store_ms)
     for value in {**due, **came}:
         waited, found = sorted(due.get(value, [])), sorted(came.get(value, []))

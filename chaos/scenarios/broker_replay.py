@@ -20,7 +20,7 @@ from dledger.chaos.scenarios.oracle import Oracle, Queue, oracles
 from dledger.formats.consume_queue import UNIT
 from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
 from dledger.formats.message_ids import tags_code
-from dledger.formats.properties import REAL_TOPIC, TAGS, decode_properties
+from dledger.formats.properties import FIRST_POP_TIME, REAL_TOPIC, TAGS, decode_properties
 from dledger.formats.record import COMPRESSED, decode_record
 
 Kept = TypeVar("Kept")
@@ -45,6 +45,8 @@ class Stored(NamedTuple):
     resent: bool
     delivered: bool = False
     """It had waited for its time in another queue."""
+    copied: bool = False
+    """It was popped before, and not acknowledged."""
 
     @property
     def unit(self) -> bytes:
@@ -146,6 +148,7 @@ class BrokerReplay:
                 record.store_timestamp,
                 RESEND in properties,
                 REAL_TOPIC in properties and record.topic != SCHEDULE,
+                FIRST_POP_TIME in properties,
             )
         )
 

@@ -16,6 +16,7 @@ from dledger.chaos.scenarios.broker_clients import (
     Operator,
     OrderlyWorker,
     Planned,
+    PopWorker,
     Producer,
     Program,
     PullReader,
@@ -33,16 +34,19 @@ from dledger.chaos.scenarios.broker_judge import (
     judge_times,
     judge_topics,
     judge_turns,
+    name_of,
 )
 from dledger.chaos.scenarios.broker_replay import SCHEDULE, BrokerReplay
-from dledger.chaos.scenarios.broker_stage import OPERATOR, ORDERLY, PRODUCERS, PULL, PUSH, BrokerStage
+from dledger.chaos.scenarios.broker_stage import OPERATOR, ORDERLY, POP, PRODUCERS, PULL, PUSH, BrokerStage
 from dledger.chaos.scenarios.disks import find_file
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
 from dledger.chaos.scenarios.oracle import Delays, Offsets, Topics
 from dledger.chaos.scenarios.plan import Plan
+from dledger.chaos.scenarios.pop_judge import PopJudge, copies_of, judge_popped
 from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
 from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
 from dledger.formats.entry import EntryHeader
+from dledger.formats.index_file import UNIT, KeyUnit, key_hash, unit_offset
 from dledger.formats.store_files import segment_name
 
 ROUTES_LIMIT_S = 35.0
@@ -104,6 +108,7 @@ class BrokerRun(Run):
                 OrderlyWorker(stage, number, history, topics)
                 for number in ORDERLY[: stage.clients - ORDERLY[0]]
             ),
+            *(PopWorker(stage, number, history, topics) for number in POP),
         ]
         for program in self._programs:
             stage.programs[program.name] = program.main
@@ -165,7 +170,8 @@ class BrokerRun(Run):
 
     def _caught_up(self) -> bool:
         """Whether every group was handed everything; looked at only when something changed."""
-        now = (len(self.broker_history.receipts), self.stage.ledger.index, self.stage.begun)
+        history = self.broker_history
+        now = (len(history.receipts) + len(history.pops.handed), self.stage.ledger.index, self.stage.begun)
         if now == self._waits_for:
             return False
         self._waits_for = now
@@ -181,6 +187,7 @@ class BrokerRun(Run):
         # Those that work in order have long calls, and wait for locks: they catch up, but not at once.
         groups = (*GROUPS, ORDERLY_GROUP) if stage.profile.orderly and not stage.measured else GROUPS
         judge_completeness(self.broker_history.reached, groups, stage.ledger.messages, stage.begun)
+        judge_popped(self.broker_history.pops.values, stage.ledger.messages, stage.begun, SCHEDULE)
 
     # Checkpoints and the end
 
@@ -188,6 +195,7 @@ class BrokerRun(Run):
         super().check_all()
         for name in self.stage.names:
             self._check_queues(name)
+            self._check_index(name)
 
     def _check_queues(self, name: str) -> None:
         """The ConsumeQueues of a broker, in memory and in files, are what the log makes."""
@@ -217,16 +225,47 @@ class BrokerRun(Run):
                 if offset < queue.flushed and content[offset * UNIT_SIZE :][:UNIT_SIZE] != wanted:
                     raise InvariantViolated(f"{name}: unit {offset} of {key} on disk is not the log's")
 
+    def _check_index(self, name: str) -> None:
+        """The IndexFiles of a broker find each message up to where it looked, and no other."""
+        stage = self.stage
+        broker, probe = stage.broker(name), stage.machines[name].probe
+        if broker is None or probe is None or not probe.opened or broker.index.indexed < 0:
+            return
+        disk = stage.world.nodes[name].disk
+        found: dict[int, list[int]] = {}
+        for file in broker.index.files:
+            content = find_file(disk, file.path)
+            for number in range(1, file.header.count):
+                unit = KeyUnit._make(UNIT.unpack_from(content, unit_offset(file.slots, number)))
+                found.setdefault(unit.position, []).append(unit.key_hash)
+        begun = max(stage.begun, probe.node.log.begin_pos)
+        for (topic, _), messages in stage.ledger.messages.items():
+            for message in messages:
+                hashes = found.pop(message.position, [])
+                if not begun <= message.position < broker.index.indexed:
+                    continue
+                stage.cluster.count("a message is found by its key")
+                # Its key, and its unique key: each once.
+                if len(hashes) != 2 or key_hash(topic, name_of(message.value)) not in hashes:
+                    raise InvariantViolated(
+                        f"{name}: {name_of(message.value)} at {message.position} is indexed as {hashes}"
+                    )
+        # What is left names no message at all.
+        if found:
+            raise InvariantViolated(f"{name}: the index has units of no message: {found}")
+
     def judge_history(self, log: Iterable[tuple[EntryHeader, bytes]]) -> None:
         stage, history, verdict = self.stage, self.broker_history, self._broker_verdict
         replay = BrokerReplay()
+        right = not any(fault.kind == "clock-jump" for fault in self.plan.faults)
+        pops = PopJudge(stage.begun, clocks_are_right=right)
         for header, record in log:
             replay.apply(header, record)
+            pops.apply(header, record)
         messages = replay.messages
         judge_sends(history.sends, messages, verdict)
         judge_times(messages)
         following = replay.table(Delays).rows
-        right = not any(fault.kind == "clock-jump" for fault in self.plan.faults)
         judge_delays(messages, following, stage.begun, verdict, clocks_are_right=right)
         judge_receipts(history.receipts, messages, (PULL_GROUP,), verdict)
         judge_turns(history.turns, verdict)
@@ -234,6 +273,8 @@ class BrokerRun(Run):
         judge_offsets(
             history.commits, history.positions, replay.table(Offsets).rows, self._stale_ns(), verdict
         )
+        pops.judge(history.pops, copies_of(messages))
+        verdict.popped, verdict.revived = len(history.pops.handed), pops.revived
         judge_topics(history.changes, replay.table(Topics).rows, verdict)
         stage.cluster.count("a batch is whole or not there", verdict.batches)
         stage.cluster.count("what a consumer was handed is in the log", verdict.received)
@@ -241,6 +282,7 @@ class BrokerRun(Run):
         stage.cluster.count("an acknowledged consumer offset stays", verdict.committed)
         stage.cluster.count("an acknowledged topic stays", verdict.topic_changes)
         stage.cluster.count("a delayed message comes once, and not early", verdict.delivered)
+        stage.cluster.count("a popped message is acknowledged, or comes again", pops.acknowledged)
         self._reach_marks()
 
     def _stale_ns(self) -> int:

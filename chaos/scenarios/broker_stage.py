@@ -37,13 +37,15 @@ from dledger.runtime.env import Env
 NAMESRV = "ns"
 NAMESRV_PORT = 9876
 CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
-LIMITS = StoreLimits(flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_queue=16)
+LIMITS = StoreLimits(
+    flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_queue=16, index_slots=101, index_units=400
+)
 """Derived files and their snapshots often, and so little in memory that reads go to the files."""
 PRODUCERS, OPERATOR = tuple(range(BROKER_PRODUCERS)), BROKER_PRODUCERS
 NOTE_EVERY_S = 0.4
-PULL, PUSH = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3)
+PULL, PUSH, POP = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3), (OPERATOR + 4, OPERATOR + 5)
 """Numbers of the client machines."""
-ORDERLY = (PUSH[-1] + 1, PUSH[-1] + 2)
+ORDERLY = (POP[-1] + 1, POP[-1] + 2)
 """In runs with consumers that work in order."""
 LOCK_LIVE_S = 5.0
 """There."""
@@ -158,7 +160,7 @@ def check_prompt(name: str, broker: Broker) -> None:
 class BrokerStage(Stage):
     """Brokers on the machines of the group."""
 
-    clients = PUSH[-1] + 1
+    clients = POP[-1] + 1
     bystanders = (NAMESRV,)
     may_raise = (NodeFailed, OSError)
     broker_root = "/store"

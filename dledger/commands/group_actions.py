@@ -20,7 +20,7 @@ from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
 from dledger.runtime.settings import ConfigError, Property
 from dledger.runtime.settings import name as parse_name
 
-SERVER_PACKAGES = ("aiohttp", "numpy", "prometheus_client")
+SERVER_PACKAGES = ("aiohttp", "lark", "numpy", "prometheus_client")
 """What the extra `server` brings: a broker does not start without."""
 ANSWER_LIMIT_S = 5.0
 """How long the followers get to answer once the leader serves; then they are shown as they are."""

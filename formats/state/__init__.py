@@ -2,7 +2,8 @@
 
 * `table`      what every table has in common, and the kind that is only declared
 * `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues;
-  `delays` how far delayed messages are delivered; `locks` who consumes a queue in order
+  `delays` how far delayed messages are delivered; `locks` who consumes a queue in order;
+  `pop` what was popped and is not acknowledged; `versions` what readers of the log must know
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
@@ -31,6 +32,22 @@ from dledger.formats.state.machine import (
 )
 from dledger.formats.state.offsets import offsets_op
 from dledger.formats.state.pending import Pending
+from dledger.formats.state.pop import (
+    MAX_INVISIBLE_MS,
+    MAX_POP_MESSAGES,
+    POP,
+    POP_DONE,
+    POP_ORDER,
+    POP_ORDERS,
+    POPS,
+    REQUEST_MODES,
+    CheckpointKey,
+    OrderKey,
+    PopCheckpoint,
+    PopOrder,
+    RequestMode,
+    done_op,
+)
 from dledger.formats.state.queues import QueueBounds
 from dledger.formats.state.registry import TABLES, state_version
 from dledger.formats.state.table import (
@@ -47,6 +64,7 @@ from dledger.formats.state.table import (
     StateRow,
 )
 from dledger.formats.state.topics import TOPICS, Perm, TopicConfig
+from dledger.formats.state.versions import VERSIONS, VersionNote
 
 __all__ = [
     "DELAYS",
@@ -54,14 +72,24 @@ __all__ = [
     "LOCKS",
     "LOCK_BATCH",
     "MAX_INT",
+    "MAX_INVISIBLE_MS",
     "MAX_LEVELS",
     "MAX_LOCK_BATCH",
     "MAX_NAME",
+    "MAX_POP_MESSAGES",
     "MAX_QUEUES",
     "PIECE",
+    "POP",
+    "POPS",
+    "POP_DONE",
+    "POP_ORDER",
+    "POP_ORDERS",
+    "REQUEST_MODES",
     "TABLES",
     "TOPICS",
     "UNLOCK_BATCH",
+    "VERSIONS",
+    "CheckpointKey",
     "Declared",
     "DeclaredTable",
     "DelayProgress",
@@ -69,18 +97,24 @@ __all__ = [
     "LockKey",
     "Malformed",
     "Op",
+    "OrderKey",
     "Pending",
     "Perm",
+    "PopCheckpoint",
+    "PopOrder",
     "QueueBounds",
     "QueueLock",
     "ReplicatedState",
+    "RequestMode",
     "Row",
     "Source",
     "StateCopy",
     "StateRow",
     "TopicConfig",
     "UnknownOperation",
+    "VersionNote",
     "batch_op",
+    "done_op",
     "holds_state",
     "offsets_op",
     "pack_op",

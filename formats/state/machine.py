@@ -119,8 +119,10 @@ class ReplicatedState:
         return self._by_op[op].since
 
     def holds(self, op: str) -> bool:
-        """Whether the table of this operation has rows: whoever reads this log must know it already."""
-        return not self._by_op[op].empty
+        """Whether some table of its version, or a later one, has rows: whoever reads this log must know it
+        already."""
+        since = self.since(op)
+        return any(table.since >= since and not table.empty for table in self._tables.values())
 
     # -- views ----------------------------------------------------------------------------------------
 

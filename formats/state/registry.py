@@ -13,9 +13,11 @@ from dledger.formats.state.delays import DELAYS
 from dledger.formats.state.groups import GROUPS
 from dledger.formats.state.locks import LOCKS
 from dledger.formats.state.offsets import OffsetTable
+from dledger.formats.state.pop import POP_ORDERS, POPS, REQUEST_MODES
 from dledger.formats.state.queues import QueueEnds
 from dledger.formats.state.table import Source, Table
 from dledger.formats.state.topics import TOPICS
+from dledger.formats.state.versions import VERSIONS
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,18 @@ class Compact:
 OFFSETS = Compact("offsets", 1, OffsetTable)
 QUEUES = Compact("queues", 1, QueueEnds)
 
-TABLES: tuple[Source, ...] = (TOPICS, GROUPS, OFFSETS, QUEUES, DELAYS, LOCKS)
+TABLES: tuple[Source, ...] = (
+    TOPICS,
+    GROUPS,
+    OFFSETS,
+    QUEUES,
+    DELAYS,
+    LOCKS,
+    POPS,
+    POP_ORDERS,
+    REQUEST_MODES,
+    VERSIONS,
+)
 
 
 def state_version(tables: Iterable[Source] = TABLES) -> int:

@@ -10,6 +10,7 @@ Rows are immutable, so a copy of a table is a copy of references.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -42,6 +43,8 @@ Op = Mapping[str, Any]
 K = TypeVar("K")
 R = TypeVar("R", bound="Row")
 
+_RUN = 1024
+"""Rows that are sorted at once."""
 _packer = msgpack.Packer()
 
 
@@ -271,8 +274,13 @@ class DeclaredCopy(Generic[K, R]):
 
     def pieces(self) -> Iterator[bytes]:
         """See `TableCopy`: an array of the operations that put the rows, in order of their keys."""
-        ordered = sorted(self.rows, key=self.declaration.key_of)  # type: ignore[arg-type]
-        return packed_array(len(ordered), (row.op() for row in ordered))
+        key: Callable[[R], Any] = self.declaration.key_of
+        runs: list[list[R]] = []
+        for at in range(0, len(self.rows), _RUN):
+            runs.append(sorted(self.rows[at : at + _RUN], key=key))
+            if len(self.rows) > _RUN:
+                yield b""  # nothing yet, but it took as long as a piece
+        yield from packed_array(len(self.rows), (row.op() for row in heapq.merge(*runs, key=key)))
 
     own_pieces = pieces
 

@@ -148,7 +148,7 @@ def test_a_key_is_looked_up_through_the_links(log: ApacheLog, files: list[bytes]
     wanted = key_hash("orders", "shared0")
     positions: list[int] = []
     for image in reversed(files):
-        positions += lookup(lambda n, at, image=image: image[at : at + n], SLOTS, wanted, 0, 1 << 62, 1000)  # type: ignore[misc]
+        positions += lookup(lambda n, at, image=image: image[at : at + n], SLOTS, wanted, 0, 1 << 62, 1000)[0]  # type: ignore[misc]
     expected = []
     for entry in log.entries:
         if entry.body_size:
@@ -169,10 +169,10 @@ def test_lookups_end_at_limits_and_broken_links(files: list[bytes]) -> None:
     def read(length: int, at: int) -> bytes:
         return bytes(image[at : at + length])
 
-    assert len(lookup(read, SLOTS, hashed, 0, 1 << 62, 1)) == 1
-    assert lookup(read, SLOTS, hashed, 1 << 61, 1 << 62, 9) == []
+    assert len(lookup(read, SLOTS, hashed, 0, 1 << 62, 1)[0]) == 1
+    assert lookup(read, SLOTS, hashed, 1 << 61, 1 << 62, 9)[0] == []
     image[unit_offset(SLOTS, number) + UNIT_SIZE - 4 :][:4] = (number).to_bytes(4, "big")
     image[unit_offset(SLOTS, number) + UNIT_SIZE - 4 : unit_offset(SLOTS, number) + UNIT_SIZE] = (
         number
     ).to_bytes(4, "big")
-    assert lookup(read, SLOTS, hashed, 0, 1 << 62, 9) == []
+    assert lookup(read, SLOTS, hashed, 0, 1 << 62, 9)[0] == []

@@ -26,7 +26,9 @@ NAMES = ("n0", "n1", "n2")
 PORT = 10911
 BIG_SEGMENT = 8 * 1024 * 1024 + 256 * 1024
 """Enough for the largest entry that is allowed, and a small piece of the simulated disk."""
-LIMITS = StoreLimits(flush_interval_s=0.05, snapshot_interval_s=0.3, hot_units_queue=16)
+LIMITS = StoreLimits(
+    flush_interval_s=0.05, snapshot_interval_s=0.3, hot_units_queue=16, index_slots=101, index_units=400
+)
 
 
 class SimGroup:

@@ -54,17 +54,6 @@ def test_a_topic_is_created_and_changed_after_commit(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_query_by_key_is_refused(tmp_path: Path) -> None:
-    """There is no key index: nobody is told that there is no such message."""
-
-    async def test() -> None:
-        world = await World(str(tmp_path)).open()
-        handlers = world.broker.handlers
-        assert RequestCode.VIEW_MESSAGE_BY_ID in handlers and RequestCode.QUERY_MESSAGE not in handlers
-
-    run(test)
-
-
 def test_offsets_survive_fewer_and_more_queues(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()

@@ -213,15 +213,23 @@ def test_two_consumers_of_one_client_id_are_told_and_a_client_that_comes_back_is
     run(test)
 
 
-def test_a_subscription_by_sql_is_refused_as_where_it_is_turned_off(tmp_path: Path) -> None:
-    """Java clients ask before they start with one; "not supported" they take for a broker that is too old."""
+def test_clients_ask_whether_their_subscription_could_be_served(tmp_path: Path) -> None:
+    """Java clients do before they start with one by SQL, and take code 1 for a broker that has none."""
 
     async def test() -> None:
         world = await World(str(tmp_path)).open(lead=False)
-        for kind, code in (("TAG", ResponseCode.SUCCESS), ("SQL92", ResponseCode.SYSTEM_ERROR)):
-            wanted = {"topic": "T", "subString": "a > 3", "expressionType": kind, "tagsSet": None}
+        off = await World(str(tmp_path), property_filter=False).open(lead=False)
+        for broker, kind, text, code in (
+            (world, "TAG", "a > 3", ResponseCode.SUCCESS),
+            (world, "SQL92", "a > 3", ResponseCode.SUCCESS),
+            (world, "SQL92", "a > 'x'", ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+            (world, "JS", "a > 3", ResponseCode.SYSTEM_ERROR),
+            (off, "TAG", "a > 3", ResponseCode.SUCCESS),
+            (off, "SQL92", "a > 3", ResponseCode.SYSTEM_ERROR),
+        ):
+            wanted = {"topic": "T", "subString": text, "expressionType": kind, "tagsSet": None}
             body = json.dumps({"clientId": "c", "group": "CG", "subscriptionData": wanted}).encode()
-            reply = await world.call(RequestCode.CHECK_CLIENT_CONFIG, None, body)
+            reply = await broker.call(RequestCode.CHECK_CLIENT_CONFIG, None, body)
             assert reply.code == code
         assert reply.remark == "The broker does not support consumer to filter message by SQL92"
 

@@ -143,7 +143,8 @@ def test_refusals(tmp_path: Path) -> None:
             (world.pull(queue=4), ResponseCode.INVALID_PARAMETER),
             (world.pull(queue=-1), ResponseCode.INVALID_PARAMETER),
             (world.pull(consumerGroup="bad group"), ResponseCode.INVALID_PARAMETER),
-            (world.pull(expressionType="SQL92"), ResponseCode.SYSTEM_ERROR),
+            (world.pull(expressionType="SQL92"), ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+            (world.pull(expressionType="JS"), ResponseCode.SYSTEM_ERROR),
         ]:
             assert (await pending).code == code
         closed = await World(str(tmp_path / "2"), auto_create_group=False).open()

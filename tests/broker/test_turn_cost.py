@@ -20,7 +20,10 @@ import pytest
 
 from dledger.broker.client.client_processor import MAX_GROUPS, MAX_HEARTBEAT
 from dledger.broker.filter.message_filter import MAX_EXPRESSION
+from dledger.broker.filter.sql_grammar import MAX_TOKENS
+from dledger.broker.filter.sql_nodes import MAX_SCANS
 from dledger.broker.intake.send_processor import MAX_BATCH_MESSAGES
+from dledger.broker.pop.ack_processor import MAX_BATCH_ACK_BODY, MAX_BATCH_ACKS
 from dledger.formats.state import MAX_LOCK_BATCH
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import NameServer
@@ -123,6 +126,11 @@ def pulls() -> list[Asked]:
     return [
         (pull_header("T", 0, 0, subscription=tags), b""),
         (pull_header("T", 0, 0, maxMsgNums=10_000), b""),
+        *(
+            (pull_header(topic, 0, 0, subscription=text, expressionType="SQL92"), b"")
+            for topic in ("T", "Wide")
+            for text in SQL
+        ),
     ]
 
 
@@ -131,9 +139,38 @@ def locks() -> Asked:
     return None, json.dumps({"consumerGroup": "CG", "clientId": "c", "mqSet": queues}).encode()
 
 
-def subscription_check() -> Asked:
-    wanted = {"topic": "T", "subString": "||".join(map(str, range(MAX_EXPRESSION // 6)))}
-    return None, json.dumps({"clientId": "c", "group": "CG", "subscriptionData": wanted}).encode()
+def pops() -> list[Asked]:
+    tags = "||".join(map(str, range(MAX_EXPRESSION // 6)))
+    fields = {"queueId": -1, "maxMsgNums": 32, "invisibleTime": 1000, "pollTime": 0, "initMode": 0}
+    return [queue(**fields), queue(**fields, exp=tags), queue(**fields, order="true")]
+
+
+def acks() -> Asked:
+    one = {"c": "CG", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1}
+    bits = "/" * ((MAX_BATCH_ACK_BODY // MAX_BATCH_ACKS - 90) // 4 * 4)
+    body = json.dumps({"acks": [one | {"b": bits}] * MAX_BATCH_ACKS}, separators=(",", ":")).encode()
+    assert len(body) <= MAX_BATCH_ACK_BODY
+    return None, body
+
+
+def assignment() -> Asked:
+    asked = {"topic": "T", "consumerGroup": "CG", "clientId": "c" * 3000, "messageModel": "BROADCASTING"}
+    return None, json.dumps(asked).encode()
+
+
+SQL = [
+    "a > 5",
+    " or ".join(["a > 1.5"] * (MAX_TOKENS // 4)),
+    " and ".join(["k1 = 'w' or k2 <> 'v'"] * (MAX_TOKENS // 8)),
+    " or ".join(["k1 contains 'xy'"] * MAX_SCANS),
+]
+
+
+def subscription_checks() -> list[Asked]:
+    tags = {"topic": "T", "subString": "||".join(map(str, range(MAX_EXPRESSION // 6)))}
+    wanted = [tags, *({"topic": "T", "subString": text, "expressionType": "SQL92"} for text in SQL)]
+    bodies = ({"clientId": "c", "group": "CG", "subscriptionData": one} for one in wanted)
+    return [(None, json.dumps(body).encode()) for body in bodies]
 
 
 def group_settings() -> Asked:
@@ -165,6 +202,8 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: replies,
     RequestCode.PULL_MESSAGE: pulls,
     RequestCode.LITE_PULL_MESSAGE: pulls,
+    RequestCode.QUERY_MESSAGE: lambda: [queue(key="k", maxNum=64, beginTimestamp=0, endTimestamp=1 << 60)],
+    RequestCode.QUERY_CONSUME_QUEUE: lambda: [queue(index=0, count=1 << 20)],
     RequestCode.VIEW_MESSAGE_BY_ID: lambda: [queue(offset=0)],
     RequestCode.CONSUMER_SEND_MSG_BACK: lambda: [queue(offset=0, group="g", delayLevel=0)],
     RequestCode.QUERY_CONSUMER_OFFSET: lambda: [queue()],
@@ -186,7 +225,7 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda: [queue()],
     RequestCode.LOCK_BATCH_MQ: lambda: [locks()],
     RequestCode.UNLOCK_BATCH_MQ: lambda: [locks()],
-    RequestCode.CHECK_CLIENT_CONFIG: lambda: [subscription_check()],
+    RequestCode.CHECK_CLIENT_CONFIG: subscription_checks,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda: [group_settings()],
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: [(None, b"")],
     RequestCode.GET_TOPIC_STATS_INFO: lambda: [queue()],
@@ -202,6 +241,17 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: lambda: [(None, b"")],
     RequestCode.GET_TOPIC_CONFIG: lambda: [queue()],
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: lambda: [queue()],
+    RequestCode.QUERY_ASSIGNMENT: lambda: [assignment()],
+    RequestCode.SET_MESSAGE_REQUEST_MODE: lambda: [(None, b'{"topic":"T","consumerGroup":"CG"}')],
+    RequestCode.POP_MESSAGE: pops,
+    RequestCode.ACK_MESSAGE: lambda: [queue(offset=0, extraInfo="0 1 1 0 0 b 0 0")],
+    RequestCode.BATCH_ACK_MESSAGE: lambda: [acks()],
+    RequestCode.PEEK_MESSAGE: lambda: [queue(queueId=-1, maxMsgNums=32)],
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: lambda: [
+        queue(offset=0, invisibleTime=1, extraInfo="0 1 1 0 0 b 0 0")
+    ],
+    RequestCode.NOTIFICATION: lambda: [queue(queueId=-1, pollTime=0)],
+    RequestCode.POLLING_INFO: lambda: [queue(queueId=-1)],
     RequestCode.AUDIT_DESCRIBE: lambda: [queue(version=1)],
     RequestCode.AUDIT_SEGMENT: lambda: [queue(description="none", start=0, blockEntries=1)],
     RequestCode.AUDIT_SIDE: lambda: [queue(description="none")],
@@ -344,6 +394,8 @@ def test_no_request_holds_up_a_brokers_loop(
         world = await World(str(tmp_path / str(next(numbers)))).open()
         for _ in range(100):
             await world.send("T")
+        for _ in range(8):
+            await world.send("Wide", properties="".join(f"k{number}\x01v\x02" for number in range(3500)))
         return world.broker.server
 
     numbers = itertools.count()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from dledger.client import Message, MessageQueue, Producer
+from dledger.client.bulk.range_puller import RangePuller
 from dledger.client.bulk.ranges import OffsetsGone, RangeOptions
-from dledger.client.sync import RangePuller
 from dledger.formats.record import decode_record
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request

@@ -115,6 +115,35 @@ def test_a_leader_kill(group: LocalCluster, drive: Callable[..., Any], topics: C
     group.restart_node(node)
 
 
+def test_consumers_by_sql_get_what_matches_and_go_on_at_the_next_leader(
+    group: LocalCluster, drive: Callable[..., Any], topics: Callable[[str], str]
+) -> None:
+    """The driver's condition wants even numbers from 10 on. Whose is wrong does not start."""
+    running = {}
+    for major in VERSIONS:
+        topic = topics(f"JavaSql{major}")
+        kind = java_client(major, FAST_POLL_MS)
+        running[major] = (
+            drive(kind, "produce", group.namesrv_addr, topic, f"PG_{topic}"),
+            drive(kind, "sql", group.namesrv_addr, topic, f"CG_{topic}"),
+        )
+
+    def delivered(count: int) -> None:
+        for producer, consumer in running.values():
+            goal = len(acked(producer.events)) + count
+            producer.wait(lambda events, goal=goal: len(acked(events)) >= goal, READY_S)
+            wanted = {seq for seq in acked(producer.events) if seq >= 10 and seq % 2 == 0}
+            consumer.wait(lambda events, wanted=wanted: received(events).issuperset(wanted), DELIVERY_LIMIT_S)
+
+    delivered(2 * BEFORE)
+    node = group.kill_leader().node
+    delivered(2 * AFTER)
+    for _, consumer in running.values():
+        seen = received(consumer.events)
+        assert all(seq >= 10 and seq % 2 == 0 for seq in seen) and len(seen) > BEFORE
+    group.restart_node(node)
+
+
 def test_failed_messages_come_again_after_their_delays_and_nothing_else_does(
     group: LocalCluster, drive: Callable[..., Any], topics: Callable[[str], str]
 ) -> None:

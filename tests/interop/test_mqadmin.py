@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dledger import Message, Producer
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.interop.apache import LOGBACK, java_command
 from tests.interop.conftest import Driver, java_client, rocketmq_libraries
@@ -120,3 +121,23 @@ def test_what_it_shows(major: int, stage: Stage) -> None:
             f"brokerConsumeStats -b {stage.leader}": rf"{topic} +{name} ",
         },
     )
+
+
+def test_it_finds_messages(major: int, group: LocalCluster, topics: Callable[[str], str]) -> None:
+    """By key, by unique key, and the units of a ConsumeQueue."""
+    topic = topics(f"JavaQueries{major}")
+    leader = wait_for(group.leader, READY_S, lambda: "no leader")
+    with Producer("PG_queries", group.namesrv_addr) as producer:
+        sent = [producer.send(Message(topic, b"%d" % number, keys=f"k{number} all")) for number in range(6)]
+    wanted = {
+        f"queryMsgByKey -t {topic} -k k3": [sent[3].message_id],
+        f"queryMsgByKey -t {topic} -k all": [one.message_id for one in sent],
+        f"queryMsgByUniqueKey -t {topic} -i {sent[4].message_id}": [sent[4].message_id, "k4 all"],
+        f"queryCq -t {topic} -q {sent[5].queue.queue_id} -i {sent[5].queue_offset} -c 1 "
+        f"-b {group.addr(leader)}": [f"max: {sent[5].queue_offset + 1}", "physicOffset"],
+    }
+    running = {arguments: mqadmin(major, group, arguments) for arguments in wanted}
+    for arguments, process in running.items():
+        printed, _ = process.communicate(timeout=60)
+        missing = [text for text in wanted[arguments] if text not in printed]
+        assert not missing, f"{arguments}: {missing} not in {printed}"

@@ -55,6 +55,17 @@ def test_produce_and_consume_before_and_after_a_leader_kill(
     group.restart_node(node)
 
 
+def test_a_consumer_by_sql(ali_ons: Any, group: LocalCluster, drive: Callable[..., Any]) -> None:
+    """The driver's condition wants even numbers from 10 on."""
+    group.create_topic("AliSql")
+    producer = drive(ali_ons, "produce", group.namesrv_addr, "AliSql", "PG_AliSql")
+    consumer = drive(ali_ons, "sql", group.namesrv_addr, "AliSql", "CG_AliSql")
+    producer.wait(lambda events: acked(events) >= BEFORE, READY_S)
+    wanted = set(range(10, BEFORE, 2))
+    consumer.wait(lambda events: {item.get("seq") for item in events}.issuperset(wanted), DELIVERY_LIMIT_S)
+    assert all(item["seq"] >= 10 and item["seq"] % 2 == 0 for item in consumer.named("received"))
+
+
 def test_the_cpp_client_consumes_in_order_over_a_leader_kill(
     py_rocketmq: ClientKind, group: LocalCluster, drive: Callable[..., Any]
 ) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from dledger.client.message import Message
 from dledger.client.offsets import FromWhere
-from dledger.client.sync import Producer, PullConsumer
+from dledger.client.sync import Producer
+from dledger.client.sync_consumers import PullConsumer
 from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.runtime.env import production_env
 

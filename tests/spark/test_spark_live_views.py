@@ -14,7 +14,8 @@ import pytest
 
 from dledger.client.message import Message, MessageQueue
 from dledger.client.offsets import FromWhere
-from dledger.client.sync import Producer, PullConsumer
+from dledger.client.sync import Producer
+from dledger.client.sync_consumers import PullConsumer
 from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group

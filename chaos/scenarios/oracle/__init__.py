@@ -11,6 +11,7 @@ from dledger.chaos.scenarios.oracle.delays import Delays
 from dledger.chaos.scenarios.oracle.groups import Groups
 from dledger.chaos.scenarios.oracle.locks import Locks
 from dledger.chaos.scenarios.oracle.offsets import Offsets
+from dledger.chaos.scenarios.oracle.pops import PopOrders, Pops, RequestModes, Versions
 from dledger.chaos.scenarios.oracle.topics import Topics
 
 Queue = tuple[str, int]
@@ -40,7 +41,20 @@ class Oracle(Protocol):
 
 def oracles() -> tuple[Oracle, ...]:
     """A fresh one for each table that operations change."""
-    return (Topics(), Groups(), Offsets(), Delays(), Locks())
+    return (Topics(), Groups(), Offsets(), Delays(), Locks(), Pops(), PopOrders(), RequestModes(), Versions())
 
 
-__all__ = ["Delays", "Groups", "Locks", "Offsets", "Oracle", "Queue", "Topics", "oracles"]
+__all__ = [
+    "Delays",
+    "Groups",
+    "Locks",
+    "Offsets",
+    "Oracle",
+    "PopOrders",
+    "Pops",
+    "Queue",
+    "RequestModes",
+    "Topics",
+    "Versions",
+    "oracles",
+]

@@ -553,6 +553,9 @@ class Odd:
         self.looked += 1
         return b"TAGS\x01A" in properties and self.looked % 2 == 1
 
+    def cost(self, properties: bytes) -> int:
+        return len(properties)
+
 
 def test_a_filter_that_looks_into_messages_sees_what_it_asks_for(tmp_path: Path) -> None:
     async def test() -> None:

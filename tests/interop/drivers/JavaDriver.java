@@ -1,6 +1,6 @@
 // Drives Apache RocketMQ's Java client: JavaDriver MODE NAMESRV TOPIC GROUP [POLL_MS]
 // One JSON object a line on standard output; ends when standard input closes.
-// MODE: produce, consume (push), fails (push; each message fails twice), orderly (push, in order), pull (lite pull), kinds (every way of sending, once), ask and answer (requests and replies).
+// MODE: produce, consume (push), fails (push; each message fails twice), orderly (push, in order), sql (push, by properties), pull (lite pull), kinds (every way of sending, once), ask and answer (requests and replies).
 // Compiles against 4.9 and 5.
 
 import java.util.ArrayList;
@@ -10,6 +10,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -25,6 +26,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 public class JavaDriver {
     static final int INTERVAL_MS = 50;
+    static final String CONDITION = "number >= 10 AND parity IN ('even') AND missing IS NULL";
     static final AtomicBoolean open = new AtomicBoolean(true);
     static final CountDownLatch closed = new CountDownLatch(1);
 
@@ -62,7 +64,10 @@ public class JavaDriver {
                 case "pull": pull(namesrv, topic, group, pollMs); break;
                 case "ask": ask(producer(namesrv, group, pollMs), topic); break;
                 case "answer": answer(namesrv, topic, group, pollMs); break;
-                default: push(namesrv, topic, group, pollMs, mode.equals("orderly"), mode.equals("fails") ? 2 : 0);
+                case "pop": push(namesrv, topic, group, pollMs, false, 1, null, true); break;
+                default:
+                    push(namesrv, topic, group, pollMs, mode.equals("orderly"), mode.equals("fails") ? 2 : 0,
+                        mode.equals("sql") ? CONDITION : null, false);
             }
         } catch (Throwable error) {
             say("fatal", ",\"text\":" + text(error.toString()));
@@ -81,7 +86,10 @@ public class JavaDriver {
     }
 
     static Message message(String topic, int seq) {
-        return new Message(topic, "TagA", "key-" + seq, Integer.toString(seq).getBytes());
+        Message message = new Message(topic, "TagA", "key-" + seq, Integer.toString(seq).getBytes());
+        message.putUserProperty("number", Integer.toString(seq));
+        message.putUserProperty("parity", seq % 2 == 0 ? "even" : "odd");
+        return message;
     }
 
     static void acked(int seq, SendResult result) {
@@ -150,13 +158,16 @@ public class JavaDriver {
             + ",\"offset\":" + item.getQueueOffset() + ",\"times\":" + item.getReconsumeTimes());
     }
 
-    static void push(String namesrv, String topic, String group, int pollMs, boolean orderly, int failures)
-            throws Exception {
+    static void push(String namesrv, String topic, String group, int pollMs, boolean orderly, int failures,
+            String condition, boolean asks) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
         if (pollMs > 0) consumer.setPollNameServerInterval(pollMs);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(topic, "*");
+        if (condition == null) consumer.subscribe(topic, "*");
+        else consumer.subscribe(topic, MessageSelector.bySql(condition));
+        // Of version 5: brokers say which queues it has, and whether it pops them.
+        if (asks) consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
         if (orderly) {
             consumer.registerMessageListener((MessageListenerOrderly) (items, context) -> {
                 for (MessageExt item : items) received(item);

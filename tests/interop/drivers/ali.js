@@ -1,4 +1,4 @@
-// Drives npm `ali-ons`: node ali.js produce|consume NAMESRV TOPIC GROUP MODULES
+// Drives npm `ali-ons`: node ali.js produce|consume|sql NAMESRV TOPIC GROUP MODULES
 // One JSON object a line on standard output; ends when standard input closes.
 'use strict';
 
@@ -9,6 +9,7 @@ const httpclient = load('urllib');
 const { Producer, Consumer, Message } = load('ali-ons');
 
 const INTERVAL_MS = 50;
+const CONDITION = "number >= 10 AND parity IN ('even') AND missing IS NULL";
 const quiet = { info() {}, debug() {}, warn() {}, error() {} };
 const say = event => process.stdout.write(JSON.stringify(Object.assign({ ms: Date.now() }, event)) + '\n');
 const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
@@ -26,6 +27,8 @@ async function produce() {
     try {
       const message = new Message(topic, 'TagA', String(seq));
       message.keys = [ 'key-' + seq ];
+      message.properties.number = String(seq);
+      message.properties.parity = seq % 2 ? 'odd' : 'even';
       const result = await producer.send(message);
       if (result.sendStatus !== 'SEND_OK') throw new Error(result.sendStatus);
       say({ event: 'acked', seq, id: result.msgId });
@@ -41,7 +44,8 @@ async function consume() {
   const consumer = new Consumer({ httpclient, nameSrv, consumerGroup: group, logger: quiet,
     consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET' });
   consumer.on('error', error => say({ event: 'error', text: String(error.message) }));
-  consumer.subscribe(topic, '*', async message => {
+  const wanted = mode === 'sql' ? { subString: CONDITION, expressionType: 'SQL92' } : '*';
+  consumer.subscribe(topic, wanted, async message => {
     say({ event: 'received', seq: Number(message.body.toString()), keys: message.keys, tag: message.tags });
   });
   await consumer.ready();

@@ -1,0 +1,119 @@
+"""Looking for messages: 12 QUERY_MESSAGE by key, 321 QUERY_CONSUME_QUEUE (QueryMessageProcessor,
+AdminBrokerProcessor). Any broker answers, by what is applied on it."""
+
+from __future__ import annotations
+
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import Call, Needs, handles
+from dledger.broker.store.index_service import IndexBehind
+from dledger.formats.consume_queue import UNIT
+from dledger.formats.index_file import message_keys
+from dledger.formats.record import Record
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.fastjson import dumps
+from dledger.remoting.headers import QueryConsumeQueueHeader, QueryMessageHeader
+
+APPLIED_HERE = "applied index of the node that answers (any)"
+MAX_MESSAGES = 64
+"""Messages of one answer (maxMsgsNumBatch)."""
+UNIQUE_MESSAGES = 32
+"""The same where a unique key is asked for (defaultQueryMaxNum)."""
+MAX_BYTES = 8 * 1024 * 1024
+"""Of the messages of one answer; at least one is in it."""
+MAX_KEY = 32_767
+"""Characters: no message has a longer one."""
+MAX_UNITS = 800
+"""Units of one answer."""
+
+
+class QueryProcessor:
+    """Handlers of the queries."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._store = context.store
+        self._reader = context.reader
+        self._index = context.index
+        self._clients = context.clients
+        self._background = context.background
+
+    @handles(RequestCode.QUERY_MESSAGE, QueryMessageHeader, needs=Needs.ANY, reads=APPLIED_HERE)
+    def query_message(self, call: Call[QueryMessageHeader]) -> None:
+        """Messages of a topic with a key, the newest ones, in order of the log. Unlike RocketMQ's brokers,
+        which go by the hash alone, this one compares the key."""
+        header = call.header
+        if not self._index.enabled:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, "messageIndexEnable=false: this broker finds no message by its key"
+            )
+        if len(header.key) > MAX_KEY:
+            raise RemotingError(
+                ResponseCode.INVALID_PARAMETER,
+                f"a key of {len(header.key)} characters: at most {MAX_KEY}",
+            )
+        self._background.start(call.connection, call.request, self._answer(call))
+
+    async def _answer(self, call: Call[QueryMessageHeader]) -> None:
+        header = call.header
+        most = UNIQUE_MESSAGES if header.uniqueKeyQuery else min(max(header.maxNum, 0), MAX_MESSAGES)
+        begin_ms, end_ms = header.beginTimestamp, header.endTimestamp
+        try:
+            found = await self._index.search(header.topic, header.key, begin_ms, end_ms, most)
+        except IndexBehind as error:
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, str(error)) from error
+        parts: list[tuple[int, bytes]] = []
+        size = 0
+        for position in dict.fromkeys(found.positions):  # one may have its key twice
+            message = await self._reader.message_at(position)
+            if message is None or not _has_key(message[1], header.topic, header.key):
+                continue
+            if not begin_ms <= message[1].store_timestamp <= end_ms:
+                continue
+            if parts and size + len(message[0]) > MAX_BYTES:
+                break
+            parts.append((position, message[0]))
+            size += len(message[0])
+        ext = {
+            "indexLastUpdateTimestamp": str(found.last_ms),
+            "indexLastUpdatePhyoffset": str(found.last_position),
+        }
+        remark = None if found.whole else "more messages than one query looks at: ask for less time"
+        if parts:
+            call.respond(ext=ext, body=[data for _, data in sorted(parts)], remark=remark)
+        else:
+            remark = remark or "can not find message, maybe time range not correct"
+            call.respond(ResponseCode.QUERY_NOT_FOUND, ext=ext, remark=remark)
+
+    @handles(RequestCode.QUERY_CONSUME_QUEUE, QueryConsumeQueueHeader, needs=Needs.ANY, reads=APPLIED_HERE)
+    def query_consume_queue(self, call: Call[QueryConsumeQueueHeader]) -> None:
+        """Units of a ConsumeQueue as they are stored."""
+        header = call.header
+        queue = self._store.queues.get(header.topic or "", header.queueId)
+        if queue is None:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, f"{header.queueId}@{header.topic} is not exist!")
+        body: dict[str, object] = {"maxQueueIndex": queue.bounds.next, "minQueueIndex": queue.bounds.min}
+        if header.consumerGroup is not None:
+            group = self._clients.consumers.get(header.consumerGroup)
+            subscription = None if group is None else group.subscriptions.get(queue.topic)
+            body["subscriptionData"] = subscription
+            if subscription is None:
+                body["filterData"] = f"{header.consumerGroup}@{header.topic} is not online!"
+        if not queue.bounds.min <= header.index < queue.bounds.next:
+            place = f"Index {header.index} of {header.queueId}@{header.topic} is not exist!"
+            call.respond(body=dumps(body), remark=place)
+            return
+        wanted = min(max(header.count, 0), MAX_UNITS, queue.bounds.next - header.index)
+
+        async def answer() -> None:
+            units = await self._reader.units(queue, header.index, wanted) if wanted else b""
+            body["queueData"] = [
+                {"physicOffset": position, "physicSize": size, "tagsCode": code, "eval": False}
+                for position, size, code in UNIT.iter_unpack(units)
+            ]
+            call.respond(body=dumps(body))
+
+        self._background.start(call.connection, call.request, answer())
+
+
+def _has_key(record: Record, topic: str, key: str) -> bool:
+    return record.topic == topic and key in message_keys(record.properties.encode())

@@ -1,0 +1,35 @@
+"""Messages of a retry topic, selected by the condition on the topic that they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.broker.filter.message_filter import MessageFilter
+from dledger.broker.filter.verdicts import LOOK
+from dledger.formats.properties import RETRY_TOPIC, find_property
+
+_RETRY_TOPIC = RETRY_TOPIC.encode()
+
+
+class RetryFilter:
+    """As RocketMQ's with `filterSupportRetry` (ExpressionForRetryMessageFilter). `of_topic` gives the filter
+    of the group for a topic."""
+
+    def __init__(self, of_topic: Callable[[str], MessageFilter]) -> None:
+        self._of_topic = of_topic
+
+    def by_code(self, code: int) -> int:
+        """LOOK."""
+        return LOOK
+
+    def by_properties(self, properties: bytes) -> bool:
+        """What the origin's filter says."""
+        return self._origin(properties).by_properties(properties)
+
+    def cost(self, properties: bytes) -> int:
+        """The origin's, and finding it."""
+        return len(properties) + self._origin(properties).cost(properties)
+
+    def _origin(self, properties: bytes) -> MessageFilter:
+        found = find_property(properties, _RETRY_TOPIC) or b""
+        return self._of_topic(found.decode("utf-8", "replace"))

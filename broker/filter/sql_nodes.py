@@ -1,0 +1,340 @@
+"""SQL92 filters as trees of closures, built from the leaves up (rocketmq-filter's expression package).
+
+Each function here is one rule of the grammar: it checks what may stand there, with RocketMQ's texts, and
+gives a node whose `evaluate` takes the properties of a message. NULL is None: a comparison with it is
+unknown, and AND, OR and NOT go by three values."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import cast
+
+from dledger.broker.filter.sql_values import Long, Unmatched, Value, compare, parse_double
+
+Properties = Mapping[str, str]
+Evaluate = Callable[[Properties], Value]
+MAX_DEPTH = 64
+"""Operators within each other; a list of AND or OR counts as one."""
+MAX_SCANS = 64
+"""CONTAINS of an expression: each looks through up to 32 KiB of one property."""
+_MIN_DOUBLE = 5e-324
+
+
+class InvalidSelector(ValueError):
+    """No SQL92 expression; the text says why."""
+
+
+class Kind(Enum):
+    """What an operand is, for the checks."""
+
+    PROPERTY = 1
+    CONSTANT = 2
+    BOOLEAN_CONSTANT = 3
+    """TRUE, FALSE and NULL: a constant and a condition."""
+    CONDITION = 4
+    OTHER = 5
+    """The negative of something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`text` as RocketMQ shows it in errors; `value` of a constant; `size`: operators in it; `scans`: how
+    many of them look through a text."""
+
+    kind: Kind
+    evaluate: Evaluate
+    text: Callable[[], str]
+    value: Value = None
+    depth: int = 0
+    size: int = 1
+    scans: int = 0
+
+    @property
+    def constant(self) -> bool:
+        """A literal."""
+        return self.kind in (Kind.CONSTANT, Kind.BOOLEAN_CONSTANT)
+
+    @property
+    def boolean(self) -> bool:
+        """A condition, or TRUE, FALSE, NULL."""
+        return self.kind in (Kind.CONDITION, Kind.BOOLEAN_CONSTANT)
+
+
+# -- leaves -----------------------------------------------------------------------------------------------
+
+
+def property_(name: str) -> Node:
+    """The value of a property, NULL where the message has none."""
+    return Node(Kind.PROPERTY, lambda properties: properties.get(name), lambda: name)
+
+
+def constant(value: Value) -> Node:
+    """A literal."""
+    kind = Kind.BOOLEAN_CONSTANT if value is None or isinstance(value, bool) else Kind.CONSTANT
+    return Node(kind, lambda properties: value, lambda: _literal(value), value)
+
+
+def integer(text: str) -> Node:
+    """`5`, `5L`: an Integer where it fits."""
+    digits = text.rstrip("lL")
+    if len(digits) > 19 or int(digits) >= 1 << 63:
+        raise InvalidSelector(f'For input string: "{digits[:40]}"')
+    value = int(digits)
+    return constant(value if value < 1 << 31 else Long(value))
+
+
+def double(text: str) -> Node:
+    """`5.0`. RocketMQ takes none below the least positive one, so not 0.0 either."""
+    value = float(text)
+    if math.isinf(value):
+        raise InvalidSelector(f"{text[:40]} is greater than 1.7976931348623157E308")
+    if value < _MIN_DOUBLE:
+        raise InvalidSelector(f"{text[:40]} is less than 4.9E-324: write 0")
+    return constant(value)
+
+
+# -- logic ------------------------------------------------------------------------------------------------
+
+
+def condition(node: Node) -> Node:
+    """What AND, OR, NOT and the whole take. A property alone is text, so never true."""
+    if node.boolean:
+        return node
+    if node.kind is not Kind.PROPERTY:
+        raise InvalidSelector(f"Expression will not result in a boolean value: {node.text()}")
+    value = node.evaluate
+    return _derived(
+        (node,), lambda properties: None if value(properties) is None else False, node.text, Kind.CONDITION
+    )
+
+
+def any_of(nodes: Sequence[Node]) -> Node:
+    """OR: true if one is, then unknown if one is."""
+    return _joined([condition(node) for node in nodes], True, "||")
+
+
+def all_of(nodes: Sequence[Node]) -> Node:
+    """AND: false if one is, then unknown if one is."""
+    return _joined([condition(node) for node in nodes], False, "&&")
+
+
+def _joined(nodes: list[Node], decisive: bool, symbol: str) -> Node:
+    parts = tuple(node.evaluate for node in nodes)
+
+    def evaluate(properties: Properties) -> Value:
+        unknown = False
+        for part in parts:
+            value = part(properties)
+            if value is decisive:
+                return decisive
+            unknown |= value is None
+        return None if unknown else not decisive
+
+    def text() -> str:
+        joined = nodes[0].text()
+        for node in nodes[1:]:
+            joined = f"({joined} {symbol} {node.text()})"
+        return joined
+
+    return _derived(nodes, evaluate, text)
+
+
+def not_(node: Node) -> Node:
+    """NOT binds closer than a comparison: `NOT a = 1` is `(NOT a) = 1`."""
+    node = condition(node)
+    value = node.evaluate
+
+    def evaluate(properties: Properties) -> Value:
+        found = value(properties)
+        return None if found is None else not found
+
+    return _derived((node,), evaluate, lambda: f"(NOT {node.text()})")
+
+
+def negative(node: Node) -> Node:
+    """Of a number; NULL for anything else, a property too, which is text."""
+    value = node.evaluate
+
+    def evaluate(properties: Properties) -> Value:
+        found = value(properties)
+        if isinstance(found, str | bool) or found is None:
+            return None
+        return Long(-found) if isinstance(found, Long) else -found
+
+    return _derived((node,), evaluate, lambda: f"(- {node.text()})", Kind.OTHER)
+
+
+# -- comparisons ------------------------------------------------------------------------------------------
+
+
+def equal(left: Node, right: Node) -> Node:
+    """`=`. Two properties that are both missing are equal; a missing one on the left is unknown, one on the
+    right is not equal (ComparisonExpression.doCreateEqual)."""
+    for node in (left, right):
+        if node.kind is Kind.BOOLEAN_CONSTANT and node.value is None:
+            raise InvalidSelector(f"'{node.text()}' cannot be compared.")
+    if left.kind is Kind.BOOLEAN_CONSTANT and right.kind is Kind.CONSTANT:
+        raise InvalidSelector(f"'{left.text()}' cannot be compared with '{right.text()}'")
+    return _equal(left, right)
+
+
+def not_equal(left: Node, right: Node) -> Node:
+    """`<>`: unknown where `=` is."""
+    return not_(equal(left, right))
+
+
+def is_null(node: Node) -> Node:
+    """IS NULL."""
+    return _equal(node, constant(None))
+
+
+def is_not_null(node: Node) -> Node:
+    """IS NOT NULL."""
+    return not_(is_null(node))
+
+
+def _equal(left: Node, right: Node) -> Node:
+    one, other = left.evaluate, right.evaluate
+
+    def evaluate(properties: Properties) -> Value:
+        mine, theirs = one(properties), other(properties)
+        if mine is None:
+            return True if theirs is None else None
+        if theirs is None:
+            return False
+        return compare(mine, theirs) == 0
+
+    return _derived((left, right), evaluate, lambda: f"({left.text()} == {right.text()})")
+
+
+def greater(left: Node, right: Node) -> Node:
+    """`>`."""
+    return _ordered(left, right, operator.gt, ">")
+
+
+def greater_equal(left: Node, right: Node) -> Node:
+    """`>=`."""
+    return _ordered(left, right, operator.ge, ">=")
+
+
+def less(left: Node, right: Node) -> Node:
+    """`<`."""
+    return _ordered(left, right, operator.lt, "<")
+
+
+def less_equal(left: Node, right: Node) -> Node:
+    """`<=`."""
+    return _ordered(left, right, operator.le, "<=")
+
+
+def _ordered(left: Node, right: Node, wanted: Callable[[int, int], bool], symbol: str) -> Node:
+    for node in (left, right):
+        number = isinstance(node.value, int | float) and not isinstance(node.value, bool)
+        if node.boolean or (node.constant and not number):
+            raise InvalidSelector(f"Value '{node.text()}' cannot be compared.")
+    one, other = left.evaluate, right.evaluate
+
+    def evaluate(properties: Properties) -> Value:
+        mine, theirs = one(properties), other(properties)
+        if mine is None or theirs is None:
+            return None
+        if isinstance(mine, str) and isinstance(theirs, str):  # only as numbers
+            mine, theirs = parse_double(mine), parse_double(theirs)
+        return wanted(compare(mine, theirs), 0)
+
+    return _derived((left, right), evaluate, lambda: f"({left.text()} {symbol} {right.text()})")
+
+
+def between(node: Node, low: Node, high: Node) -> Node:
+    """BETWEEN low AND high, both included."""
+    if low.constant and high.constant:
+        if low.value is None or high.value is None:
+            raise InvalidSelector("Illegal values of between, values can not be null!")
+        try:
+            backwards = compare(high.value, low.value) < 0
+        except Unmatched as error:
+            raise InvalidSelector(f"Illegal values of between: {low.text()}, {high.text()}") from error
+        if backwards:
+            raise InvalidSelector(
+                f"Illegal values of between, left value({low.text()}) must less than or equal to right "
+                f"value({high.text()})"
+            )
+    return all_of((greater_equal(node, low), less_equal(node, high)))
+
+
+def not_between(node: Node, low: Node, high: Node) -> Node:
+    """NOT BETWEEN."""
+    return any_of((less(node, low), greater(node, high)))
+
+
+# -- texts ------------------------------------------------------------------------------------------------
+
+
+def within(node: Node, elements: Sequence[str], negated: bool = False) -> Node:
+    """[NOT] IN, of a property; unknown without it."""
+    if node.kind is not Kind.PROPERTY:
+        raise InvalidSelector(f"Expected a property for In expression, got: {node.text()}")
+    value, known = node.evaluate, frozenset(elements)
+
+    def evaluate(properties: Properties) -> Value:
+        found = value(properties)
+        return None if found is None else (found in known) is not negated
+
+    symbol = "NOT IN" if negated else "IN"
+    return _derived((node,), evaluate, lambda: f"{node.text()} {symbol} ( {', '.join(elements)} )")
+
+
+def contains(node: Node, search: str, negated: bool = False) -> Node:
+    """[NOT] CONTAINS."""
+    return _searched(node, search, negated, "CONTAINS", lambda text: search in text, scans=1)
+
+
+def starts_with(node: Node, search: str, negated: bool = False) -> Node:
+    """[NOT] STARTSWITH."""
+    return _searched(node, search, negated, "STARTSWITH", lambda text: text.startswith(search))
+
+
+def ends_with(node: Node, search: str, negated: bool = False) -> Node:
+    """[NOT] ENDSWITH."""
+    return _searched(node, search, negated, "ENDSWITH", lambda text: text.endswith(search))
+
+
+def _searched(
+    node: Node, search: str, negated: bool, symbol: str, found: Callable[[str], bool], scans: int = 0
+) -> Node:
+    """False, negated too, for what is no text and for an empty search (ContainsExpression)."""
+    value = node.evaluate
+
+    def evaluate(properties: Properties) -> Value:
+        text = value(properties)
+        return bool(search) and isinstance(text, str) and found(text) is not negated
+
+    name = f"NOT {symbol}" if negated else symbol
+    return _derived((node,), evaluate, lambda: f"({name} {node.text()})", scans=scans)
+
+
+def _derived(
+    nodes: Sequence[Node],
+    evaluate: Evaluate,
+    text: Callable[[], str],
+    kind: Kind = Kind.CONDITION,
+    scans: int = 0,
+) -> Node:
+    depth = 1 + max(node.depth for node in nodes)
+    if depth > MAX_DEPTH:
+        raise InvalidSelector(f"operators within each other: at most {MAX_DEPTH} deep")
+    size = 1 + sum(node.size for node in nodes)
+    scans += sum(node.scans for node in nodes)
+    if scans > MAX_SCANS:
+        raise InvalidSelector(f"{scans} CONTAINS: at most {MAX_SCANS}")
+    return Node(kind, evaluate, text, None, depth, size, scans)
+
+
+def _literal(value: Value) -> str:
+    if value is None or isinstance(value, bool):
+        return "NULL" if value is None else str(value).upper()
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(cast(float, value))

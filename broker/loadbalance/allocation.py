@@ -1,0 +1,52 @@
+"""Which queues of a topic are whose (AllocateMessageQueueAveragely and others). Pure: every broker computes
+the same of the same members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from dledger.remoting.bodies import MessageQueue
+
+Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
+"""Of a client, sorted queues and sorted client ids: its queues; none for one that is not in the list."""
+
+
+def averagely(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[MessageQueue]:
+    """AVG: contiguous, even blocks."""
+    if client_id not in clients:
+        return []
+    position = clients.index(client_id)
+    size, extra = divmod(len(queues), len(clients))
+    start = position * size + min(position, extra)
+    return list(queues[start : start + size + (position < extra)])
+
+
+def by_circle(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[MessageQueue]:
+    """AVG_BY_CIRCLE: one after the other."""
+    if client_id not in clients:
+        return []
+    return list(queues[clients.index(client_id) :: len(clients)])
+
+
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType({"AVG": averagely, "AVG_BY_CIRCLE": by_circle})
+
+
+def for_pop(
+    strategy: Strategy, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str], share: int
+) -> list[MessageQueue]:
+    """Whose queues a client pops: all of every broker (queue id -1), or with `share` its own and those of so
+    many clients that follow it (QueryAssignmentProcessor.allocate4Pop)."""
+    if share <= 0 or share >= len(clients) - 1:
+        return sorted({MessageQueue(queue.topic, queue.brokerName, -1) for queue in queues})
+    if client_id not in clients:
+        return []
+    position = clients.index(client_id)
+    if len(clients) > len(queues):
+        return [queues[position % len(queues)]] if queues else []
+    chosen = {
+        queue
+        for at in range(share + 1)
+        for queue in strategy(clients[(position + at) % len(clients)], queues, clients)
+    }
+    return sorted(chosen)

@@ -1,0 +1,100 @@
+"""Pop consumption: checkpoints lose messages until none is left; a queue in order has its latest row; the
+latest request mode counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Key = tuple[str, str, int, int, int]
+Row = dict[str, Any]
+
+
+class Pops:
+    """(group, topic, queue, start, time) -> the operation, with the offsets that are left."""
+
+    part = "pops"
+    operations = ("pop", "pop_done")
+
+    def __init__(self) -> None:
+        self.rows: dict[Key, Row] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        key = (op["group"], op["topic"], op["queue"], op["start"], op["time"])
+        if op["op"] == "pop":
+            self.rows[key] = dict(op)
+        elif key in self.rows:
+            gone = set(op["offsets"])
+            row = self.rows.pop(key)
+            left = [offset for offset in row["offsets"] if offset not in gone]
+            if left:
+                self.rows[key] = {**row, "offsets": left}
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {}
+        for op in value:
+            self.apply(op, {})
+
+    def encode(self) -> dict[str, Any]:
+        return {"pops": {" ".join(map(str, key)): row for key, row in self.rows.items()}}
+
+
+class PopOrders:
+    """(group, topic, queue) -> the latest operation."""
+
+    part = "pop_orders"
+    operations = ("pop_order", "pop_order_end")
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str, int], Row] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        key = (op["group"], op["topic"], op["queue"])
+        if op["op"] == "pop_order":
+            self.rows[key] = dict(op)
+        else:
+            self.rows.pop(key, None)
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {(op["group"], op["topic"], op["queue"]): dict(op) for op in value}
+
+    def encode(self) -> dict[str, Any]:
+        return {"pop_orders": {" ".join(map(str, key)): row for key, row in self.rows.items()}}
+
+
+class Versions:
+    """State versions that were noted."""
+
+    part = "versions"
+    operations = ("version",)
+
+    def __init__(self) -> None:
+        self.rows: dict[int, None] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        self.rows[op["version"]] = None
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {op["version"]: None for op in value}
+
+    def encode(self) -> dict[str, Any]:
+        return {"versions": sorted(self.rows)}
+
+
+class RequestModes:
+    """(topic, group) -> the latest operation."""
+
+    part = "request_modes"
+    operations = ("request_mode",)
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], Row] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        self.rows[op["topic"], op["group"]] = dict(op)
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {(op["topic"], op["group"]): dict(op) for op in value}
+
+    def encode(self) -> dict[str, Any]:
+        return {"request_modes": {f"{topic} {group}": row for (topic, group), row in self.rows.items()}}

@@ -1,0 +1,163 @@
+"""What must hold for consumers that pop, in English above each check: the log, against what they saw.
+
+The log tells the life of each message: a checkpoint has it; then an acknowledgement takes it out, or a copy
+of it in the retry topic, in one batch. Messages are known by their body and how often they came again before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from zlib import decompress
+
+import msgpack
+
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.scenarios.broker_judge import name_of
+from dledger.chaos.scenarios.history import ACKNOWLEDGED
+from dledger.chaos.scenarios.oracle import Queue
+from dledger.chaos.scenarios.pop_history import (
+    CLOCKS_DIFFER_MS,
+    INVISIBLE_MS,
+    POP_GROUP,
+    RETRY,
+    SHORT_MS,
+    SLACK_NS,
+    Once,
+    PopHistory,
+)
+from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
+from dledger.formats.record import COMPRESSED, decode_record
+
+
+class PopJudge:
+    """Reads a log, entry by entry; then says what is wrong with it."""
+
+    def __init__(self, begun: int, *, clocks_are_right: bool) -> None:
+        self._begun = begun
+        self._right = clocks_are_right
+        self._messages: dict[tuple[str, int, int], tuple[Once, int]] = {}
+        self._checkpoints: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+        self._left: dict[tuple[Any, ...], list[int]] = {}
+        self._copies: list[tuple[Once, int]] = []
+        self._popped: dict[Once, None] = {}
+        self._acked: dict[Once, int] = {}
+        """Or gone by retention -> position in the log."""
+        self._copied: dict[Once, None] = {}
+        self.revived = 0
+        self.acknowledged = 0
+
+    def apply(self, header: EntryHeader, data: bytes) -> None:
+        """One entry. InvariantViolated."""
+        if header.kind == Kind.MESSAGE:
+            self._message(header, data)
+        elif header.kind == Kind.SYSTEM:
+            op = msgpack.unpackb(decode_record(data).body, strict_map_key=False)
+            if op["op"] == "pop":
+                self._pop(op)
+            elif op["op"] == "pop_done":
+                self._done(op, header)
+
+    def _message(self, header: EntryHeader, data: bytes) -> None:
+        record = decode_record(data)
+        body = decompress(record.body) if record.sys_flag & COMPRESSED else record.body
+        once = (body, record.reconsume_times)
+        place = (record.topic, record.queue_id, record.queue_offset)
+        self._messages[place] = once, header.pos + HEADER_SIZE
+        if record.topic.startswith(RETRY):
+            self._copies.append((once, record.store_timestamp))
+
+    def _pop(self, op: Mapping[str, Any]) -> None:
+        key = (op["group"], op["topic"], op["queue"], op["start"], op["time"])
+        # A handle belongs to one checkpoint.
+        if key in self._left:
+            raise InvariantViolated(f"{key} is a checkpoint already")
+        self._checkpoints[key], self._left[key] = op, list(op["offsets"])
+        for offset in op["offsets"]:
+            once, _ = self._messages[op["topic"], op["queue"], offset]
+            self._popped[once] = None
+
+    def _done(self, op: Mapping[str, Any], header: EntryHeader) -> None:
+        key = (op["group"], op["topic"], op["queue"], op["start"], op["time"])
+        copies, self._copies = dict(self._copies), []
+        checkpoint, left = self._checkpoints.get(key), self._left.get(key, [])
+        for offset in op["offsets"]:
+            # What leaves a checkpoint was in it: nothing is acknowledged or copied twice.
+            if checkpoint is None or offset not in left:
+                raise InvariantViolated(f"entry {header.index} takes {offset} from {key}, which has {left}")
+            left.remove(offset)
+            (value, times), position = self._messages[op["topic"], op["queue"], offset]
+            if (value, times + 1) not in copies:
+                self._acked[value, times] = position
+                continue
+            del copies[value, times + 1]
+            self.revived += 1
+            self._copied[value, times] = None
+        # A copy is one of these messages.
+        if copies:
+            raise InvariantViolated(f"copies of {[name_of(once[0]) for once in copies]} are of no checkpoint")
+        if not left:
+            self._checkpoints.pop(key, None)
+            self._left.pop(key, None)
+
+    def judge(self, history: PopHistory, repeated: Mapping[bytes, int]) -> None:
+        """`repeated`: messages that are in the log more than once, as their producer sent them again: of them
+        it cannot be told which one was meant."""
+        asked = {(ack.handed.value, ack.handed.times): None for ack in history.acks}
+        for once, position in self._acked.items():
+            # Nobody's message is taken away without its acknowledgement, but for what retention had taken.
+            if once not in asked and position >= self._begun:
+                raise InvariantViolated(f"{name_of(once[0])} was taken out, and nobody acknowledged it")
+            self.acknowledged += 1
+        for ack in history.acks:
+            once = (ack.handed.value, ack.handed.times)
+            if ack.outcome != ACKNOWLEDGED or ack.short or repeated.get(once[0], 1) > 1:
+                continue
+            # An acknowledgement that was answered is in the log, if the message did not come again before.
+            if once not in self._acked and once not in self._copied:
+                raise InvariantViolated(
+                    f"{name_of(once[0])} was acknowledged, and the log knows nothing of it"
+                )
+            # In time, it does not come again.
+            in_time = ack.end < ack.handed.between[0] + INVISIBLE_MS * 1_000_000 - SLACK_NS
+            if self._right and in_time and once in self._copied:
+                raise InvariantViolated(f"{name_of(once[0])} was acknowledged in time, and came again")
+        shortened = {(ack.handed.value, ack.handed.times) for ack in history.acks if ack.short}
+        first = {(handed.value, handed.times): handed for handed in reversed(history.handed)}
+        for once, handed in first.items():
+            before = first.get((once[0], once[1] - 1))
+            if before is None or repeated.get(once[0], 1) > 1 or not self._right:
+                continue
+            # Nothing comes again before its time, but for what the clocks of two leaders differ.
+            invisible_ms = SHORT_MS if (before.value, before.times) in shortened else INVISIBLE_MS
+            differ_ms = 0 if before.terms[0] == handed.terms[1] else CLOCKS_DIFFER_MS
+            early_ns = before.between[0] + (invisible_ms - differ_ms) * 1_000_000 - handed.between[1]
+            if early_ns > 0:
+                raise InvariantViolated(f"{name_of(once[0])} came again {early_ns // 1_000_000} ms early")
+        for handed in history.handed:
+            # Nothing is handed out that no checkpoint in the log has.
+            if (handed.value, handed.times) not in self._popped:
+                raise InvariantViolated(f"{name_of(handed.value)} was handed out without a checkpoint")
+
+
+def judge_popped(
+    values: Mapping[bytes, None], messages: Mapping[Queue, Sequence[Any]], begun: int, schedule: str
+) -> None:
+    """In the end the group was handed every message, but for what retention had taken."""
+    for queue, stored in messages.items():
+        if queue[0] != schedule and not queue[0].startswith(RETRY):
+            for message in stored:
+                if message.position >= begun and message.value not in values:
+                    raise InvariantViolated(
+                        f"{POP_GROUP} was never handed {name_of(message.value)} of {queue}"
+                    )
+
+
+def copies_of(messages: Mapping[Queue, Sequence[Any]]) -> dict[bytes, int]:
+    """How often each message is in the log, without its copies in retry topics."""
+    found: dict[bytes, int] = {}
+    for stored in messages.values():
+        for message in stored:
+            if not message.copied and not message.delivered:
+                found[message.value] = found.get(message.value, 0) + 1
+    return found

@@ -1,0 +1,98 @@
+"""Pulling ranges of queues, for programs without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+
+from dledger.client.bulk.ranges import RangeOptions, RangeReader
+from dledger.client.errors import ClientError
+from dledger.client.hosting import Hosted
+from dledger.client.message import (
+    MessageQueue,
+)
+from dledger.client.subscription import ALL
+
+PULLED_AHEAD = 8
+"""Queues that a `RangePuller` pulls from at once, and answers that wait for the application at most."""
+
+
+class RangePuller(Hosted[RangeReader]):
+    """Knows queues and pulls ranges of them, in no group's progress; see client.ranges.
+
+    >>> with RangePuller("127.0.0.1:9876", RangeOptions("reports")) as puller:  # doctest: +SKIP
+    ...     bounds = puller.bounds(puller.queues("orders"))
+    ...     for queue, records in puller.pull([(queue, *ends) for queue, ends in bounds.items()]): ...
+    """
+
+    def __init__(self, namesrv: str | Sequence[str], options: RangeOptions) -> None:
+        super().__init__("range reader")
+        self.options = options
+        self._namesrv = namesrv
+
+    def _make(self) -> RangeReader:
+        return RangeReader(self._namesrv, self.options)
+
+    def topics(self) -> list[str]:
+        """All topics that the NameServer knows."""
+        return self._run(lambda reader: reader.topics())
+
+    def system_topics(self) -> list[str]:
+        """Those that brokers made for themselves."""
+        return self._run(lambda reader: reader.system_topics())
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic."""
+        return self._run(lambda reader: reader.queues(topic))
+
+    def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        """Of each queue the offset of the oldest message, and that which the next one will get."""
+        return self._run(lambda reader: reader.bounds(queues))
+
+    def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Of each queue the offset of the first message stored at or after a time, in ms since the epoch."""
+        return self._run(lambda reader: reader.at_time(queues, timestamp_ms))
+
+    def keeps_order(self, group: str) -> bool:
+        """Whether store times never go back in the queues of a broker group."""
+        return self._run(lambda reader: reader.keeps_order(group))
+
+    def pull(
+        self, ranges: Iterable[tuple[MessageQueue, int, int]], expression: str = ALL
+    ) -> Iterator[tuple[MessageQueue, bytes]]:
+        """Records of messages [start, end) of all ranges, each in order, pulled side by side."""
+        inner, thread = self._open()
+        arrived: asyncio.Queue[tuple[MessageQueue, bytes] | ClientError | None] = asyncio.Queue(PULLED_AHEAD)
+        pulling = thread.submit(_pull_all(inner, list(ranges), expression, arrived))
+        try:
+            while (item := self._wait(thread, arrived.get())) is not None:
+                if isinstance(item, ClientError):
+                    raise item
+                yield item
+            pulling.result()
+        finally:
+            pulling.cancel()
+
+
+async def _pull_all(
+    reader: RangeReader,
+    ranges: Sequence[tuple[MessageQueue, int, int]],
+    expression: str,
+    arrived: asyncio.Queue[tuple[MessageQueue, bytes] | ClientError | None],
+) -> None:
+    free = asyncio.Semaphore(PULLED_AHEAD)
+
+    async def one(queue: MessageQueue, start: int, end: int) -> None:
+        async with free:
+            try:
+                async for records in reader.pull(queue, start, end, expression):
+                    await arrived.put((queue, records))
+            except ClientError as error:
+                await arrived.put(error)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for queue, start, end in ranges:
+                tasks.create_task(one(queue, start, end), name=f"pull {queue.topic} {queue.queue_id}")
+    finally:
+        await arrived.put(None)

@@ -1,0 +1,356 @@
+"""The pop consumer on an event loop: brokers divide the messages one by one, and take each back or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dledger.client.core import ClientCore
+from dledger.client.encoding import received
+from dledger.client.errors import BrokerRefused, ClientError, refused_text
+from dledger.client.groups import BrokerGroup
+from dledger.client.life import AsyncClient
+from dledger.client.listening import ConsumeStatus, Listener, ListenerCalls
+from dledger.client.message import ReceivedMessage, check_group, check_topic
+from dledger.client.offsets import FromWhere
+from dledger.client.options import ClientOptions, PopOptions, member_of, options_of
+from dledger.client.subscription import ALL, Subscription, subscribe
+from dledger.formats.pop_handles import Handle, decode_handle, decode_info, real_topic, retry_mark
+from dledger.formats.properties import FIRST_POP_TIME, POP_CK
+from dledger.formats.record import CorruptRecord, decode_records
+from dledger.remoting.bodies import PERM_READ, ConsumerData
+from dledger.remoting.bodies import Subscription as WireSubscription
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadHeader
+from dledger.remoting.pop_headers import (
+    AckMessageHeader,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeResponseHeader,
+    PopMessageHeader,
+    PopMessageResponseHeader,
+)
+from dledger.runtime import Env
+
+NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
+"""Answers of a pop that found no message."""
+
+
+class AsyncPopConsumer(AsyncClient):
+    """Takes messages of a topic, each for a while, and acknowledges them one by one.
+
+    >>> consumer = AsyncPopConsumer("billing", "127.0.0.1:9876", topic="orders")  # doctest: +SKIP
+    >>> async with consumer:                                                       # doctest: +SKIP
+    ...     for message in await consumer.pop(timeout_s=5.0):
+    ...         print(message.body)
+    ...         await consumer.ack(message)
+
+    Queues are not divided: any number of consumers of a group share even one queue. A message that is not
+    acknowledged within `PopOptions.invisible_s` comes again, to any of them, so a message may come more than
+    once. There is no order, and one that takes long holds up no other.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        topic: str,
+        expression: str = ALL,
+        from_where: FromWhere | str = FromWhere.LAST,
+        options: PopOptions | None = None,
+        client: ClientOptions | None = None,
+        env: Env | None = None,
+    ) -> None:
+        where = check_pop_consumer(group, topic, from_where)
+        self.group = group
+        self.topic = topic
+        self.options: PopOptions = options_of(PopOptions, options, "options")
+        core = ClientCore(
+            env,
+            namesrv,
+            options_of(ClientOptions, client, "client"),
+            disk_threads=self.options.concurrency,
+        )
+        super().__init__(core, f"pop consumer {group}")
+        self._from_where = where
+        self._subscription: Subscription = subscribe(topic, expression, self._core.env.wall.now_ms())
+        self._core.consumers = self._consumer_data
+        self._asked: dict[str, asyncio.Future[list[ReceivedMessage]]] = {}
+        """Broker group -> its pop under way: it may outlive the call that began it."""
+        self._turn = 0
+        self._listening = False
+
+    # -- popping ----------------------------------------------------------------------------------------
+
+    async def pop(self, timeout_s: float = 15.0) -> list[ReceivedMessage]:
+        """Messages that are ours for `PopOptions.invisible_s`, at most `PopOptions.batch_size` of one broker
+        group; empty when none came in time. TopicNotFound, NoNameServer, NoBroker, BrokerRefused.
+
+        Brokers hold the requests, also longer than this call waits: what they give then comes with the next
+        one.
+        """
+        self._core.check_open()
+        route = await self._core.route(self.topic)
+        names = sorted({data.brokerName for data in route.queueDatas if data.perm & PERM_READ})
+        if not names:
+            raise ClientError(f"no broker lets the topic {self.topic!r} be read")
+        for name in names:
+            if name not in self._asked:
+                self._asked[name] = self._ask_for_messages(name)
+        ended, _ = await asyncio.wait(
+            self._asked.values(), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        self._turn += 1
+        order = names[self._turn % len(names) :] + names[: self._turn % len(names)]
+        for name in order:
+            if self._asked[name] in ended:
+                found = self._asked.pop(name).result()
+                if found:
+                    return found
+        return []
+
+    async def ack(self, message: ReceivedMessage) -> None:
+        """The message is consumed: it does not come again. One that came again already is not told apart.
+        NoBroker, BrokerRefused."""
+        handle = handle_of(message)
+        header = AckMessageHeader(
+            self.group, self._real_topic(handle), handle.queue, handle.encode(), _offset(handle, message)
+        )
+        await self._ask(handle, RequestCode.ACK_MESSAGE, header)
+
+    async def ack_all(self, messages: Iterable[ReceivedMessage]) -> None:
+        """The same for many, side by side."""
+        outcomes = await asyncio.gather(*map(self.ack, messages), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
+        """The message stays ours for so long from now on, or comes again after it. It has a new handle: the
+        returned message is the one to acknowledge. BrokerRefused, also where it came again already."""
+        if not invisible_s >= 0:
+            raise ClientError(f"invisible_s={invisible_s!r}: give a number of seconds, 0 or more")
+        handle = handle_of(message)
+        offset = _offset(handle, message)
+        header = ChangeInvisibleTimeHeader(
+            self.group,
+            self._real_topic(handle),
+            handle.queue,
+            handle.encode(),
+            offset,
+            round(invisible_s * 1000),
+        )
+        answer = await self._ask(handle, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        try:
+            told = answer.header(ChangeInvisibleTimeResponseHeader)
+        except BadHeader as error:
+            raise BrokerRefused(f"the answer is not readable: {error}") from error
+        start = handle.start if handle.in_order else offset
+        new = handle._replace(
+            start=start,
+            time=told.popTime,
+            invisible=told.invisibleTime,
+            revive_queue=told.reviveQid,
+            offset=offset,
+        )
+        return replace(message, properties={**message.properties, POP_CK: new.encode()})
+
+    # -- listening --------------------------------------------------------------------------------------
+
+    async def listen(self, listener: Listener) -> None:
+        """Call `listener` with each message until the consumer is closed; acknowledge those that it consumed.
+
+        As for a push consumer: consumed is a message when the listener ended with None or
+        `ConsumeStatus.SUCCESS`. Another comes again after `PopOptions.retry_s`, longer each time. At most
+        `PopOptions.concurrency` run at once; a plain function runs in a thread.
+        """
+        if self._listening:
+            raise ClientError("already listening: a pop consumer has one listener")
+        self._listening = True
+        calls = ListenerCalls(self._core, listener, None)
+        free = asyncio.Semaphore(self.options.concurrency)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                handing = tasks.create_task(self._hand_out(calls, tasks, free), name=f"pop {self.topic}")
+                await self._stop.wait()
+                calls.stopped = True
+                handing.cancel()
+        finally:
+            self._listening = False
+
+    async def _hand_out(
+        self, calls: ListenerCalls, tasks: asyncio.TaskGroup, free: asyncio.Semaphore
+    ) -> None:
+        while True:
+            for message in await self._pop_patiently():
+                await free.acquire()
+                tasks.create_task(self._consume(calls, message, free), name="listen")
+
+    async def _pop_patiently(self) -> list[ReceivedMessage]:
+        try:
+            return await self.pop(self.options.poll_s)
+        except ClientError as error:
+            self._core.log.warning("no pop now", topic=self.topic, error=error)
+            await asyncio.sleep(self.options.error_pause_s)
+            return []
+
+    async def _consume(self, calls: ListenerCalls, message: ReceivedMessage, free: asyncio.Semaphore) -> None:
+        try:
+            verdicts, fatal = await calls.run([message])
+            if fatal is not None:
+                raise fatal
+            if not verdicts:
+                return  # stopped before it: it comes again
+            try:
+                if verdicts[0] is ConsumeStatus.SUCCESS:
+                    await self.ack(message)
+                else:
+                    delays = self.options.retry_s
+                    again_s = delays[min(message.reconsume_times, len(delays) - 1)]
+                    await self.change_invisible(message, again_s)
+            except ClientError as error:
+                self._core.log.warning("a popped message comes again", topic=self.topic, error=error)
+        finally:
+            free.release()
+
+    # -- requests ---------------------------------------------------------------------------------------
+
+    def _ask_for_messages(self, name: str) -> asyncio.Future[list[ReceivedMessage]]:
+        """Begin a pop of a broker group."""
+        answered: asyncio.Future[list[ReceivedMessage]] = asyncio.get_running_loop().create_future()
+
+        async def ask() -> None:
+            try:
+                found = await self._pop(self._core.group(name))
+            except ClientError as error:
+                if not answered.done():
+                    answered.set_exception(error)
+            else:
+                if not answered.done():
+                    answered.set_result(found)
+
+        self._core.spawn(ask(), f"pop {name}")
+        return answered
+
+    async def _pop(self, group: BrokerGroup) -> list[ReceivedMessage]:
+        options = self.options
+        header = PopMessageHeader(
+            consumerGroup=self.group,
+            topic=self.topic,
+            queueId=-1,
+            maxMsgNums=options.batch_size,
+            invisibleTime=round(options.invisible_s * 1000),
+            pollTime=round(options.poll_s * 1000),
+            bornTime=self._core.env.wall.now_ms(),
+            initMode=0 if self._from_where is FromWhere.FIRST else 1,
+            expType="TAG",
+            exp=self._subscription.expression,
+        )
+        answer = await self._core.invoke_leader(
+            group, self.topic, RequestCode.POP_MESSAGE, header, timeout_s=options.poll_s + options.timeout_s
+        )
+        if answer.code in NOTHING:
+            return []
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(refused_text(answer.code, answer.remark), answer.code)
+        try:
+            found = popped(answer, group.name)
+        except (BadHeader, CorruptRecord, ValueError, KeyError) as error:
+            raise BrokerRefused(f"the popped messages are not readable: {error!r}") from error
+        wanted = [message for message in found if self._subscription.matches(message.tags)]
+        for message in found:
+            if not self._subscription.matches(message.tags):  # two tags of one hash
+                await self.ack(message)
+        return wanted
+
+    async def _ask(self, handle: Handle, code: int, header: AckMessageHeader) -> Response:
+        answer = await self._core.invoke_leader(self._core.group(handle.broker), self.topic, code, header)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(refused_text(answer.code, answer.remark), answer.code)
+        return answer
+
+    def _real_topic(self, handle: Handle) -> str:
+        return real_topic(self.topic, self.group, handle.retry)
+
+    async def _finish(self, drain: bool) -> None:
+        for answered in self._asked.values():
+            answered.cancel()
+        self._asked.clear()
+        await self._core.unregister(None, self.group)
+
+    def _consumer_data(self) -> list[ConsumerData]:
+        wanted = self._subscription
+        told = WireSubscription(
+            topic=wanted.topic,
+            subString=wanted.expression,
+            tagsSet=list(wanted.tags),
+            codeSet=list(wanted.codes),
+            subVersion=wanted.version,
+        )
+        return [
+            ConsumerData(
+                groupName=self.group,
+                consumeType="CONSUME_POP",
+                messageModel="CLUSTERING",
+                consumeFromWhere=self._from_where.value,
+                subscriptionDataSet=[told],
+            )
+        ]
+
+
+def check_pop_consumer(group: str, topic: str, from_where: FromWhere | str) -> FromWhere:
+    """What a pop consumer is made with; ClientError names what cannot be meant."""
+    check_group(group)
+    check_topic(topic)
+    where = member_of(FromWhere, from_where, "from_where")
+    if where is FromWhere.TIMESTAMP:
+        raise ClientError("from_where=TIMESTAMP: a pop consumer begins with FIRST or LAST")
+    return where
+
+
+def popped(answer: Response, broker_name: str) -> list[ReceivedMessage]:
+    """The messages of an answer, each with its handle (MQClientAPIImpl.processPopResponse). BadHeader,
+    CorruptRecord, ValueError, KeyError for what is none."""
+    told = answer.header(PopMessageResponseHeader)
+    starts = decode_info(told.startOffsetInfo or "")
+    counts = decode_info(told.orderCountInfo or "")
+    found = []
+    for record in decode_records(answer.body):
+        message = received(record, broker_name)
+        properties = dict(message.properties)
+        if POP_CK not in properties:
+            mark, queue = retry_mark(record.topic), str(record.queue_id)
+            properties[POP_CK] = Handle(
+                int(starts[mark, queue]),
+                told.popTime,
+                told.invisibleTime,
+                told.reviveQid,
+                mark,
+                broker_name,
+                record.queue_id,
+                record.queue_offset,
+            ).encode()
+            exact, least = (mark, f"qo{queue}%{record.queue_offset}"), (mark, queue)
+            times = int(counts.get(exact, counts.get(least, "0")))
+            if times > 0:
+                message = replace(message, reconsume_times=times)
+        properties.setdefault(FIRST_POP_TIME, str(told.popTime))
+        found.append(replace(message, properties=properties))
+    return found
+
+
+def handle_of(message: ReceivedMessage) -> Handle:
+    """The handle of a popped message; ClientError for one that was not popped."""
+    text = message.properties.get(POP_CK)
+    if text is None:
+        raise ClientError("this message was not popped: it has no handle (property POP_CK)")
+    try:
+        return decode_handle(text)
+    except ValueError as error:
+        raise ClientError(f"the handle of this message (property POP_CK) is none: {error}") from None
+
+
+def _offset(handle: Handle, message: ReceivedMessage) -> int:
+    return message.queue_offset if handle.offset is None else handle.offset

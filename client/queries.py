@@ -1,0 +1,70 @@
+"""Messages by key: 12 QUERY_MESSAGE, asked of each broker group that has the topic."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger.client.core import ClientCore
+from dledger.client.encoding import received
+from dledger.client.errors import BrokerRefused, ClientError, refused_text
+from dledger.client.message import ReceivedMessage, check_topic
+from dledger.client.routes import subscribe_queues
+from dledger.formats.record import CorruptRecord, decode_records
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import QueryMessageHeader
+
+MAX_MESSAGES = 64
+"""Messages that a broker gives at once; brokers of RocketMQ's have the same limit."""
+NEVER_MS = (1 << 63) - 1
+"""A time behind all others."""
+
+
+class MessageQueries:
+    """Finds messages by their keys. Brokers keep an index of them (`messageIndexEnable`)."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core
+
+    async def by_key(
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = NEVER_MS, most: int = MAX_MESSAGES
+    ) -> list[ReceivedMessage]:
+        """Messages with one of their keys or their unique key so, stored within [begin, end] (ms since the
+        epoch), the oldest first: of each broker group the newest `most` (1 to 64). ClientError."""
+        if not 1 <= most <= MAX_MESSAGES:
+            raise ClientError(f"most={most}: give 1 to {MAX_MESSAGES}")
+        return await self._ask(QueryMessageHeader(topic, key, most, begin_ms, end_ms))
+
+    async def by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
+        """The message with this unique key, which is the `message_id` of send results, None without one; the
+        newest, where it was stored more than once. ClientError."""
+        found = await self._ask(QueryMessageHeader(topic, unique_key, MAX_MESSAGES, 0, NEVER_MS, True))
+        return found[-1] if found else None
+
+    async def _ask(self, header: QueryMessageHeader) -> list[ReceivedMessage]:
+        check_topic(header.topic)
+        if not header.key:
+            raise ClientError("an empty key: no message has one")
+        queues = subscribe_queues(header.topic, await self._core.route(header.topic))
+        brokers = sorted({queue.broker_name for queue in queues})
+        answers = await asyncio.gather(*(self._ask_broker(broker, header) for broker in brokers))
+        found = [message for messages in answers for message in messages]
+        return sorted(found, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
+
+    async def _ask_broker(self, broker: str, header: QueryMessageHeader) -> list[ReceivedMessage]:
+        group = self._core.group(broker)
+        answer = await self._core.invoke_leader(group, header.topic, RequestCode.QUERY_MESSAGE, header)
+        what = f"messages of {header.topic} with key {header.key!r} at {broker}"
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return []
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(f"{what}: {refused_text(answer.code, answer.remark)}", answer.code)
+        try:
+            return [
+                message
+                for record in decode_records(answer.body)
+                for message in [received(record, broker)]
+                # Brokers of RocketMQ's find a key by its hash.
+                if header.key == message.unique_key or header.key in message.keys
+            ]
+        except CorruptRecord as error:
+            raise BrokerRefused(f"{what}: not readable: {error}") from error

@@ -1,0 +1,117 @@
+"""Handles of popped messages, and the texts that tell a client of them (ExtraInfoUtil, KeyBuilder).
+
+A handle (the property POP_CK) is `start time invisible reviveQid retry brokerName queueId offset`, with
+spaces between. Answers to a pop have, a queue each and `;` between them, `retry queueId start` and
+`retry queueId offset,offset`: the client makes the handles of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+RETRY_PREFIX = "%RETRY%"
+ORDER_QUEUE = 999
+"""`reviveQid` of a pop in order (POP_ORDER_REVIVE_QUEUE)."""
+REVIVE_QUEUE = 0
+"""Of any other: there is one table, not queues of a topic."""
+NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
+MAX_HANDLE = 512
+"""Characters of a handle."""
+
+
+def retry_topic_v1(topic: str, group: str) -> str:
+    """Where messages of a topic come again to a group that pops."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def retry_topic_v2(topic: str, group: str) -> str:
+    """The same by the newer name, which can be taken apart."""
+    return f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def retry_mark(topic: str) -> str:
+    """What stands for the kind of a topic in these texts."""
+    if not topic.startswith(RETRY_PREFIX):
+        return NORMAL
+    return RETRY_V2 if "+" in topic else RETRY_V1
+
+
+def real_topic(topic: str, group: str, mark: str) -> str:
+    """The topic that a mark means, of the topic that was asked for; ValueError for a mark that is none."""
+    if mark == NORMAL:
+        return topic
+    if mark == RETRY_V1:
+        return retry_topic_v1(topic, group)
+    if mark == RETRY_V2:
+        return retry_topic_v2(topic, group)
+    raise ValueError(f"{mark!r}: 0, 1 or 2 is expected")
+
+
+class Handle(NamedTuple):
+    """What a handle says. `time`, `invisible` in ms; `offset` is missing in those of old clients."""
+
+    start: int
+    time: int
+    invisible: int
+    revive_queue: int
+    retry: str
+    broker: str
+    queue: int
+    offset: int | None = None
+
+    @property
+    def in_order(self) -> bool:
+        """Of a pop in order."""
+        return self.revive_queue == ORDER_QUEUE
+
+    def encode(self) -> str:
+        """The text."""
+        return " ".join(str(part) for part in self if part is not None)
+
+
+def decode_handle(text: str) -> Handle:
+    """Parse one; ValueError says what is wrong."""
+    if len(text) > MAX_HANDLE:
+        raise ValueError(f"a handle of {len(text)} characters: at most {MAX_HANDLE}")
+    parts = text.split(" ")
+    if not 7 <= len(parts) <= 8:
+        raise ValueError(f"a handle of {len(parts)} parts: 7 or 8 are expected")
+    start, time, invisible, revive_queue, queue = (_number(parts[at]) for at in (0, 1, 2, 3, 6))
+    offset = _number(parts[7]) if len(parts) == 8 else None
+    return Handle(start, time, invisible, revive_queue, parts[4], parts[5], queue, offset)
+
+
+def start_info(topic: str, queue: int, start: int) -> str:
+    """One queue of `startOffsetInfo`."""
+    return f"{retry_mark(topic)} {queue} {start}"
+
+
+def offsets_info(topic: str, queue: int, offsets: Iterable[int]) -> str:
+    """One queue of `msgOffsetInfo`."""
+    return f"{retry_mark(topic)} {queue} {','.join(map(str, offsets))}"
+
+
+def order_counts(topic: str, queue: int, counts: Iterable[tuple[int, int]]) -> list[str]:
+    """One queue of `orderCountInfo`. `counts`: (offset, how often it was given before) of each message."""
+    counts = list(counts)
+    mark = retry_mark(topic)
+    told = [f"{mark} qo{queue}%{offset} {count}" for offset, count in counts if count]
+    return [*told, f"{mark} {queue} {min((count for _, count in counts), default=0)}"]
+
+
+def decode_info(text: str) -> dict[tuple[str, str], str]:
+    """(retry mark, queue) -> value, of any of the three; ValueError. A queue may be `qo<queue>%<offset>`."""
+    told: dict[tuple[str, str], str] = {}
+    for item in text.split(";") if text else ():
+        parts = item.split(" ")
+        if len(parts) != 3:
+            raise ValueError(f"{item!r}: three parts are expected")
+        told[parts[0], parts[1]] = parts[2]
+    return told
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:
+        raise ValueError(f"{text!r} in a handle: a number is expected")
+    return int(text)

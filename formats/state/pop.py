@@ -1,0 +1,159 @@
+"""Pop consumption: what was given to consumers and is not acknowledged (PopCheckPoint, ConsumerOrderInfo),
+and how the consumers of a topic and group are to ask (MessageRequestModeManager).
+
+A pop moves the group's offset behind what it takes, and leaves a checkpoint in the same batch of the log: the
+messages belong to the group's checkpoints from then on, and to nobody else. An acknowledgement takes them out
+of it. What is left when the invisible time is over, the leader copies to the group's retry topic, in one
+batch with its removal: no switch of leader loses one, or revives it twice.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from dledger.formats.state.table import (
+    Declared,
+    DeclaredTable,
+    Int32,
+    Malformed,
+    Name,
+    Offset,
+    Op,
+    QueueId,
+    Row,
+)
+
+MAX_POP_MESSAGES = 32
+"""Messages of one checkpoint (PopMessageRequestHeader.maxMsgNums)."""
+MAX_INVISIBLE_MS = 7 * 24 * 3600 * 1000
+"""How long a message may be invisible."""
+MAX_ATTEMPT = 255
+"""Characters of an attempt id."""
+POP, POP_DONE, POP_ORDER, POP_ORDER_END = "pop", "pop_done", "pop_order", "pop_order_end"
+_SINCE = 4
+
+Time = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""Milliseconds since the epoch."""
+Invisible = Annotated[int, msgspec.Meta(ge=0, le=MAX_INVISIBLE_MS)]
+Offsets = Annotated[tuple[Offset, ...], msgspec.Meta(min_length=1, max_length=MAX_POP_MESSAGES)]
+
+CheckpointKey = tuple[str, str, int, int, int]
+"""Group, topic, queue id, start, time: what a handle says."""
+OrderKey = tuple[str, str, int]
+"""Group, topic, queue id."""
+
+
+class PopCheckpoint(Row, frozen=True):
+    """Messages of one queue that a pop gave away: `offsets` are those that are still to be acknowledged.
+
+    `start`: queue offset that the pop began at; `time`, `invisible`: when, and for how long, in ms.
+    """
+
+    operation: ClassVar[str] = POP
+    group: Name
+    topic: Name
+    queue: QueueId
+    start: Offset
+    time: Time
+    invisible: Invisible
+    offsets: Offsets
+
+    @property
+    def key(self) -> CheckpointKey:
+        """What its handles say."""
+        return (self.group, self.topic, self.queue, self.start, self.time)
+
+
+class PopDone(msgspec.Struct, frozen=True):
+    """These messages of a checkpoint are acknowledged, or were copied to the retry topic."""
+
+    group: Name
+    topic: Name
+    queue: QueueId
+    start: Offset
+    time: Time
+    offsets: Offsets
+
+
+class PopOrder(Row, frozen=True):
+    """What was given to one consumer of a group that pops in order: the queue's next messages wait for it.
+
+    `offsets`: all of the pop, `counts`: how often each was given before, `acked`: those that are
+    acknowledged. The group's offset is that of the first that is not. `visible`: [offset, time in ms] of
+    those whose invisible time was changed.
+    """
+
+    operation: ClassVar[str] = POP_ORDER
+    group: Name
+    topic: Name
+    queue: QueueId
+    time: Time
+    invisible: Invisible
+    attempt: Annotated[str, msgspec.Meta(max_length=MAX_ATTEMPT)]
+    offsets: Offsets
+    counts: Annotated[tuple[Int32, ...], msgspec.Meta(min_length=1, max_length=MAX_POP_MESSAGES)]
+    acked: Annotated[tuple[Offset, ...], msgspec.Meta(max_length=MAX_POP_MESSAGES)] = ()
+    visible: Annotated[tuple[tuple[Offset, Time], ...], msgspec.Meta(max_length=MAX_POP_MESSAGES)] = ()
+
+    @property
+    def key(self) -> OrderKey:
+        """The queue of a group."""
+        return (self.group, self.topic, self.queue)
+
+
+class RequestMode(Row, frozen=True):
+    """How consumers of a group ask for messages of a topic: PULL or POP. `share`: how many further consumers
+    pop each queue; 0 or less: all of the group pop all queues."""
+
+    operation: ClassVar[str] = "request_mode"
+    topic: Name
+    group: Name
+    mode: Annotated[str, msgspec.Meta(pattern=r"\A(PULL|POP)\Z")]
+    share: Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)] = 0
+
+
+def done_op(key: CheckpointKey, offsets: tuple[int, ...]) -> dict[str, Any]:
+    """The operation that takes messages out of a checkpoint, and removes it with the last."""
+    group, topic, queue, start, time = key
+    return {
+        "group": group,
+        "offsets": list(offsets),
+        "op": POP_DONE,
+        "queue": queue,
+        "start": start,
+        "time": time,
+        "topic": topic,
+    }
+
+
+def _done(table: DeclaredTable[CheckpointKey, PopCheckpoint], op: Op, state: object) -> None:
+    known = {name: op[name] for name in PopDone.__struct_fields__ if name in op}
+    try:
+        done = msgspec.convert(known, PopDone)
+    except msgspec.ValidationError as error:
+        raise Malformed(f"{POP_DONE}: {error}") from error
+    row = table.rows.get((done.group, done.topic, done.queue, done.start, done.time))
+    if row is None:
+        return
+    left = tuple(offset for offset in row.offsets if offset not in done.offsets)
+    if left:
+        table.put(msgspec.structs.replace(row, offsets=left))
+    else:
+        table.discard(row.key)
+
+
+POPS = Declared[CheckpointKey, PopCheckpoint](
+    "pops",
+    PopCheckpoint,
+    key=("group", "topic", "queue", "start", "time"),
+    since=_SINCE,
+    more={POP_DONE: _done},
+)
+POP_ORDERS = Declared[OrderKey, PopOrder](
+    "pop_orders", PopOrder, key=("group", "topic", "queue"), since=_SINCE, remove=POP_ORDER_END
+)
+REQUEST_MODES = Declared[tuple[str, str], RequestMode](
+    "request_modes", RequestMode, key=("topic", "group"), since=_SINCE
+)

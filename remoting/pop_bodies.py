@@ -1,0 +1,103 @@
+"""Bodies of pop consumption and of the balance that brokers compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dledger.remoting.bodies import Body, MessageQueue, convert_body
+from dledger.remoting.errors import BadBody
+from dledger.remoting.fastjson import loads, without_nulls
+
+LONG_NAMES = {
+    "consumerGroup": "c",
+    "topic": "t",
+    "retry": "r",
+    "startOffset": "so",
+    "queueId": "q",
+    "reviveQueueId": "rq",
+    "popTime": "pt",
+    "invisibleTime": "it",
+    "bitSet": "b",
+}
+"""Other names of the fields of an acknowledgement."""
+
+
+class BatchAck(Body):
+    """Acknowledgements of one checkpoint: group, topic that was asked for, kind of the real one, start,
+    queue, revive queue, pop time, invisible time (ms), bits (`java.util.BitSet` in base64): bit i is offset
+    so + i."""
+
+    c: str
+    t: str
+    r: str
+    so: int
+    q: int
+    rq: int
+    pt: int
+    it: int = 0
+    b: str = ""
+
+
+class BatchAckBody(Body):
+    """Body of 200151."""
+
+    brokerName: str = ""
+    acks: list[BatchAck] = msgspec.field(default_factory=list)
+
+
+class QueryAssignmentBody(Body):
+    """Body of 400: which queues are this client's?"""
+
+    topic: str
+    consumerGroup: str
+    clientId: str
+    strategyName: str = "AVG"
+    messageModel: str = "CLUSTERING"
+
+
+class Assignment(Body):
+    """One queue, and how to ask for its messages: PULL or POP. queueId -1: all queues of that broker."""
+
+    messageQueue: MessageQueue
+    mode: str
+
+
+class Assignments(Body):
+    """Answer to 400; None: nothing is known, keep what there is."""
+
+    messageQueueAssignments: list[Assignment] | None = None
+
+
+class RequestModeBody(Body):
+    """Body of 401: PULL or POP for a group and topic; see `formats.state.RequestMode`."""
+
+    topic: str
+    consumerGroup: str
+    mode: str = "PULL"
+    popShareQueueNum: int = 0
+
+
+def decode_batch_ack(data: bytes) -> BatchAckBody:
+    """Body of 200151, by short or long names."""
+    value: Any = loads(data)
+    if not isinstance(value, dict):
+        raise BadBody("the acknowledgements are not a JSON object")
+    acks = value.get("acks")
+    for ack in acks if isinstance(acks, list) else []:
+        if isinstance(ack, dict):
+            for long, short in LONG_NAMES.items():
+                if long in ack:
+                    ack.setdefault(short, ack.pop(long))
+    return convert_body(without_nulls(value), BatchAckBody, "acknowledgement")
+
+
+def decode_assignment_query(data: bytes) -> QueryAssignmentBody:
+    """Body of 400."""
+    return convert_body(without_nulls(loads(data)), QueryAssignmentBody, "query of an assignment")
+
+
+def decode_request_mode(data: bytes) -> RequestModeBody:
+    """Body of 401."""
+    return convert_body(without_nulls(loads(data)), RequestModeBody, "request mode")

@@ -1,0 +1,136 @@
+"""The pop consumer against a real broker over a fake node: what it takes, gives back, and listens to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dledger.client import (
+    AsyncPopConsumer,
+    BrokerRefused,
+    ClientError,
+    ConsumeStatus,
+    PopConsumer,
+    PopOptions,
+    ReceivedMessage,
+)
+from dledger.formats.pop_handles import retry_topic_v1
+from dledger.formats.properties import POP_CK
+from tests.broker.harness import World, run
+from tests.broker.test_delays import leading
+from tests.client.fake_cluster import FakeCluster
+
+QUICK = PopOptions(invisible_s=30.0, poll_s=0.5, timeout_s=2.0, error_pause_s=0.01, retry_s=(0.01,))
+
+
+class Route(FakeCluster):
+    """A NameServer that knows one broker."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(0, {"T": 4})
+        self._port = port
+
+    def _addresses(self) -> dict[int, str]:
+        return {0: f"127.0.0.1:{self._port}"}
+
+
+@asynccontextmanager
+async def serving(root: Path) -> AsyncIterator[tuple[World, str]]:
+    """A broker that leads and listens, and the address of its NameServer."""
+    async with leading(root) as world:
+        server = world.broker.server
+        await server.start("127.0.0.1", 0)
+        async with Route(server.addresses[0][1]) as route:
+            try:
+                yield world, route.namesrv
+            finally:
+                for connection in server.connections:
+                    connection.abort()
+                await server.close()
+
+
+def consumer(namesrv: str, options: PopOptions = QUICK) -> AsyncPopConsumer:
+    return AsyncPopConsumer("CG", namesrv, topic="T", from_where="first", options=options)
+
+
+def test_what_is_popped_is_acknowledged_kept_or_comes_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as (world, namesrv), consumer(namesrv) as one:
+            for number in range(4):
+                await world.send("T", b"%d" % number, number % 2, "TAGS\x01a\x02")
+            found = [*await one.pop(), *await one.pop(0.01)]
+            assert sorted(message.body for message in found) == [b"0", b"1", b"2", b"3"]
+            assert all(message.topic == "T" and message.reconsume_times == 0 for message in found)
+            kept = await one.change_invisible(found[0], 20.0)
+            assert kept.properties[POP_CK] != found[0].properties[POP_CK]
+            with pytest.raises(BrokerRefused, match="not valid any more"):
+                await one.change_invisible(found[0], 1.0)
+            await one.ack_all([kept, *found[2:]])
+            await one.change_invisible(found[1], 0.0)
+            (again,) = [message for _ in range(3) for message in await one.pop()][:1]
+            assert again.body == found[1].body and again.reconsume_times == 1 and again.topic == "T"
+            await one.ack(again)
+            assert await one.pop(0.05) == []
+            assert world.broker.pop_ledger.messages == 0
+            with pytest.raises(ClientError, match="was not popped"):
+                await one.ack(replace(again, properties={}))
+
+    run(test)
+
+
+def test_a_listener_s_messages_are_acknowledged_and_those_that_failed_come_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        seen: list[tuple[bytes, int]] = []
+        async with serving(tmp_path) as (world, namesrv), consumer(namesrv) as one:
+            for number in range(6):
+                await world.send("T", b"%d" % number)
+
+            async def listen(message: ReceivedMessage) -> ConsumeStatus | None:
+                seen.append((message.body, message.reconsume_times))
+                if len(seen) == 8:
+                    one.stop_soon()
+                if message.reconsume_times == 0 and message.body in (b"2", b"4"):
+                    if message.body == b"2":
+                        raise ValueError("not yet")
+                    return ConsumeStatus.RECONSUME_LATER
+                return None
+
+            async with asyncio.timeout(5):
+                await one.listen(listen)
+            assert sorted(seen) == sorted([(b"%d" % n, 0) for n in range(6)] + [(b"2", 1), (b"4", 1)])
+            assert world.broker.pop_ledger.messages == 0
+
+    run(test)
+
+
+def test_the_face_for_threads_and_what_cannot_be_meant(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as (world, namesrv):
+            await world.send("T", b"x")
+
+            def use() -> None:
+                with PopConsumer("CG", namesrv, topic="T", from_where="first", options=QUICK) as one:
+                    (message,) = one.pop()
+                    one.ack(one.change_invisible(message, 5.0))
+                    assert one.pop(0.01) == []
+
+            await asyncio.to_thread(use)
+            assert world.broker.pop_ledger.messages == 0
+            assert world.broker.store.state.topics[retry_topic_v1("T", "CG")].read_queues == 1
+
+    run(test)
+    for wrong in (
+        lambda: AsyncPopConsumer("CG", "a:1", topic="T", from_where="timestamp"),
+        lambda: AsyncPopConsumer("CG", "a:1", topic=""),
+        lambda: PopConsumer("", "a:1", topic="T"),
+        lambda: PopOptions(batch_size=33),
+        lambda: PopOptions(retry_s=()),
+        lambda: PopOptions(invisible_s=0),
+    ):
+        with pytest.raises(ClientError):
+            wrong()
