@@ -28,6 +28,7 @@ from dledger.broker.loadbalance.assignment_processor import AssignmentProcessor
 from dledger.broker.longpolling.pull_processor import PullProcessor
 from dledger.broker.offset.offset_processor import OffsetProcessor
 from dledger.broker.offset.pending_offsets import PendingOffsets
+from dledger.broker.offset.reset_processor import ResetProcessor
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.pop.ack_processor import AckProcessor
 from dledger.broker.pop.pop_ledger import PopLedger
@@ -68,6 +69,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     ReplyProcessor,
     QueueLocks,
     OffsetProcessor,
+    ResetProcessor,
     PopProcessor,
     AckProcessor,
     AssignmentProcessor,

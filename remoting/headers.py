@@ -277,6 +277,15 @@ class ResetOffsetHeader(Header):
     offset: I64 | None = None
 
 
+class CloneGroupOffsetHeader(Header):
+    """314 CLONE_GROUP_OFFSET; without topic of all topics."""
+
+    srcGroup: str
+    destGroup: str
+    topic: str | None = None
+    offline: bool = False
+
+
 # --- clients and groups -------------------------------------------------------------------------------
 
 
@@ -531,6 +540,7 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_TOPICS_BY_CLUSTER: ClusterHeader,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: TopicHeader,
     RequestCode.QUERY_CONSUME_TIME_SPAN: ConsumeTimeSpanHeader,
+    RequestCode.CLONE_GROUP_OFFSET: CloneGroupOffsetHeader,
     RequestCode.VIEW_BROKER_STATS_DATA: ViewBrokerStatsHeader,
     RequestCode.GET_BROKER_CONSUME_STATS: BrokerConsumeStatsHeader,
     RequestCode.SEND_MESSAGE_V2: SendMessageV2Header,

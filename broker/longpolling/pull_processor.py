@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 
 from dledger.broker.client.clients import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
@@ -65,6 +66,7 @@ class PullProcessor(LeaderService):
         self._stats = context.stats
         self.held = HeldPulls(lambda: self._settings.now.max_held_pulls, self._woken, self._expired)
         self.ahead = SubscriptionWait(context.clients, lambda call: call.connection.again(call.request))
+        context.offsets.reset_listeners.append(self._reset)
         self._looking: deque[Pull] = deque()
         """Woken pulls whose filter reads properties: one a turn of the loop, as each may take 5 ms of it."""
         self.messages = 0
@@ -85,6 +87,12 @@ class PullProcessor(LeaderService):
         wanted = self._filter(header)
         if header.sysFlag & PULL_COMMIT_OFFSET:
             self._offsets.report(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
+        moved = self._offsets.comes_from(
+            header.consumerGroup, header.topic, header.queueId, header.queueOffset
+        )
+        if moved is not None:
+            self._send_on(call, moved)
+            return
         suspend_ms = 0
         config = self._settings.now
         if header.sysFlag & PULL_SUSPEND:
@@ -107,6 +115,26 @@ class PullProcessor(LeaderService):
                 max(0, suspend_ms) / 1000,
             )
         )
+
+    def _send_on(self, call: LeaderCall[PullMessageHeader], offset: int) -> None:
+        """The group's offsets were reset: the consumer goes on there."""
+        queue = self._store.queues.get(call.header.topic, call.header.queueId)
+        low, high = (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+        call.respond(
+            ResponseCode.PULL_OFFSET_MOVED,
+            ext={
+                "suggestWhichBrokerId": "0",
+                "nextBeginOffset": str(offset),
+                "minOffset": str(low),
+                "maxOffset": str(high),
+            },
+            remark="OFFSET_RESET",
+        )
+
+    def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Those who wait hear of a reset at once."""
+        for pull in self.held.take_of(group, topic, offsets):
+            pull.connection.again(pull.request)
 
     def arrived(self, queues: list[ConsumeQueue]) -> None:
         """Messages were applied to these queues."""

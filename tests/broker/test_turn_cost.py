@@ -252,6 +252,8 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     ],
     RequestCode.NOTIFICATION: lambda: [queue(queueId=-1, pollTime=0)],
     RequestCode.POLLING_INFO: lambda: [queue(queueId=-1)],
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda: [queue(timestamp=0, isForce="true", queueId=-1)],
+    RequestCode.CLONE_GROUP_OFFSET: lambda: [queue(srcGroup="CG", destGroup="other")],
     RequestCode.AUDIT_DESCRIBE: lambda: [queue(version=1)],
     RequestCode.AUDIT_SEGMENT: lambda: [queue(description="none", start=0, blockEntries=1)],
     RequestCode.AUDIT_SIDE: lambda: [queue(description="none")],

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.interop
 VERSIONS = (4, 5)
 READY_S = 60
 SENT = 40
+RESET_HEARD_S = 60
+"""A Java consumer waits 10 s before it goes back, and divides the queues anew then (every 20 s)."""
 TOGETHER = 4
 """JVMs at once."""
 
@@ -141,3 +143,33 @@ def test_it_finds_messages(major: int, group: LocalCluster, topics: Callable[[st
         printed, _ = process.communicate(timeout=60)
         missing = [text for text in wanted[arguments] if text not in printed]
         assert not missing, f"{arguments}: {missing} not in {printed}"
+
+
+def test_it_resets_offsets(major: int, stage: Stage, drive: Callable[..., Driver]) -> None:
+    """Of a group whose consumer is online: everything comes again, and nothing it still has undoes that. Of
+    one whose consumers are gone: the next one begins there."""
+    topic, name = stage.topic, stage.consumer_group
+    stage.producer.close()
+    sent = {item["seq"] for item in stage.producer.named("acked")}
+    stage.consumer.wait(lambda events: sent <= set(received(events)), READY_S)
+    command = f"resetOffsetByTime -g {name} -t {topic} -s 0"
+    check(major, stage.group, {command: r"(?s)#offset.* 0\s"})
+
+    def again(events: list[dict[str, Any]]) -> bool:
+        seen = received(events)
+        return all(seen.count(seq) >= 2 for seq in sent)
+
+    stage.consumer.wait(again, RESET_HEARD_S)
+    stage.consumer.close()
+    check(major, stage.group, {command: r"(?s)#offset.* 0\s"})
+    later = drive(java_client(major, 1000), "consume", stage.group.namesrv_addr, topic, name)
+    later.wait(lambda events: sent <= set(received(events)), READY_S)
+    later.close()
+    check(
+        major,
+        stage.group,
+        {
+            f"cloneGroupOffset -s {name} -d CG_clone{major} -t {topic}": "clone group offset success",
+        },
+    )
+    check(major, stage.group, {f"consumerProgress -g CG_clone{major}": rf"{topic} +\S+ +0 +[1-9]\d* +[1-9]"})
