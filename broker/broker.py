@@ -15,6 +15,7 @@ from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
 from dledger.broker.client.connection_processor import ConnectionProcessor
+from dledger.broker.client.consumer_calls import ConsumerCalls
 from dledger.broker.client.queue_locks import QueueLocks
 from dledger.broker.client.reply_processor import ReplyProcessor
 from dledger.broker.commit_log import CommitLogWriter
@@ -66,6 +67,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     PullProcessor,
     ClientProcessor,
     ConnectionProcessor,
+    ConsumerCalls,
     ReplyProcessor,
     QueueLocks,
     OffsetProcessor,

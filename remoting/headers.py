@@ -11,6 +11,17 @@ from __future__ import annotations
 import msgspec
 
 from dledger.remoting.codes import RequestCode
+from dledger.remoting.operator_headers import (
+    BrokerConsumeStatsHeader,
+    CloneGroupOffsetHeader,
+    ConsumeDirectlyHeader,
+    ConsumerStatusHeader,
+    ConsumerStatusOfClientHeader,
+    ConsumeTimeSpanHeader,
+    GroupTopicHeader,
+    RunningInfoHeader,
+    ViewBrokerStatsHeader,
+)
 from dledger.remoting.pop_headers import (
     AckMessageHeader,
     ChangeInvisibleTimeHeader,
@@ -277,15 +288,6 @@ class ResetOffsetHeader(Header):
     offset: I64 | None = None
 
 
-class CloneGroupOffsetHeader(Header):
-    """314 CLONE_GROUP_OFFSET; without topic of all topics."""
-
-    srcGroup: str
-    destGroup: str
-    topic: str | None = None
-    offline: bool = False
-
-
 # --- clients and groups -------------------------------------------------------------------------------
 
 
@@ -315,33 +317,6 @@ class ConsumeStatsHeader(Header):
     consumerGroup: str
     topic: str | None = None
     topicList: str | None = None
-
-
-class BrokerConsumeStatsHeader(Header):
-    """317 GET_BROKER_CONSUME_STATS. `isOrder`: of ordered topics alone."""
-
-    isOrder: bool
-
-
-class ViewBrokerStatsHeader(Header):
-    """315 VIEW_BROKER_STATS_DATA."""
-
-    statsName: str
-    statsKey: str
-
-
-class ConsumeTimeSpanHeader(Header):
-    """303 QUERY_CONSUME_TIME_SPAN."""
-
-    topic: str
-    group: str
-
-
-class GroupTopicHeader(Header):
-    """345 QUERY_SUBSCRIPTION_BY_CONSUMER."""
-
-    group: str
-    topic: str | None = None
 
 
 class GetAllSubscriptionGroupHeader(Header):
@@ -540,6 +515,10 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_TOPICS_BY_CLUSTER: ClusterHeader,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: TopicHeader,
     RequestCode.QUERY_CONSUME_TIME_SPAN: ConsumeTimeSpanHeader,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: RunningInfoHeader,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: ConsumeDirectlyHeader,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ConsumerStatusHeader,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: ConsumerStatusOfClientHeader,
     RequestCode.CLONE_GROUP_OFFSET: CloneGroupOffsetHeader,
     RequestCode.VIEW_BROKER_STATS_DATA: ViewBrokerStatsHeader,
     RequestCode.GET_BROKER_CONSUME_STATS: BrokerConsumeStatsHeader,

@@ -23,13 +23,8 @@ from dledger.remoting.bodies import (
 )
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
-from dledger.remoting.headers import (
-    ConsumerGroupHeader,
-    GroupHeader,
-    GroupTopicHeader,
-    ProducerGroupHeader,
-    TopicHeader,
-)
+from dledger.remoting.headers import ConsumerGroupHeader, GroupHeader, ProducerGroupHeader, TopicHeader
+from dledger.remoting.operator_headers import GroupTopicHeader
 from dledger.runtime.cooperative import PAUSE_S
 
 OWN = "the answering broker's own connections"

@@ -20,7 +20,8 @@ from dledger.remoting.bodies import MessageQueue, queue_table
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.fastjson import dumps
-from dledger.remoting.headers import CloneGroupOffsetHeader, ResetOffsetHeader
+from dledger.remoting.headers import ResetOffsetHeader
+from dledger.remoting.operator_headers import CloneGroupOffsetHeader
 from dledger.runtime.cooperative import PAUSE_S
 
 APPLIED = "applied index of the leader"
@@ -115,7 +116,7 @@ class ResetProcessor:
         topic = (header.topic or "").strip()
         topics = [topic] if topic else await topics_of(self._store.state, header.srcGroup)
         for name in topics:
-            await asyncio.sleep(0)
+            await asyncio.sleep(PAUSE_S)
             writer = self._gate.writer
             if writer is None:
                 self._gate.wait_or_refuse(call.connection, call.request)  # doing it again does no harm

@@ -19,11 +19,10 @@ from dledger.formats.state import TopicConfig
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.fastjson import dumps
-from dledger.remoting.headers import (
+from dledger.remoting.headers import ConsumeStatsHeader, TopicHeader
+from dledger.remoting.operator_headers import (
     BrokerConsumeStatsHeader,
-    ConsumeStatsHeader,
     ConsumeTimeSpanHeader,
-    TopicHeader,
     ViewBrokerStatsHeader,
 )
 from dledger.runtime.cooperative import PAUSE_S

@@ -14,12 +14,8 @@ from dledger.formats.entry import unpack_header
 from dledger.formats.state import RESETS, OffsetReset
 from dledger.remoting.bodies import MessageQueue, decode_queue_table
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.headers import (
-    CloneGroupOffsetHeader,
-    QueryConsumerOffsetHeader,
-    ResetOffsetHeader,
-    UpdateConsumerOffsetHeader,
-)
+from dledger.remoting.headers import QueryConsumerOffsetHeader, ResetOffsetHeader, UpdateConsumerOffsetHeader
+from dledger.remoting.operator_headers import CloneGroupOffsetHeader
 from tests.broker.fake_node import FakeLog
 from tests.broker.harness import FakeConnection, Pending, Reply, World, pull_header, run
 from tests.broker.test_clients import heartbeat
