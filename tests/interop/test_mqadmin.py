@@ -6,6 +6,7 @@ Commands of a test run side by side: most of the time a JVM starts.
 from __future__ import annotations
 
 import os
+import queue
 import re
 import subprocess
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dledger import Message, Producer
+from dledger import Message, Producer, PushConsumer, ReceivedMessage
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.interop.apache import LOGBACK, java_command
 from tests.interop.conftest import Driver, java_client, rocketmq_libraries
@@ -121,6 +122,8 @@ def test_what_it_shows(major: int, stage: Stage) -> None:
             f"consumerConnection -g {name}": r"(?s)JAVA.*ConsumeType: CONSUME_PASSIVELY",
             f"producerConnection -g PG_admin{major} -t {topic}": "JAVA",
             f"brokerConsumeStats -b {stage.leader}": rf"{topic} +{name} ",
+            f"consumerStatus -g {name}": "Rebalance OK",
+            "getConsumerConfig -g " + name: "groupName",
         },
     )
 
@@ -173,3 +176,33 @@ def test_it_resets_offsets(major: int, stage: Stage, drive: Callable[..., Driver
         },
     )
     check(major, stage.group, {f"consumerProgress -g CG_clone{major}": rf"{topic} +\S+ +0 +[1-9]\d* +[1-9]"})
+
+
+def test_our_consumer_answers_it(major: int, group: LocalCluster, topics: Callable[[str], str]) -> None:
+    """Its state, its threads, its listener called with one message, and a reset."""
+    topic = topics(f"Ours{major}")
+    name, seen = f"CG_ours{major}", queue.SimpleQueue[bytes]()
+    with Producer("PG_ours", group.namesrv_addr) as producer:
+        sent = [producer.send(Message(topic, b"%d" % number)) for number in range(SENT)]
+    bodies = sorted(b"%d" % number for number in range(SENT))
+
+    def listener(message: ReceivedMessage) -> None:
+        seen.put(message.body)
+
+    with PushConsumer(name, group.namesrv_addr, listener, topic=topic, from_where="FIRST") as consumer:
+        assert sorted(seen.get(timeout=READY_S) for _ in range(SENT)) == bodies
+        who = consumer.client_id
+        check(
+            major,
+            group,
+            {
+                f"consumerConnection -g {name}": re.escape(who) + ".*PYTHON",
+                f"consumerStatus -g {name}": f"(?s){re.escape(who)}.*Rebalance OK",
+                f"consumerStatus -g {name} -i {who} -s": rf"(?s)PASSIVELY.*{topic}.*commitOffset=\d.*thread",
+                f"queryMsgById -i {sent[7].offset_message_id} -g {name} -d {who}": "consumeResult=CR_SUCCESS",
+            },
+        )
+        assert seen.get(timeout=READY_S) == b"7"
+        check(major, group, {f"resetOffsetByTime -g {name} -t {topic} -s 0": r"(?s)#offset.* 0\s"})
+        assert sorted(seen.get(timeout=READY_S) for _ in range(SENT)) == bodies
+    check(major, group, {f"consumerProgress -g {name}": r"(?m)Diff Total: 0"})
