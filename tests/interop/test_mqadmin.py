@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dledger import Message, Producer, PushConsumer, ReceivedMessage
+from dledger import ClientOptions, Message, Producer, PushConsumer, ReceivedMessage
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.interop.apache import LOGBACK, java_command
 from tests.interop.conftest import Driver, java_client, rocketmq_libraries
@@ -189,9 +189,10 @@ def test_our_consumer_answers_it(major: int, group: LocalCluster, topics: Callab
     def listener(message: ReceivedMessage) -> None:
         seen.put(message.body)
 
-    with PushConsumer(name, group.namesrv_addr, listener, topic=topic, from_where="FIRST") as consumer:
+    client = ClientOptions(client_ip="127.0.0.1", instance_name=f"ours{major}")
+    who = f"{client.client_ip}@{client.instance_name}"
+    with PushConsumer(name, group.namesrv_addr, listener, topic=topic, from_where="FIRST", client=client):
         assert sorted(seen.get(timeout=READY_S) for _ in range(SENT)) == bodies
-        who = consumer.client_id
         check(
             major,
             group,
