@@ -193,6 +193,7 @@ def test_our_consumer_answers_it(major: int, group: LocalCluster, topics: Callab
     who = f"{client.client_ip}@{client.instance_name}"
     with PushConsumer(name, group.namesrv_addr, listener, topic=topic, from_where="FIRST", client=client):
         assert sorted(seen.get(timeout=READY_S) for _ in range(SENT)) == bodies
+        which = f" -t {topic}" if major == 5 else ""
         check(
             major,
             group,
@@ -200,7 +201,7 @@ def test_our_consumer_answers_it(major: int, group: LocalCluster, topics: Callab
                 f"consumerConnection -g {name}": re.escape(who) + ".*PYTHON",
                 f"consumerStatus -g {name}": f"(?s){re.escape(who)}.*Rebalance OK",
                 f"consumerStatus -g {name} -i {who} -s": rf"(?s)PASSIVELY.*{topic}.*commitOffset=\d.*thread",
-                f"queryMsgById -i {sent[7].offset_message_id} -g {name} -d {who}": "consumeResult=CR_SUCCESS",
+                f"queryMsgById -i {sent[7].offset_message_id} -g {name} -d {who}{which}": "consumeResult=CR_SUCCESS",
             },
         )
         assert seen.get(timeout=READY_S) == b"7"
