@@ -201,7 +201,7 @@ def test_our_consumer_answers_it(major: int, group: LocalCluster, topics: Callab
                 f"consumerConnection -g {name}": re.escape(who) + ".*PYTHON",
                 f"consumerStatus -g {name}": f"(?s){re.escape(who)}.*Rebalance OK",
                 f"consumerStatus -g {name} -i {who} -s": rf"(?s)PASSIVELY.*{topic}.*commitOffset=\d.*thread",
-                f"queryMsgById -i {sent[7].offset_message_id} -g {name} -d {who}{which}": "consumeResult=CR_SUCCESS",
+                f"queryMsgById -i {sent[7].offset_message_id} -g {name} -d {who}{which}": "=CR_SUCCESS",
             },
         )
         assert seen.get(timeout=READY_S) == b"7"
