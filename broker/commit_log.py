@@ -291,11 +291,9 @@ class CommitLogWriter:
                 self.pending.appended(index, ops[number - 1])
         slot.next[queue_id] = queue_offset + 1
         self.messages += 1
-        puts, sizes = slot.puts
-        puts.value += 1
-        puts.times += 1
-        sizes.value += size
-        sizes.times += 1
+        puts = slot.puts
+        puts.messages += 1
+        puts.size += size
         return index, queue_offset, position
 
     @property
@@ -343,8 +341,8 @@ class CommitLogWriter:
             tail = slot.field + _SHORT.pack(len(message.properties)) + message.properties
             index = appender.add((fixed, body, tail), size, Kind.MESSAGE, remaining)
             slot.next[queue_id] += 1
-            slot.puts.messages.add(1)
-            slot.puts.size.add(size)
+            slot.puts.messages += 1
+            slot.puts.size += size
             position += HEADER_SIZE + size
         self.messages += len(messages)
         for operation, op in zip(packed, ops, strict=True):
@@ -402,8 +400,9 @@ class CommitLogWriter:
             queue_offset += 1
         slot.next[queue_id] = queue_offset
         self.messages += len(messages)
-        slot.puts.messages.add(len(messages))
-        slot.puts.size.add(total_size)
+        slot.puts.messages += len(messages)
+        slot.puts.batched += len(messages) - 1
+        slot.puts.size += total_size
         return index, first, positions
 
     def _make_slot(self, config: TopicConfig) -> TopicSlot:

@@ -39,6 +39,7 @@ NAMES = (
     BROKER_GET_MISSED,
 )
 """RocketMQ's names; the last two are of its StoreStatsService, which has none."""
+_OF_TOPICS = (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)
 _FORGOTTEN = (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS)
 """Those that nobody holds on to."""
 
@@ -66,6 +67,7 @@ class BrokerStats(LeaderService):
         self.not_counted = 0
         """Keys that found no room."""
         self._items: dict[str, dict[str, StatsItem]] = {name: {} for name in NAMES}
+        self._puts: dict[str, Puts] = {}
         self._spare = StatsItem(now_ms)
         """Takes what finds no room."""
         broker = [StatsItem(now_ms) for _ in range(4)]
@@ -78,7 +80,12 @@ class BrokerStats(LeaderService):
 
     def puts(self, topic: str) -> Puts:
         """Of a topic. Keep it as long as the writer of one leadership."""
-        return Puts(self._item(TOPIC_PUT_NUMS, topic), self._item(TOPIC_PUT_SIZE, topic))
+        self._item(TOPIC_PUT_NUMS, topic)
+        self._item(TOPIC_PUT_SIZE, topic)
+        puts = Puts()
+        if topic in self._items[TOPIC_PUT_SIZE]:
+            self._puts[topic] = puts
+        return puts
 
     def got(self, group: str, topic: str, queue_id: int, count: int, size: int, took_ms: int) -> None:
         """A pull was answered with so many messages; reading them took so long."""
@@ -100,6 +107,8 @@ class BrokerStats(LeaderService):
     def item(self, name: str, key: str) -> StatsItem | None:
         """The statistic, None when nothing was counted."""
         self._count_puts()
+        if name in _OF_TOPICS:
+            self._count_topic(key)
         return self._items.get(name, {}).get(key)
 
     def consume_tps(self, group: str, topic: str) -> float:
@@ -132,6 +141,14 @@ class BrokerStats(LeaderService):
         """The writer counts what the broker got anyway."""
         if self._writer is not None:
             self.puts_of_broker.value = self.puts_of_broker.times = self._writer.messages
+
+    def _count_topic(self, topic: str) -> None:
+        """Take over what was counted on the hot path."""
+        puts = self._puts.get(topic)
+        if puts is not None:
+            messages, size = (self._items[name][topic] for name in _OF_TOPICS)
+            messages.value, size.value = puts.messages, puts.size
+            messages.times = size.times = puts.messages - puts.batched
 
     def _item(self, name: str, key: str) -> StatsItem:
         items = self._items[name]
@@ -170,6 +187,8 @@ class BrokerStats(LeaderService):
                 items = list(self._items[name].items())
                 for start in range(0, len(items), SLICE):
                     for key, item in items[start : start + SLICE]:
+                        if name == TOPIC_PUT_NUMS:
+                            self._count_topic(key)
                         item.sample(tick, now)
                         if tick - item.used > IDLE_TICKS and name in _FORGOTTEN:
                             self._items[name].pop(key, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.stats.stats_item import Puts, StatsItem
+from dledger.broker.stats.stats_item import Puts
 from dledger.chaos.scenarios.newer import NEWER_TABLES, NOTES, Note
 from dledger.formats.entry import Kind, unpack_header
 from dledger.formats.state import ReplicatedState, TopicConfig, state_version
@@ -13,7 +13,7 @@ from dledger.remoting.errors import RemotingError
 from tests.broker.fake_node import FakeAppender, FakeLog
 
 T = TopicConfig("T", 2, 2, 6)
-PUTS = Puts(StatsItem(0), StatsItem(0))
+PUTS = Puts()
 NEWER = state_version(NEWER_TABLES)
 
 
