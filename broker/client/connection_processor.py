@@ -6,7 +6,6 @@ the applied state.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from dledger.broker.client.clients import Member
@@ -25,7 +24,7 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import ConsumerGroupHeader, GroupHeader, ProducerGroupHeader, TopicHeader
 from dledger.remoting.operator_headers import GroupTopicHeader
-from dledger.runtime.cooperative import PAUSE_S
+from dledger.runtime.cooperative import Pace
 
 OWN = "the answering broker's own connections"
 APPLIED = "the answering broker's own connections, and its applied index"
@@ -78,9 +77,9 @@ class ConnectionProcessor:
             found = {name for name, group in self._clients.consumers.items() if topic in group.subscriptions}
             queues = list(self._store.state.queues.get(topic, ()))
             offsets = self._store.state.offsets
-            for number, name in enumerate(list(offsets)):
-                if number and not number % SLICE:
-                    await asyncio.sleep(PAUSE_S)
+            pace = Pace(SLICE)
+            for name in list(offsets):
+                await pace.step()
                 rows = offsets.get(name, {})
                 if any((topic, queue) in rows for queue in queues):
                     found.add(name)

@@ -7,17 +7,19 @@ import asyncio
 from dledger.formats.state import ReplicatedState
 from dledger.runtime.cooperative import PAUSE_S
 
-ROW_SLICE = 20_000
-"""Consumer offsets of a group that are looked at in one go, about 2 ms."""
+ROW_SLICE = 10_000
+"""Consumer offsets of a group that are looked at in one go, about 1 ms."""
 
 
 async def topics_of(state: ReplicatedState, group: str) -> list[str]:
-    """In order of their names; others run between slices."""
+    """Each once; others run between slices."""
     rows = list(state.offsets.get(group, ()))
     topics: dict[str, None] = {}
     for start in range(0, len(rows), ROW_SLICE):
-        if start:
+        if len(rows) > ROW_SLICE:
             await asyncio.sleep(PAUSE_S)
         for topic, _ in rows[start : start + ROW_SLICE]:
             topics[topic] = None
-    return sorted(topics)
+    if len(rows) > ROW_SLICE:
+        await asyncio.sleep(PAUSE_S)
+    return list(topics)

@@ -6,7 +6,6 @@ run in between; it is not of one moment then, as RocketMQ's is not.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 
 import msgspec
@@ -25,7 +24,7 @@ from dledger.remoting.operator_headers import (
     ConsumeTimeSpanHeader,
     ViewBrokerStatsHeader,
 )
-from dledger.runtime.cooperative import PAUSE_S
+from dledger.runtime.cooperative import Pace
 
 APPLIED = "applied index of the leader"
 OWN = "what the leader counted since it leads, in memory"
@@ -72,8 +71,9 @@ class StatsProcessor:
 
         async def answer() -> None:
             rows: list[bytes] = []
+            pace = Pace(SLICE)
             for number, key in enumerate(self._queue_keys(config, queues_of(config))):
-                await _pause(number)
+                await pace.step()
                 bounds = self._bounds(config.name, number)
                 last = await self._stored(config.name, number, bounds[1] - 1)
                 rows.append(
@@ -97,14 +97,12 @@ class StatsProcessor:
         topic = (header.topic or "").strip()
 
         async def answer() -> None:
-            topics: Iterable[str] = named
-            if not named:
-                found = [topic] if topic else await topics_of(self._store.state, name)
-                topics = self._wanted(name, found)
+            topics = named or ([topic] if topic else await topics_of(self._store.state, name))
             rows: list[bytes] = []
             tps = 0.0
-            for config in self._existing(call, topics):
-                async for row, _ in self._rows(name, config, config.read_queues):
+            pace = Pace(SLICE)
+            async for config in self._existing(call, name, topics, pace, named=bool(named)):
+                async for row, _ in self._rows(name, config, config.read_queues, pace):
                     rows.append(row)
                     _check_size(len(rows), f"group {name}: ask for a topic (-t)")
                 tps += self._stats.consume_tps(name, config.name)
@@ -122,16 +120,17 @@ class StatsProcessor:
         async def answer() -> None:
             groups: list[bytes] = []
             behind = count = 0
-            for looked_at, name in enumerate(list(self._store.state.groups)):
-                await _pause(looked_at)
+            pace = Pace(SLICE)
+            for name in list(self._store.state.groups):
+                await pace.step()
                 topics: list[bytes] = []
-                for config in self._existing(
-                    call, self._wanted(name, await topics_of(self._store.state, name))
-                ):
+                rows_of = name in self._store.state.offsets
+                found = await topics_of(self._store.state, name) if rows_of else []
+                async for config in self._existing(call, name, found, pace):
                     if ordered and not config.order:
                         continue
                     rows: list[bytes] = []
-                    async for row, diff in self._rows(name, config, config.write_queues):
+                    async for row, diff in self._rows(name, config, config.write_queues, pace):
                         rows.append(row)
                         behind += diff
                         count += 1
@@ -153,8 +152,9 @@ class StatsProcessor:
 
         async def answer() -> None:
             rows: list[bytes] = []
+            pace = Pace(SLICE)
             for number, key in enumerate(self._queue_keys(config, config.write_queues)):
-                await _pause(number)
+                await pace.step()
                 first, end = self._bounds(config.name, number)
                 oldest = await self._stored(config.name, number, first)
                 newest = await self._stored(config.name, number, end - 1)
@@ -172,13 +172,6 @@ class StatsProcessor:
 
     # -- parts ----------------------------------------------------------------------------------------
 
-    def _wanted(self, group: str, topics: Iterable[str]) -> list[str]:
-        """Without what the group does not subscribe to any more, as far as its members are known."""
-        members = self._clients.consumers.get(group)
-        if members is None or not members.subscriptions:
-            return list(topics)
-        return [topic for topic in topics if topic in members.subscriptions]
-
     def _topic(
         self, call: LeaderCall[TopicHeader] | LeaderCall[ConsumeTimeSpanHeader], name: str
     ) -> TopicConfig:
@@ -187,13 +180,24 @@ class StatsProcessor:
             raise RemotingError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         return config
 
-    def _existing(
+    async def _existing(
         self,
         call: LeaderCall[ConsumeStatsHeader] | LeaderCall[BrokerConsumeStatsHeader],
+        group: str,
         topics: Iterable[str],
-    ) -> list[TopicConfig]:
-        found = (call.writer.topic(name) for name in topics)
-        return [config for config in found if config is not None]
+        pace: Pace,
+        *,
+        named: bool = False,
+    ) -> AsyncIterator[TopicConfig]:
+        """Topics that are there; without those that the group does not subscribe to any more, as far as its
+        members are known, unless they are `named`."""
+        members = self._clients.consumers.get(group)
+        wanted = None if named or members is None else members.subscriptions
+        for name in topics:
+            await pace.step()
+            config = call.writer.topic(name)
+            if config is not None and (not wanted or name in wanted):
+                yield config
 
     def _queue_keys(self, config: TopicConfig, queues: int) -> Iterable[bytes]:
         """Each queue as the key of a map."""
@@ -202,10 +206,12 @@ class StatsProcessor:
         for number in range(queues):
             yield b'{"brokerName":%b,"queueId":%d,"topic":%b}' % (broker, number, topic)
 
-    async def _rows(self, group: str, config: TopicConfig, queues: int) -> AsyncIterator[tuple[bytes, int]]:
+    async def _rows(
+        self, group: str, config: TopicConfig, queues: int, pace: Pace
+    ) -> AsyncIterator[tuple[bytes, int]]:
         """Where a group stands in each queue of a topic, and how far behind that is."""
         for number, key in enumerate(self._queue_keys(config, queues)):
-            await _pause(number + 1)
+            await pace.step()
             end = self._bounds(config.name, number)[1]
             offset = self._store.state.consumer_offset(group, config.name, number) or 0
             stored = await self._stored(config.name, number, offset - 1)
@@ -237,8 +243,3 @@ def _consume_stats(rows: list[bytes], tps: float) -> bytes:
 def _check_size(rows: int, instead: str) -> None:
     if rows > MAX_ROWS:
         raise RemotingError(ResponseCode.SYSTEM_ERROR, f"more than {MAX_ROWS} queues of {instead}")
-
-
-async def _pause(number: int) -> None:
-    if number and not number % SLICE:
-        await asyncio.sleep(PAUSE_S)
