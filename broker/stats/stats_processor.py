@@ -1,7 +1,7 @@
-"""Where topics and groups stand, and what went through: 202, 208, 303, 315, 317 (AdminBrokerProcessor).
+"""Where topics and groups stand, and what went through: 43, 202, 208, 303, 315, 317 (AdminBrokerProcessor).
 
-All of it reads applied state of the leader. A table of many queues is made a slice at a time, so that others
-run in between; it is not of one moment then, as RocketMQ's is not.
+All of it but 43 reads applied state of the leader. A table of many queues is made a slice at a time, so that
+others run in between; it is not of one moment then, as RocketMQ's is not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from dledger.broker.context import BrokerContext
 from dledger.broker.offset.group_topics import topics_of
-from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.stats.stats_item import WINDOWS
 from dledger.formats.state import TopicConfig
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -25,11 +25,16 @@ from dledger.remoting.operator_headers import (
     ViewBrokerStatsHeader,
 )
 from dledger.runtime.cooperative import Pace
+from dledger.runtime.files import Buffer
 
 APPLIED = "applied index of the leader"
 OWN = "what the leader counted since it leads, in memory"
 MAX_ROWS = 50_000
 """Queues of groups in one answer, some 10 MB; more is refused."""
+MAX_OFFSETS = 500_000
+"""Offsets in one answer, some 10 MB; more is refused."""
+OFFSETS_SLICE = 1000
+"""Offsets that are encoded in one go, about 2 ms."""
 SLICE = 200
 """Queues that are looked at in one go, about 2 ms."""
 MAX_TOPICS_ASKED = 1000
@@ -46,7 +51,7 @@ class StatsProcessor:
         self._reader = context.reader
         self._clients = context.clients
         self._background = context.background
-        self._topic_table = context.topic_table
+        self._registrar = context.registrar
         self._stats = context.stats
 
     @handles(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsHeader, needs=Needs.LEADER, reads=OWN)
@@ -141,6 +146,29 @@ class StatsProcessor:
                 body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
                 % (msgspec.json.encode(self._settings.now.client_addr), b",".join(groups), behind)
             )
+
+        self._background.start(call.connection, call.request, answer())
+
+    @handles(RequestCode.GET_ALL_CONSUMER_OFFSET, needs=Needs.ANY, reads="applied index of any broker")
+    def all_offsets(self, call: Call[None]) -> None:
+        """Every consumer offset, as RocketMQ's slaves ask for them (ConsumerOffsetSerializeWrapper)."""
+
+        async def answer() -> None:
+            parts: list[bytes] = []
+            pace, count = Pace(OFFSETS_SLICE), 0
+            for name in list(self._store.state.offsets):
+                by_topic: dict[str, dict[str, int]] = {}
+                for (topic, queue), offset in list(self._store.state.offsets.get(name, {}).items()):
+                    by_topic.setdefault(f"{topic}@{name}", {})[str(queue)] = offset
+                    await pace.step()
+                    count += 1
+                    _check_size(count, "all groups: ask for each alone (consumerProgress -g)", MAX_OFFSETS)
+                for key, offsets in by_topic.items():
+                    parts.append(b"%b:%b" % (msgspec.json.encode(key), msgspec.json.encode(offsets)))
+                    await pace.step()
+            version = dumps(self._registrar.data_version())
+            body: list[Buffer] = [b'{"dataVersion":%b,"offsetTable":{' % version, b",".join(parts), b"}}"]
+            call.respond(body=body)
 
         self._background.start(call.connection, call.request, answer())
 
@@ -240,6 +268,7 @@ def _consume_stats(rows: list[bytes], tps: float) -> bytes:
     return b'{"consumeTps":%b,"offsetTable":{%b}}' % (msgspec.json.encode(tps), b",".join(rows))
 
 
-def _check_size(rows: int, instead: str) -> None:
-    if rows > MAX_ROWS:
-        raise RemotingError(ResponseCode.SYSTEM_ERROR, f"more than {MAX_ROWS} queues of {instead}")
+def _check_size(rows: int, instead: str, limit: int | None = None) -> None:
+    limit = MAX_ROWS if limit is None else limit
+    if rows > limit:
+        raise RemotingError(ResponseCode.SYSTEM_ERROR, f"more than {limit} queues of {instead}")

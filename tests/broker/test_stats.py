@@ -150,6 +150,9 @@ def test_what_tools_are_told(tmp_path: Path) -> None:
             body = await ask(RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader(True))
             assert loads(body, large=True)["totalDiff"] == 0, "no topic is ordered"
 
+            body = await ask(RequestCode.GET_ALL_CONSUMER_OFFSET, None)
+            assert json.loads(body)["offsetTable"] == {"T@CG": {"0": 2}}
+
             body = await ask(RequestCode.QUERY_CONSUME_TIME_SPAN, ConsumeTimeSpanHeader("T", "CG"))
             spans = json.loads(body)["consumeTimeSpanSet"]
             assert spans[0]["minTimeStamp"] <= spans[0]["consumeTimeStamp"] <= spans[0]["maxTimeStamp"]
@@ -246,6 +249,7 @@ def test_a_large_broker_is_not_held_up_by_them(tmp_path: Path, monkeypatch: pyte
             (RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader("wide")),
             (RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader("wide")),
             (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader("t1")),
+            (RequestCode.GET_ALL_CONSUMER_OFFSET, None),
             (RequestCode.GET_BROKER_RUNTIME_INFO, None),
         ):
             longest = []

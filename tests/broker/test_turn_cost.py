@@ -228,6 +228,7 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.CHECK_CLIENT_CONFIG: subscription_checks,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda: [group_settings()],
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: [(None, b"")],
+    RequestCode.GET_ALL_CONSUMER_OFFSET: lambda: [(None, b"")],
     RequestCode.GET_TOPIC_STATS_INFO: lambda: [queue()],
     RequestCode.GET_CONSUME_STATS: lambda: [queue(), queue(topicList=";".join(["T"] * 1000))],
     RequestCode.GET_BROKER_CONSUME_STATS: lambda: [queue(isOrder="false")],
