@@ -1,7 +1,7 @@
 """Who is connected: 203, 204, 300, 343, 345 (AdminBrokerProcessor).
 
-Answered by every node from its own connections, as clients speak to all of a group; what needs offsets, from
-the applied state.
+Answered by the leader, from its own connections and its applied state: consumers tell all brokers of a group
+about themselves, but one that was just started knows only some, and producers speak to leaders.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dledger.broker.client.clients import Member
 from dledger.broker.context import BrokerContext
 from dledger.broker.offset.group_topics import topics_of
-from dledger.broker.requests import Call, Needs, handles
+from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.remoting.bodies import (
     ClientConnection,
     ConsumerConnections,
@@ -26,8 +26,8 @@ from dledger.remoting.headers import ConsumerGroupHeader, GroupHeader, ProducerG
 from dledger.remoting.operator_headers import GroupTopicHeader
 from dledger.runtime.cooperative import Pace
 
-OWN = "the answering broker's own connections"
-APPLIED = "the answering broker's own connections, and its applied index"
+OWN = "the leader's own connections"
+APPLIED = "the leader's own connections, and its applied index"
 MAX_SHOWN = 2000
 """Clients of a group that one answer lists; of more, those whose ids come first."""
 SLICE = 500
@@ -43,8 +43,8 @@ class ConnectionProcessor:
         self._settings = context.settings
         self._background = context.background
 
-    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader, needs=Needs.ANY, reads=OWN)
-    def consumers(self, call: Call[ConsumerGroupHeader]) -> None:
+    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader, needs=Needs.LEADER, reads=OWN)
+    def consumers(self, call: LeaderCall[ConsumerGroupHeader]) -> None:
         """Consumers of a group, and what they subscribe to."""
         name = call.header.consumerGroup
         group = self._clients.consumers.get(name)
@@ -59,8 +59,8 @@ class ConnectionProcessor:
         )
         call.respond(body=body.encode())
 
-    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader, needs=Needs.ANY, reads=OWN)
-    def producers(self, call: Call[ProducerGroupHeader]) -> None:
+    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader, needs=Needs.LEADER, reads=OWN)
+    def producers(self, call: LeaderCall[ProducerGroupHeader]) -> None:
         """Producers of a group."""
         name = call.header.producerGroup
         members = self._clients.producers.get(name)
@@ -68,8 +68,8 @@ class ConnectionProcessor:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         call.respond(body=ProducerConnections(_connections(members.values())).encode())
 
-    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader, needs=Needs.ANY, reads=APPLIED)
-    def groups_of_topic(self, call: Call[TopicHeader]) -> None:
+    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader, needs=Needs.LEADER, reads=APPLIED)
+    def groups_of_topic(self, call: LeaderCall[TopicHeader]) -> None:
         """Groups that subscribe to a topic, or have offsets in it."""
         topic = call.header.topic
 
@@ -87,8 +87,8 @@ class ConnectionProcessor:
 
         self._background.start(call.connection, call.request, answer())
 
-    @handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader, needs=Needs.ANY, reads=APPLIED)
-    def topics_of_group(self, call: Call[GroupHeader]) -> None:
+    @handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader, needs=Needs.LEADER, reads=APPLIED)
+    def topics_of_group(self, call: LeaderCall[GroupHeader]) -> None:
         """Topics in which a group has offsets."""
         name = call.header.group
 
@@ -98,8 +98,8 @@ class ConnectionProcessor:
 
         self._background.start(call.connection, call.request, answer())
 
-    @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, GroupTopicHeader, needs=Needs.ANY, reads=OWN)
-    def subscription(self, call: Call[GroupTopicHeader]) -> None:
+    @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, GroupTopicHeader, needs=Needs.LEADER, reads=OWN)
+    def subscription(self, call: LeaderCall[GroupTopicHeader]) -> None:
         """What a group wants of a topic; without subscription while none of its consumers says so."""
         header = call.header
         group = self._clients.consumers.get(header.group)
