@@ -187,6 +187,7 @@ AGAIN = "a group was handed a message again"
 OWN_SNAPSHOT = "a broker goes on from its own snapshot"
 DERIVED = "a broker ended by its derived files"
 MADE_MEANWHILE = "a topic was made while the leader changed"
+RESET_MEANWHILE = "offsets were reset while the leader changed"
 FETCHED = "an index unit had to be fetched"
 NO_SNAPSHOT = "a snapshot could not be read"
 UNREADABLE = "a segment could not be read"
@@ -202,7 +203,7 @@ OLD_OVER_NEW = "a node of the older protocol leads one of the newer"
 NEW_OVER_OLD = "a node of the newer protocol leads one of the older"
 
 MET_IN: dict[str, int] = {
-    MADE_MEANWHILE: 15, END_OF_INSTALL: 15, STORED: 20, IN_CUT: 20,
+    MADE_MEANWHILE: 15, RESET_MEANWHILE: 100, END_OF_INSTALL: 15, STORED: 20, IN_CUT: 20,
 }  # fmt: skip
 """Rare marks: of so many seeds of the profiles that list one, at least one must reach it (of the others:
 `totals.MET_IN_SEEDS`). By the rates of some 5,000 seeds, chance alone misses it about once in 10,000 runs.
@@ -374,7 +375,7 @@ PROFILES: dict[str, Profile] = {
         brokers=True,
         marks=(
             TWICE, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN, MADE_MEANWHILE,
-            FORWARDED, ON_THE_WAY,
+            FORWARDED, ON_THE_WAY, RESET_MEANWHILE,
         ),
     ),
     "brokers-power": Profile(
