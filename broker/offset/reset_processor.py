@@ -9,17 +9,19 @@ its next pull of such a queue (21 with the new offset), which those do that were
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
+from functools import partial
+
+import msgspec
 
 from dledger.broker.context import BrokerContext
 from dledger.broker.offset.group_topics import topics_of
 from dledger.broker.offset.offset_processor import check_queue
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.formats.state import OffsetReset, TopicConfig
-from dledger.remoting.bodies import MessageQueue, queue_table
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
-from dledger.remoting.fastjson import dumps
 from dledger.remoting.headers import ResetOffsetHeader
 from dledger.remoting.operator_headers import CloneGroupOffsetHeader
 from dledger.runtime.cooperative import PAUSE_S
@@ -29,6 +31,8 @@ SLICE = 100
 """Queues looked at in one go."""
 MAX_TOLD_BYTES = 64 * 1024
 """Of 220 in one go, then others run."""
+MAX_CLONED = 1000
+"""Topics that one request clones."""
 CPP = "CPP"
 """Clients of this language read a list where others read a map."""
 
@@ -73,20 +77,21 @@ class ResetProcessor:
         if self._gate.writer is None:  # it took a while
             self._gate.wait_or_refuse(call.connection, call.request)
             return
-        told: dict[MessageQueue, int] = {}
-        broker = self._settings.now.broker_name
+        told: dict[int, int] = {}
         for queue_id, offset in list(wanted.items()):
             current = self._offsets.current(header.group, header.topic, queue_id)
             if not header.isForce and current is not None and current < offset:
                 del wanted[queue_id]
                 offset = current
-            told[MessageQueue(header.topic, broker, queue_id)] = offset
-        body = queue_table("offsetTable", told)
+            told[queue_id] = offset
+        body = _map(self._settings.now.broker_name, header.topic, told)
         if not wanted:
             call.respond(body=body)
             return
         peer = call.connection.peer
-        self._log.info("offsets are reset", group=header.group, topic=header.topic, to=wanted, by=peer)
+        self._log.info(
+            "offsets are reset", group=header.group, topic=header.topic, queues=len(wanted), by=peer
+        )
         waiter = (call.connection, call.request, lambda: call.respond(body=body))
         self._offsets.reset(header.group, header.topic, wanted, waiter)
 
@@ -115,23 +120,35 @@ class ResetProcessor:
         header = call.header
         topic = (header.topic or "").strip()
         topics = [topic] if topic else await topics_of(self._store.state, header.srcGroup)
-        for name in topics:
-            await asyncio.sleep(PAUSE_S)
-            writer = self._gate.writer
+        if len(topics) > MAX_CLONED:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {header.srcGroup} has offsets in {len(topics)} topics: at most {MAX_CLONED} are "
+                "cloned at once, name them one by one",
+            )
+        self._clone_next(call, deque(topics))
+
+    def _clone_next(self, call: LeaderCall[CloneGroupOffsetHeader], topics: deque[str]) -> None:
+        """Of the next topic; the one behind it when that is applied."""
+        header, writer = call.header, self._gate.writer
+        while topics:
             if writer is None:
                 self._gate.wait_or_refuse(call.connection, call.request)  # doing it again does no harm
                 return
+            name = topics.popleft()
             config = writer.topic(name)
-            if config is None:
-                continue
             rows = self._store.state.offsets.get(header.srcGroup, {})
-            found = {queue: rows.get((name, queue)) for queue in range(config.read_queues)}
-            offsets = {queue: at for queue, at in found.items() if at is not None}
-            if offsets:
-                applied = asyncio.Event()
-                waiter = (call.connection, call.request, applied.set)
+            queues = range(0 if config is None else config.read_queues)
+            offsets = {queue: rows[name, queue] for queue in queues if (name, queue) in rows}
+            if not offsets:
+                continue
+            waiter = (call.connection, call.request, partial(self._clone_next, call, topics))
+            try:
                 self._offsets.reset(header.destGroup, name, offsets, waiter)
-                await applied.wait()
+            except RemotingError as error:  # nobody above answers
+                code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
+                call.respond(code, remark=f"{error.remark}; topics before {name} are cloned")
+            return
         call.respond()
 
     def _check_group(
@@ -156,12 +173,7 @@ class ResetProcessor:
             return
         fields = {"topic": topic, "group": group, "timestamp": "-1", "isForce": "true"}
         broker = self._settings.now.broker_name
-        queues = {MessageQueue(topic, broker, queue): offset for queue, offset in offsets.items()}
-        listed = [
-            {"topic": topic, "brokerName": broker, "queueId": queue, "offset": offset}
-            for queue, offset in offsets.items()
-        ]
-        bodies = {False: queue_table("offsetTable", queues), True: dumps({"offsetTable": listed})}
+        bodies = {False: _map(broker, topic, offsets), True: _list(broker, topic, offsets)}
         waiting = list(members.members.values())
         some = max(1, MAX_TOLD_BYTES // len(bodies[False]))
 
@@ -174,3 +186,23 @@ class ResetProcessor:
                 asyncio.get_running_loop().call_later(PAUSE_S, tell)
 
         tell()
+
+
+def _map(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
+    """ResetOffsetBody. By hand: a topic may have a thousand queues."""
+    fixed = msgspec.json.encode(broker), msgspec.json.encode(topic)
+    rows = [
+        b'{"brokerName":%b,"queueId":%d,"topic":%b}:%d' % (fixed[0], queue, fixed[1], offset)
+        for queue, offset in offsets.items()
+    ]
+    return b'{"offsetTable":{%b}}' % b",".join(rows)
+
+
+def _list(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
+    """ResetOffsetBodyForC."""
+    fixed = msgspec.json.encode(broker), msgspec.json.encode(topic)
+    rows = [
+        b'{"brokerName":%b,"offset":%d,"queueId":%d,"topic":%b}' % (fixed[0], offset, queue, fixed[1])
+        for queue, offset in offsets.items()
+    ]
+    return b'{"offsetTable":[%b]}' % b",".join(rows)

@@ -222,3 +222,28 @@ def test_a_group_goes_on_where_another_one_is(tmp_path: Path) -> None:
                 assert [await where(world, queue, name) for queue in (0, 1)] == [5, 5]
 
     run(test)
+
+
+@pytest.mark.parametrize("code", [RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.CLONE_GROUP_OFFSET])
+def test_who_waits_for_a_reset_hears_of_the_end_of_the_leader(code: RequestCode, tmp_path: Path) -> None:
+    """And nothing goes on waiting for it."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await consumed(world)
+            world.node.auto = False
+            before = len(world.node.log.entries)
+            header: Any = ResetOffsetHeader("CG", "T", 0, True)
+            if code is RequestCode.CLONE_GROUP_OFFSET:
+                header = CloneGroupOffsetHeader("CG", "copy")
+            asked = world.ask(code, header)
+            async with asyncio.timeout(5):
+                while len(world.node.log.entries) < before + 2:  # noqa: ASYNC110  # nobody tells
+                    await asyncio.sleep(0.001)
+            assert not asked.done
+            world.node.follow("n1")
+            reply = await asked
+            assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert world.broker.background.count == 0
+
+    run(test)

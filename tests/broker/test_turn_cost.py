@@ -253,7 +253,9 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     ],
     RequestCode.NOTIFICATION: lambda: [queue(queueId=-1, pollTime=0)],
     RequestCode.POLLING_INFO: lambda: [queue(queueId=-1)],
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda: [queue(timestamp=0, isForce="true", queueId=-1)],
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: lambda: [
+        queue(timestamp=0, isForce="true", queueId=-1, topic="wide")
+    ],
     RequestCode.CLONE_GROUP_OFFSET: lambda: [queue(srcGroup="CG", destGroup="other")],
     RequestCode.GET_CONSUMER_RUNNING_INFO: lambda: [queue(clientId="c")],
     RequestCode.CONSUME_MESSAGE_DIRECTLY: lambda: [queue(clientId="c", msgId="0" * 32)],
