@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.broker.stats import broker_stats, stats_processor
@@ -49,6 +49,7 @@ def test_the_books_example() -> None:
     assert item.over(MINUTE, 60_000) == Snapshot(60, 1.0, 10.0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=400))
 def test_a_window_is_what_came_within_it(grown: list[int]) -> None:
     """Against a list of everything: no window is longer than it says, none misses anything."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.chaos.scenarios.oracle import Resets
@@ -31,6 +31,7 @@ OPS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(OPS, max_size=30), st.integers(0, 30))
 def test_they_are_what_the_oracle_says(ops: list[dict[str, Any]], applied: int) -> None:
     """By the applied state, by its snapshot, and by what is pending."""
