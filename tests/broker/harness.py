@@ -78,9 +78,11 @@ class FakeConnection:
     peer: str = "10.0.0.9:5555"
     peer_host: bytes = pack_ipv4_host("10.0.0.9", 5555)
     closed: bool = False
+    slow: bool = False
     attributes: dict[str, object] = field(default_factory=dict)
     replies: dict[int, Reply] = field(default_factory=dict)
     notices: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    notice_bodies: list[bytes] = field(default_factory=list)
     opaque: int = 0
     dispatch: Callable[[FakeConnection, Request], None] | None = None
 
@@ -110,6 +112,7 @@ class FakeConnection:
 
     def send_oneway(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
         self.notices.append((code, dict(ext or {})))
+        self.notice_bodies.append(body)
 
 
 def decode(frame: bytes) -> list[Request]:

@@ -13,6 +13,7 @@ from dledger.chaos.scenarios.oracle.locks import Locks
 from dledger.chaos.scenarios.oracle.offsets import Offsets
 from dledger.chaos.scenarios.oracle.pops import PopOrders, Pops, RequestModes, Versions
 from dledger.chaos.scenarios.oracle.topics import Topics
+from dledger.chaos.scenarios.oracle.transactions import Transactions
 
 Queue = tuple[str, int]
 """Topic and queue id."""
@@ -41,7 +42,18 @@ class Oracle(Protocol):
 
 def oracles() -> tuple[Oracle, ...]:
     """A fresh one for each table that operations change."""
-    return (Topics(), Groups(), Offsets(), Delays(), Locks(), Pops(), PopOrders(), RequestModes(), Versions())
+    return (
+        Topics(),
+        Groups(),
+        Offsets(),
+        Delays(),
+        Locks(),
+        Pops(),
+        PopOrders(),
+        RequestModes(),
+        Versions(),
+        Transactions(),
+    )
 
 
 __all__ = [
@@ -55,6 +67,7 @@ __all__ = [
     "Queue",
     "RequestModes",
     "Topics",
+    "Transactions",
     "Versions",
     "oracles",
 ]
