@@ -70,8 +70,8 @@ def test_java_s_transactions_end_as_they_are_meant_to_over_a_leader_kill(
         assert set(twice) <= {under_way[major] + more for more in range(3)}, twice
         assert {item["topic"] for item in producer.named("checked")} == {f"Tx{major}"}
         print(
-            f"\nJava {major}: {last} transactions, {len(wanted)} committed and received ({len(twice)} twice), "
-            f"{len(producer.named('checked'))} times asked, leader {node} killed"
+            f"\nJava {major}: {last} transactions, {len(wanted)} committed and received "
+            f"({len(twice)} twice), {len(producer.named('checked'))} times asked, leader {node} killed"
         )
 
 
