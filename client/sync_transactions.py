@@ -60,6 +60,10 @@ class Transaction:
         """The message comes never."""
         self._producer._do(self._inner.rollback)
 
+    def leave_open(self) -> None:
+        """It is not known yet: whoever is asked by a broker decides (`check`)."""
+        self._producer._on_loop(self._inner.leave_open)
+
     def __enter__(self) -> Self:
         return self.begin()
 
@@ -108,6 +112,12 @@ class TransactionProducer(Producer):
         return self._run(
             lambda producer: cast(AsyncTransactionProducer, producer).send_in_transaction(message, arg, queue)
         )
+
+    def _on_loop(self, step: Callable[[], None]) -> None:
+        async def run() -> None:
+            step()
+
+        self._do(run)
 
     def _do(self, step: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._run(lambda _: step())

@@ -144,6 +144,11 @@ class AsyncTransaction:
         """The message comes never. Errors as of `commit`."""
         await self._decide(State.ROLLBACK_MESSAGE)
 
+    def leave_open(self) -> None:
+        """It is not known yet: whoever is asked by a broker decides (`check`)."""
+        self.given_away = True
+        self._producer._forget(self)
+
     async def _decide(self, state: State) -> None:
         if self.result is None:
             raise ClientError("the transaction has not begun: use it as a block, or await begin()")
@@ -158,7 +163,7 @@ class AsyncTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.state is not State.UNKNOWN:
+        if self.state is not State.UNKNOWN or self.given_away:
             return
         if error is None:
             await self.commit()
@@ -231,8 +236,7 @@ class AsyncTransactionProducer(AsyncProducer):
         assert transaction.result is not None
         state = await self._ask_application(self._listener.execute_local_transaction, message, arg)
         if state is State.UNKNOWN:
-            transaction.given_away = True
-            self._forget(transaction)
+            transaction.leave_open()
         else:
             await transaction._decide(state)
         return TransactionSendResult(transaction.result, state)

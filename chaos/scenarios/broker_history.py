@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from dledger.chaos.scenarios.history import RUNNING
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.chaos.scenarios.pop_history import PopHistory
+from dledger.chaos.scenarios.transaction_history import TransactionHistory
 
 
 @dataclass
@@ -110,6 +111,7 @@ class BrokerHistory:
     positions: list[Position] = field(default_factory=list)
     changes: list[TopicChange] = field(default_factory=list)
     pops: PopHistory = field(default_factory=PopHistory)
+    transactions: TransactionHistory = field(default_factory=TransactionHistory)
     reached: dict[str, dict[Queue, int]] = field(default_factory=dict)
     """Group -> queue -> behind the furthest message that it was handed."""
 

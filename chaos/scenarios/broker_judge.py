@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.scenarios.broker_history import Commit, Position, Receipt, Send, TopicChange, Turn
-from dledger.chaos.scenarios.broker_replay import SCHEDULE, Stored
+from dledger.chaos.scenarios.broker_replay import SCHEDULE, UNREAD, Stored
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.formats.message_ids import decode_message_id
@@ -61,7 +61,7 @@ def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdic
     places: dict[bytes, list[tuple[Queue, int]]] = {}
     for queue, stored in messages.items():
         for offset, message in enumerate(stored):
-            if not message.delivered and not message.copied:
+            if not message.delivered and not message.copied and not message.ended:
                 places.setdefault(message.value, []).append((queue, offset))
     sent: dict[bytes, None] = {}
     for send in sends:
@@ -193,7 +193,7 @@ def judge_completeness(
     """In the end every group was handed every message, but for what retention had taken."""
     for group in groups:
         for queue, stored in messages.items():
-            if queue[0] == SCHEDULE or (stored and stored[0].copied):
+            if queue[0] in UNREAD or (stored and stored[0].copied):
                 continue
             end = reached.get(group, {}).get(queue, 0)
             _check_skipped(f"{group} ended at {end} of {queue}", stored[end:], begun)

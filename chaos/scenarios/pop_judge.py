@@ -141,11 +141,11 @@ class PopJudge:
 
 
 def judge_popped(
-    values: Mapping[bytes, None], messages: Mapping[Queue, Sequence[Any]], begun: int, schedule: str
+    values: Mapping[bytes, None], messages: Mapping[Queue, Sequence[Any]], begun: int, unread: Sequence[str]
 ) -> None:
     """In the end the group was handed every message, but for what retention had taken."""
     for queue, stored in messages.items():
-        if queue[0] != schedule and not queue[0].startswith(RETRY):
+        if queue[0] not in unread and not queue[0].startswith(RETRY):
             for message in stored:
                 if message.position >= begun and message.value not in values:
                     raise InvariantViolated(
@@ -153,11 +153,12 @@ def judge_popped(
                     )
 
 
-def copies_of(messages: Mapping[Queue, Sequence[Any]]) -> dict[bytes, int]:
-    """How often each message is in the log, without its copies in retry topics."""
+def copies_of(messages: Mapping[Queue, Sequence[Any]], waiting: Sequence[str] = ()) -> dict[bytes, int]:
+    """How often each message is in the log, without its copies in retry topics and those that are `waiting`
+    for the end of their transaction."""
     found: dict[bytes, int] = {}
-    for stored in messages.values():
+    for queue, stored in messages.items():
         for message in stored:
-            if not message.copied and not message.delivered:
+            if not message.copied and not message.delivered and queue[0] not in waiting:
                 found[message.value] = found.get(message.value, 0) + 1
     return found

@@ -184,6 +184,8 @@ SAME_GROUP = "a consumer went on where its group had been"
 AGAIN = "a group was handed a message again"
 OWN_SNAPSHOT = "a broker goes on from its own snapshot"
 DERIVED = "a broker ended by its derived files"
+ASKED = "a half message was committed when its producer was asked"
+GIVEN_UP = "a half message was given up"
 MADE_MEANWHILE = "a topic was made while the leader changed"
 FETCHED = "an index unit had to be fetched"
 NO_SNAPSHOT = "a snapshot could not be read"
@@ -370,7 +372,10 @@ PROFILES: dict[str, Profile] = {
             DELAY, RESET, HALF_OPEN, NAMESRV_LEADER, NAMESRV_CUT, NAMESRV_STOP, CLIENT_KILL,
         ),
         brokers=True,
-        marks=(TWICE, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN, MADE_MEANWHILE),
+        marks=(
+            TWICE, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN, MADE_MEANWHILE,
+            ASKED, GIVEN_UP,
+        ),
     ),
     "brokers-power": Profile(
         (
