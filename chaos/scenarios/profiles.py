@@ -175,6 +175,8 @@ NEW_LEADER = "a consumer went on with a new leader"
 MIXED = "brokers of two versions serve together"
 LOCKED_ANEW = "a queue went to another consumer after its leader had changed"
 IN_A_CALL = "the leader changed in the middle of an orderly call"
+FORWARDED = "a broker forwarded what only the leader can do"
+ON_THE_WAY = "the leader changed while a request was forwarded to it"
 WAITED = "a newer operation waited for an older broker"
 WRITTEN = "a newer operation was written"
 NEWER_INSTALLED = "a snapshot with a newer part was installed"
@@ -374,7 +376,7 @@ PROFILES: dict[str, Profile] = {
         brokers=True,
         marks=(
             TWICE, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN, MADE_MEANWHILE,
-            ASKED, GIVEN_UP,
+            ASKED, GIVEN_UP, FORWARDED, ON_THE_WAY,
         ),
     ),
     "brokers-power": Profile(
