@@ -83,23 +83,40 @@ class TransactionCheckService(LeaderService):
 
     async def _look_at_all(self) -> None:
         rows = self._store.state[TRANSACTIONS].rows
-        for number, half in enumerate(list(rows), 1):
-            if number % LOOKED_AT == 0:
+        halves = list(rows)
+        for place in range(0, len(halves), LOOKED_AT):
+            if place:
                 await asyncio.sleep(PAUSE_S)
-            writer, row = self._writer, rows.get(half)
+            writer = self._writer
+            if writer is None:
+                return
+            now_ms = writer.clock_ms()
+            due = [
+                row
+                for row in map(rows.get, halves[place : place + LOOKED_AT])
+                if row is not None and (row.time > now_ms or now_ms - row.time >= row.wait)
+            ]
+            if not await self._settle_all(due):
+                return
+        for half in [half for half in self._ahead if half not in rows]:
+            del self._ahead[half]
+
+    async def _settle_all(self, rows: list[Transaction]) -> bool:
+        """Those of them whose time has come. False when nothing may be written now."""
+        for row in rows:
+            writer = self._writer
             # One that is changed already, and not applied yet, is looked at the next time.
-            if writer is None or row is None or writer.pending[TRANSACTIONS].rows.get(half) != row:
+            if writer is None or writer.pending[TRANSACTIONS].rows.get(row.half) != row:
                 continue
             if not self._is_due(writer, row):
                 continue
             if not writer.room or not writer.may_write(TRANSACTION):
-                return
+                return False
             await self._settle(writer, row)
             if self._work >= ASKED or self._bytes >= ASKED_BYTES:
                 self._work = self._bytes = 0
                 await asyncio.sleep(PAUSE_S)
-        for half in [half for half in self._ahead if half not in rows]:
-            del self._ahead[half]
+        return True
 
     def _is_due(self, writer: CommitLogWriter, row: Transaction) -> bool:
         passed_ms = writer.clock_ms() - row.time
