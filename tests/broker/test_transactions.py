@@ -323,3 +323,61 @@ def test_a_clock_that_was_ahead_delays_no_check_for_long(tmp_path: Path) -> None
             assert is_open(world)[0].time < ahead.time
 
     run(test)
+
+
+def test_half_messages_that_are_not_in_memory_are_asked_for_and_ended_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path, **QUICK) as world:
+            producer = a_producer(world)
+            sent = await half(world)
+            world.node.log.cold_below = 1 << 40
+            await until(lambda: producer.notices)
+            both = await asyncio.gather(end(world, sent), end(world, sent))
+            assert sorted(reply.code for reply in both) == [0, ResponseCode.SYSTEM_ERROR]
+            assert [record.body for record in await came(world, queue=2)] == [b"half"]
+
+    run(test)
+
+
+def test_many_are_asked_for_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dledger.broker.transaction.check_service.LOOKED_AT", 3)
+    monkeypatch.setattr("dledger.broker.transaction.check_service.ASKED", 2)
+
+    async def test() -> None:
+        async with leading(tmp_path, transaction_timeout_ms=60) as world:
+            producer = a_producer(world)
+            for _ in range(20):
+                await half(world)
+            await until(lambda: len(producer.notices) == 20)
+            asked = [int(fields["tranStateTableOffset"]) for _, fields in producer.notices]
+            assert sorted(asked) == list(range(20))
+            assert {row.checks for row in is_open(world).values()} == {1}
+
+    run(test)
+
+
+def test_what_retention_took_is_open_no_more(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path, **QUICK) as world:
+            sent = await half(world)
+            queue = world.broker.store.queues.get(HALF_TOPIC, 0)
+            assert queue is not None
+            queue.bounds.min = queue.bounds.next
+            gone = await end(world, sent)
+            assert gone.code == ResponseCode.SYSTEM_ERROR and "Find prepared" in str(gone.remark)
+            await until(lambda: not is_open(world))
+            assert world.broker.transactions.lost == 1
+
+    run(test)
+
+
+def test_busy_producers_are_not_asked(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path, **QUICK) as world:
+            slow, gone, free = (a_producer(world, serial=serial) for serial in (7, 8, 9))
+            slow.slow, gone.closed = True, True
+            await half(world)
+            await until(lambda: len(free.notices) >= 2)
+            assert slow.notices == gone.notices == []
+
+    run(test)
