@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.scenarios.broker_history import Commit, Position, Receipt, Send, TopicChange, Turn
-from dledger.chaos.scenarios.broker_replay import SCHEDULE, UNREAD, Stored
+from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, UNREAD, Stored
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.formats.message_ids import decode_message_id
@@ -29,6 +29,8 @@ class BrokerVerdict:
     """Counts of one history."""
 
     acknowledged: int = 0
+    halves: int = 0
+    """Of them half messages."""
     refused: int = 0
     unknown: int = 0
     recovered: int = 0
@@ -89,6 +91,7 @@ def _judge_place(
     verdict.duplicated += max(0, len(found) - 1)
     if send.outcome == ACKNOWLEDGED:
         verdict.acknowledged += 1
+        verdict.halves += send.topic == HALF
         place = ((send.topic, send.queue), send.offset + number)
         # What was acknowledged is there, exactly at the queue offset that was told.
         if not found:
