@@ -22,7 +22,8 @@ SETTLED_S = 15
 @pytest.fixture
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A group whose brokers ask soon."""
-    settings = {"transactionTimeOut": "1000", "transactionCheckInterval": "2000"}
+    times = {"transactionTimeOut": "1000", "transactionCheckInterval": "2000"}
+    settings = {**times, "transactionCheckMax": "100"}  # on a busy machine, too, nothing is given up
     spec = ClusterSpec(base_port=find_base_port(start=23000), broker=settings)
     cluster = LocalCluster.create(tmp_path_factory.mktemp("transactions") / "group", spec)
     cluster.start()
