@@ -50,6 +50,8 @@ from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import system_topics
 from dledger.broker.topic.topic_processor import TopicProcessor
 from dledger.broker.topic.topic_table import TopicTable
+from dledger.broker.transaction.check_service import TransactionCheckService
+from dledger.broker.transaction.end_processor import EndTransactionProcessor
 from dledger.config import NodeConfig
 from dledger.formats.state import TABLES, Source, state_version
 from dledger.host import Chunk, Host, LogReader, Role
@@ -64,6 +66,7 @@ from dledger.runtime.live_settings import LiveSettings, SettingsSource
 PROCESSORS: tuple[type[Processor], ...] = (
     SendProcessor,
     SendBackProcessor,
+    EndTransactionProcessor,
     PullProcessor,
     ClientProcessor,
     ConnectionProcessor,
@@ -169,6 +172,7 @@ class Broker:
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays = DelayService(context)
         self.revives = PopReviveService(context)
+        self.transactions = TransactionCheckService(context)
         self.services = LeaderServices(
             (
                 self.registrar,
@@ -180,6 +184,7 @@ class Broker:
                 *own,
                 self.delays,
                 self.revives,
+                self.transactions,
             )
         )
         """In this order at the beginning of a leadership, backwards at its end."""
@@ -353,6 +358,9 @@ class Broker:
             "heldPops": str(self.pops.held.count),
             "popInflightMessages": str(self.pop_ledger.messages),
             "popRevivedMessages": str(self.revives.revived),
+            "openTransactions": str(self.transactions.open),
+            "askedTransactions": str(self.transactions.asked),
+            "discardedTransactions": str(self.transactions.discarded),
             "forwardedRequests": str(self.forwarder.forwarded),
             "consumerGroups": str(len(self.clients.consumers)),
             "remotingRequests": str(network.requests),

@@ -84,6 +84,8 @@ class Outgoing(NamedTuple):
     reconsume_times: int
     body: bytes
     properties: bytes
+    prepared_offset: int = 0
+    """Physical offset of the half message that this one comes from (preparedTransactionOffset)."""
 
     @classmethod
     def again(
@@ -335,7 +337,7 @@ class CommitLogWriter:
                 now,
                 self._store_host,
                 message.reconsume_times,
-                0,
+                message.prepared_offset,
                 len(body),
             )
             tail = slot.field + _SHORT.pack(len(message.properties)) + message.properties

@@ -36,6 +36,8 @@ MAX_TOPICS = 50_000
 """And groups: what a snapshot of the state copies in one step."""
 MAX_POP_IN_FLIGHT = 50_000
 """Messages that are popped and not acknowledged: each may be a row of the state."""
+MAX_OPEN_TRANSACTIONS = 50_000
+"""Transactions without an end: each is a row of the state."""
 MAX_PULL_BYTES = 8 * 1024 * 1024
 MAX_TOPIC_TABLE_BYTES = 15 * 1024 * 1024
 """Below the 16 MiB of one frame, as a header comes with it."""
@@ -244,6 +246,24 @@ class BrokerConfig:
         MAX_POP_IN_FLIGHT
     )
     """The same of all groups together, of which one group may have half."""
+    reject_transactions: Annotated[bool, Setting("rejectTransactionMessage", hot=True)] = False
+    """Half messages of transactions are refused (16)."""
+    transaction_timeout_ms: Annotated[int, Setting("transactionTimeOut", 0, 86_400_000, "ms", hot=True)] = (
+        6000
+    )
+    """After what time a producer is asked for the first time what becomes of its half message, where that
+    says nothing else (CHECK_IMMUNITY_TIME_IN_SECONDS)."""
+    transaction_check_interval_ms: Annotated[
+        int, Setting("transactionCheckInterval", 100, 86_400_000, "ms", hot=True)
+    ] = 30_000
+    """And after what time again."""
+    transaction_check_max: Annotated[int, Setting("transactionCheckMax", 1, 1000, hot=True)] = 15
+    """How often it is asked; then the half message goes to TRANS_CHECK_MAX_TIME_TOPIC, and its transaction is
+    rolled back."""
+    max_open_transactions: Annotated[
+        int, Setting("maxOpenTransactions", 1, MAX_OPEN_TRANSACTIONS, hot=True)
+    ] = MAX_OPEN_TRANSACTIONS
+    """Half messages without an end; one more is refused (2)."""
     pop_polling_size: Annotated[int, Setting("popPollingSize", 1, 100_000, hot=True)] = 1024
     """Pops of one group and topic that wait at once; one more is answered POLLING_FULL."""
     max_pop_polling_size: Annotated[int, Setting("maxPopPollingSize", 0, 1_000_000, hot=True)] = 20_000

@@ -10,6 +10,7 @@ How it is built: `core` (connections, routes, leaders, heartbeats), `life` (star
 `sending` with `search` and `pending` (the way of a message to its acknowledgement), `reading` (long polling
 of one queue), `group_consumer` with `rebalancing` (sharing of queues), `listening` (push consumer), `orderly`
 and `queue_locks` (the same in order), `lite_pull_consumer`, `pop_consumer`, `requests` (request and reply),
+`transactions` and `sync_transactions`,
 `offsets`, `sync` and `sync_consumers` on `hosting` (the face without an event loop).
 """
 
@@ -51,6 +52,14 @@ from dledger.client.requests import reply_to
 from dledger.client.subscription import Sql
 from dledger.client.sync import Producer
 from dledger.client.sync_consumers import LitePullConsumer, PopConsumer, PullConsumer, PushConsumer
+from dledger.client.sync_transactions import Transaction, TransactionProducer
+from dledger.client.transactions import (
+    AsyncTransaction,
+    AsyncTransactionProducer,
+    LocalTransactionState,
+    TransactionListener,
+    TransactionSendResult,
+)
 
 __all__ = [
     "AllocateMachineRoomNearby",
@@ -65,6 +74,8 @@ __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "AsyncTransaction",
+    "AsyncTransactionProducer",
     "BodyFormat",
     "BrokerRefused",
     "ClientClosed",
@@ -79,6 +90,7 @@ __all__ = [
     "FromWhere",
     "InvalidMessage",
     "LitePullConsumer",
+    "LocalTransactionState",
     "Message",
     "MessageModel",
     "MessageQueue",
@@ -100,6 +112,10 @@ __all__ = [
     "SendStatus",
     "Sql",
     "TopicNotFound",
+    "Transaction",
+    "TransactionListener",
+    "TransactionProducer",
+    "TransactionSendResult",
     "UnreadableBody",
     "reply_to",
 ]

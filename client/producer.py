@@ -102,9 +102,8 @@ class AsyncProducer(AsyncClient):
         self.group = group
         self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
         self._requests = Requests()
-        handlers: dict[int, ClientHandler] = {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.pushed}
         super().__init__(
-            ClientCore(env, namesrv, options_of(ClientOptions, client, "client"), handlers),
+            ClientCore(env, namesrv, options_of(ClientOptions, client, "client"), self._handlers()),
             f"producer {group}",
         )
         self._env = self._core.env
@@ -127,6 +126,10 @@ class AsyncProducer(AsyncClient):
         self._entering: dict[int, int] = {}
         self._entered = 0
         self._entry = asyncio.Event()
+
+    def _handlers(self) -> dict[int, ClientHandler]:
+        """What brokers ask this client for."""
+        return {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.pushed}
 
     async def _begin(self) -> None:
         self._kernel = SendKernel(self._core, self.options, self._elsewhere)

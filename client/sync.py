@@ -57,9 +57,12 @@ class Producer(Hosted[AsyncProducer]):
         self._numbers = count(1)
         self._handed = self._arrived = 0
 
-    def _make(self) -> AsyncProducer:
+    def _begin_anew(self) -> None:
         self._numbers = count(1)
         self._handed = self._arrived = 0
+
+    def _make(self) -> AsyncProducer:
+        self._begin_anew()
         return AsyncProducer(self.group, self._namesrv, self.options, self._client)
 
     @overload

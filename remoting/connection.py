@@ -136,6 +136,11 @@ class Connection(asyncio.BufferedProtocol):
             self._out.append(body)
         self._schedule_flush()
 
+    @property
+    def slow(self) -> bool:
+        """The peer does not take what was sent to it."""
+        return self._peer_is_slow
+
     def again(self, request: Request) -> None:
         """Hand a request that is not answered yet to its handler anew: what it waited for has come."""
         self._server.dispatch(self, request)

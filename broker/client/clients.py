@@ -18,6 +18,8 @@ from dledger.remoting.server import Connection
 
 MAX_MEMBERSHIPS = 200_000
 """(client, group) pairs; a heartbeat that would make more is refused."""
+MAX_LOOKS = 10
+"""Producers that are looked at for one that can be asked now."""
 
 
 @dataclass(slots=True)
@@ -187,6 +189,17 @@ class Clients:
         """Over which a client speaks; None while it does not."""
         connection = self._connection_of.get(client_id)
         return None if connection is None or connection.closed else connection
+
+    def a_producer(self, group: str) -> Connection | None:
+        """The connection of a producer of this group that takes what is sent to it, each time another one's;
+        None where there is none (ProducerManager.getAvailableChannel)."""
+        members = self.producers.get(group, {})
+        for _ in range(min(len(members), MAX_LOOKS)):
+            member = members.pop(next(iter(members)))
+            members[member.client_id] = member
+            if not member.connection.closed and not member.connection.slow:
+                return member.connection
+        return None
 
     def _check_room(self, known: bool) -> None:
         if not known and self._memberships >= MAX_MEMBERSHIPS:

@@ -3,7 +3,7 @@ hooks of RocketMQ's that look at properties before a message is put).
 
 The kind follows from flags, properties and topic, and from nothing else, so that a message means the same by
 itself and in a batch. What this version does not do with a kind is refused here, with RocketMQ's code: stored
-as it is, a delayed message would be delivered too early, a half message though it was rolled back."""
+as it is, a message that is to wait would be delivered too early."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re
 from enum import Enum
 
 from dledger.broker.topic.topic_names import RETRY_PREFIX
-from dledger.formats.record import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK
+from dledger.formats.record import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
 
@@ -38,7 +38,7 @@ class Disposition(Enum):
     """Until its producer says what becomes of it."""
 
 
-SUPPORTED = (Disposition.ORDINARY, Disposition.RETRY, Disposition.DELAYED)
+SUPPORTED = (Disposition.ORDINARY, Disposition.RETRY, Disposition.DELAYED, Disposition.HALF)
 
 
 def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
@@ -80,6 +80,25 @@ def check_disposition(topic: str, sys_flag: int, properties: str) -> Disposition
         raise RemotingError(
             ResponseCode.MESSAGE_ILLEGAL, f"{kind.value} messages are not supported by this version"
         )
+    if kind is Disposition.HALF:
+        _check_half(topic, sys_flag, properties)
     if sys_flag & _WIDE_HOSTS:
         raise RemotingError(ResponseCode.INVALID_PARAMETER, "sysFlag must not say that hosts are IPv6")
     return kind
+
+
+def _check_half(topic: str, sys_flag: int, properties: str) -> None:
+    """RemotingError 13 for what would not be what its producer means: RocketMQ takes TRAN_MSG alone for a
+    half message, and loses the way of one that is to wait for its time as well."""
+    told = dict(_TELLING.findall(properties))
+    problem = ""
+    if told.get(TRANSACTION) != "true":
+        problem = f"sysFlag {sys_flag & TRANSACTION_MASK:#x} without {TRANSACTION}=true"
+    elif sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_PREPARED):
+        problem = f"sysFlag {sys_flag & TRANSACTION_MASK:#x} is not for producers to set"
+    elif topic.startswith(RETRY_PREFIX):
+        problem = "a message that comes again is no half message"
+    elif told.get(DELAY_LEVEL, "0") != "0" or any(name in told for name in TIMERS):
+        problem = "a transactional message cannot be delayed as well"
+    if problem:
+        raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, problem)

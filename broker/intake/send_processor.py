@@ -7,10 +7,11 @@ already encoded, waits for the commit (safety.md S12, S24).
 |--------|----------------------------------------------------------------------------------------------|
 | 0      | durable on a majority                                                                        |
 | 1      | outcome unknown: leadership was lost while the message was in the log                        |
-| 2      | too much is pending in the log (LEADER_PENDING_FULL): not executed                           |
-| 13     | too large, or of a kind that this version does not do (timed, transactional)                 |
+| 2      | too much is pending in the log (LEADER_PENDING_FULL), or too many transactions are open      |
+|        | (TRANSACTIONS_FULL): not executed                                                            |
+| 13     | too large, or of a kind that this version does not do (timed)                                |
 | 14     | this node does not lead: not executed; `leaderAddr` says who does; or DISK_FULL: not stored  |
-| 16     | system topic, or the topic is not writable                                                   |
+| 16     | system topic, or the topic is not writable; transactions are switched off                    |
 | 17     | no such topic and it may not be created                                                      |
 | 29     | illegal topic name, queue id out of range                                                    |
 """
@@ -29,6 +30,7 @@ from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.schedule.waiting import wait_in
 from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
+from dledger.broker.transaction import half_messages
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 from dledger.formats.message_ids import encode_unique_id
 from dledger.formats.properties import (
@@ -37,8 +39,8 @@ from dledger.formats.properties import (
     decode_properties,
     encode_properties,
 )
-from dledger.formats.record import FIXED_SIZE
-from dledger.formats.state import DelayProgress
+from dledger.formats.record import FIXED_SIZE, TRANSACTION_MASK
+from dledger.formats.state import DelayProgress, Op
 from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED, Request, SerializeType
 from dledger.remoting.errors import RemotingError
@@ -61,6 +63,7 @@ class SendProcessor:
         self._settings = context.settings
         self._creation = context.creation
         self._committed = context.committed
+        self._applied = context.applied
         self._origins = context.origins
         config = context.settings.now
         self._told_to_clients(config)
@@ -115,11 +118,12 @@ class SendProcessor:
         if len(body) > self._max_message_size:
             raise _too_large("message body", len(body), self._max_message_size)
         text = header.properties or ""
-        level = 0
+        level, half, sys_flag = 0, False, header.sysFlag
         if header.sysFlag or may_tell(text):
             kind = check_disposition(header.topic, header.sysFlag, text)
             if kind is Disposition.DELAYED:
                 level = delay_level_of(text)
+            half = kind is Disposition.HALF
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
         slot, queue_id = writer.slots.get(header.topic), header.queueId
@@ -131,11 +135,17 @@ class SendProcessor:
         if level:
             slot, queue_id, text = self._delayed(writer, slot, queue_id, text, level)
             properties, unique_key = self._properties(text)
+        ops: tuple[Op, ...] = ()
+        if half:
+            values = decode_properties(text)
+            slot, row = half_messages.begin(writer, self._settings.now, slot, queue_id, values)
+            queue_id, sys_flag, ops = 0, sys_flag & ~TRANSACTION_MASK, (row.op(),)
+            properties, unique_key = self._properties(encode_properties(values))
         index, queue_offset, position = writer.add_message(
             slot,
             queue_id,
             header.flag,
-            header.sysFlag,
+            sys_flag,
             header.bornTimestamp,
             self._origins.host(connection, request)
             if request.flag & FLAG_FORWARDED
@@ -143,6 +153,7 @@ class SendProcessor:
             reconsume_times,
             body,
             properties,
+            ops,
         )
         if request.flag & 2:
             return
@@ -153,7 +164,8 @@ class SendProcessor:
             answer = self._binary_answer(
                 request, f"{self._host_hex}{position:016X}", told_queue, queue_offset, unique_key
             )
-        self._committed.add(index, connection, request, answer)
+        # Who hears of a half message may end it at once, for which it is read.
+        (self._applied if half else self._committed).add(index, connection, request, answer)
 
     def _delayed(
         self, writer: CommitLogWriter, slot: TopicSlot, queue_id: int, text: str, level: int
@@ -291,10 +303,12 @@ class SendProcessor:
                     raise _bad_batch(at)
                 properties = body[properties_at:stop]
                 text = properties.decode()
-                if may_tell(text) and check_disposition(topic, sys_flag, text) is Disposition.DELAYED:
-                    raise RemotingError(
-                        ResponseCode.MESSAGE_ILLEGAL, "delayed messages are not sent in batches"
-                    )
+                if may_tell(text):
+                    kind = check_disposition(topic, sys_flag, text)
+                    if kind in (Disposition.DELAYED, Disposition.HALF):
+                        raise RemotingError(
+                            ResponseCode.MESSAGE_ILLEGAL, f"{kind.value} messages are not sent in batches"
+                        )
                 if b"UNIQ_KEY\x01" in properties and b"CLUSTER\x01" not in properties:
                     if properties[-1] != 2:
                         properties += b"\x02"

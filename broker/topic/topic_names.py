@@ -19,15 +19,19 @@ OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SCHEDULE_QUEUES = 18
 """Queues of it, or as many as there are delay levels (SCHEDULE_TOPIC_QUEUE_NUM)."""
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+"""Where half messages of transactions wait."""
+DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Where those go that nobody ended."""
 READ_WRITE = Perm.READ | Perm.WRITE
 
 FORBIDDEN_TO_SEND = frozenset(
     {
         DEFAULT_TOPIC,
         SCHEDULE_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
+        HALF_TOPIC,
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        DISCARD_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_EVENT,
         SYSTEM_TOPIC,
@@ -77,6 +81,8 @@ def system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
         TopicConfig(config.broker_name, 1, 1, READ_WRITE | Perm.INHERIT),
         TopicConfig(f"{config.cluster_name}_REPLY_TOPIC", 1, 1, READ_WRITE),
         TopicConfig(SCHEDULE_TOPIC, levels, levels, READ_WRITE),
+        TopicConfig(HALF_TOPIC, 1, 1, READ_WRITE),
+        TopicConfig(DISCARD_TOPIC, 1, 1, READ_WRITE),
     ]
     if config.auto_create_topic:
         queues = config.default_topic_queues

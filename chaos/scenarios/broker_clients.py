@@ -23,12 +23,13 @@ from dledger.chaos.scenarios.broker_history import (
     Turn,
 )
 from dledger.chaos.scenarios.broker_judge import DELAYS_MS
-from dledger.chaos.scenarios.broker_replay import SCHEDULE
+from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE
 from dledger.chaos.scenarios.broker_stage import BROKER_NAME, NAMESRV, NAMESRV_PORT
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.plan import Operation
 from dledger.chaos.scenarios.pop_history import INVISIBLE_MS, POP_GROUP, SHORT_MS, Ack, Handed
 from dledger.chaos.scenarios.reset_judge import Reset
+from dledger.chaos.scenarios.transaction_history import End, Fate
 from dledger.client.errors import ClientError, OutcomeUnknown
 from dledger.client.listening import ConsumeOrderlyStatus
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult
@@ -38,6 +39,11 @@ from dledger.client.pop_consumer import AsyncPopConsumer
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer
+from dledger.client.transactions import (
+    AsyncTransaction,
+    AsyncTransactionProducer,
+    LocalTransactionState,
+)
 from dledger.runtime.env import Env
 
 if TYPE_CHECKING:
@@ -51,6 +57,9 @@ PLAIN_UP_TO = 4096
 """Larger bodies do not get smaller by compression, every second time."""
 DELAYED_EVERY = 6
 """Of the messages that are sent by themselves every so many waits for its time."""
+IN_TRANSACTIONS = 3
+"""And so many behind each of those is sent in a transaction."""
+FATES = tuple(Fate)
 PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=0.25))
 """Of the producers: who waits briefly does not know what became of its messages."""
 COMMIT_EVERY_S = 0.7
@@ -122,7 +131,15 @@ class Planned(Program):
 
     async def main(self, env: Env) -> None:
         self.lives += 1
-        async with AsyncProducer("producers", NAMESRV_ADDR, self.patience, self.options(), env) as producer:
+        producer = AsyncTransactionProducer(
+            "producers",
+            NAMESRV_ADDR,
+            check=self.check,
+            options=self.patience,
+            client=self.options(),
+            env=env,
+        )
+        async with producer:
             while self._next < len(self._operations):
                 operation = self._operations[self._next]
                 early = operation.at_ms * MS - self.now()
@@ -131,7 +148,15 @@ class Planned(Program):
                 self._next += 1
                 await self.perform(producer, operation)
 
-    async def perform(self, producer: AsyncProducer, operation: Operation) -> None:
+    async def check(self, message: ReceivedMessage) -> LocalTransactionState:
+        """A broker asks, also for what another one sent."""
+        fate = self._history.transactions.fates[message.body]
+        if fate is Fate.NEVER:
+            return LocalTransactionState.UNKNOWN
+        states = LocalTransactionState
+        return states.COMMIT_MESSAGE if fate.commits else states.ROLLBACK_MESSAGE
+
+    async def perform(self, producer: AsyncTransactionProducer, operation: Operation) -> None:
         """One operation."""
         raise NotImplementedError
 
@@ -154,7 +179,7 @@ class Producer(Planned):
         super().__init__(stage, number, history, topics, operations)
         self._last: list[MessageQueue] = []
 
-    async def perform(self, producer: AsyncProducer, operation: Operation) -> None:
+    async def perform(self, producer: AsyncTransactionProducer, operation: Operation) -> None:
         topic = self._topics[operation.pick % len(self._topics)]
         if operation.kind == "batch":
             messages = [self._message(topic, operation.size) for _ in range(operation.count)]
@@ -163,9 +188,9 @@ class Producer(Planned):
         elif operation.kind == "burst":
             async with asyncio.TaskGroup() as group:
                 for number in range(operation.count):
-                    group.create_task(self._one(producer, topic, operation.size), name=f"burst-{number}")
+                    group.create_task(self._some(producer, topic, operation.size), name=f"burst-{number}")
         else:
-            await self._one(producer, topic, operation.size)
+            await self._some(producer, topic, operation.size)
 
     async def send_last(self, env: Env) -> None:
         """The liveness phase: one more message to every topic must be taken."""
@@ -205,6 +230,38 @@ class Producer(Planned):
         self._history.sends.append(send)
         return send
 
+    async def _some(self, producer: AsyncTransactionProducer, topic: str, size: int) -> None:
+        """A message, of some in a transaction."""
+        turn, rest = divmod(self._count, DELAYED_EVERY)
+        if rest == IN_TRANSACTIONS:
+            await self._in_transaction(producer, topic, size, FATES[turn % len(FATES)])
+        else:
+            await self._one(producer, topic, size)
+
+    async def _in_transaction(
+        self, producer: AsyncTransactionProducer, topic: str, size: int, fate: Fate
+    ) -> None:
+        message = self._message(topic, size)
+        self._history.transactions.fates[message.body] = fate
+        transaction = producer.transaction(message)
+        send = self._begin(HALF, [message])
+        await self._settle(send, _begun(transaction))
+        if send.outcome != ACKNOWLEDGED:
+            return
+        send.queue = 0
+        if fate not in (Fate.COMMIT, Fate.ROLL_BACK):
+            transaction.leave_open()
+            return
+        end = End(message.body, send.offset, fate.commits)
+        self._history.transactions.ends.append(end)
+        try:
+            await (transaction.commit() if fate.commits else transaction.rollback())
+            end.outcome = ACKNOWLEDGED
+        except OutcomeUnknown:
+            end.outcome = UNKNOWN
+        except ClientError:
+            end.outcome = REFUSED
+
     async def _one(
         self, producer: AsyncProducer, topic: str, size: int, queue: MessageQueue | None = None
     ) -> Send:
@@ -232,6 +289,12 @@ class Producer(Planned):
         send.end = self.now()
 
 
+async def _begun(transaction: AsyncTransaction) -> SendResult:
+    await transaction.begin()
+    assert transaction.result is not None
+    return transaction.result
+
+
 class Operator(Planned):
     """Creates topics, and gives them more queues."""
 
@@ -246,7 +309,7 @@ class Operator(Planned):
         super().__init__(stage, number, history, topics, operations)
         self._queues: dict[str, int] = {}
 
-    async def perform(self, producer: AsyncProducer, operation: Operation) -> None:
+    async def perform(self, producer: AsyncTransactionProducer, operation: Operation) -> None:
         names = list(self._queues)
         topic = f"made{len(names)}"
         if names and operation.pick % 3 == 0:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.scenarios.broker_history import Commit, Position, Receipt, Send, TopicChange, Turn
-from dledger.chaos.scenarios.broker_replay import SCHEDULE, Stored
+from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, UNREAD, Stored
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.formats.message_ids import decode_message_id
@@ -29,6 +29,8 @@ class BrokerVerdict:
     """Counts of one history."""
 
     acknowledged: int = 0
+    halves: int = 0
+    """Of them half messages."""
     refused: int = 0
     unknown: int = 0
     recovered: int = 0
@@ -61,7 +63,7 @@ def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdic
     places: dict[bytes, list[tuple[Queue, int]]] = {}
     for queue, stored in messages.items():
         for offset, message in enumerate(stored):
-            if not message.delivered and not message.copied:
+            if not message.delivered and not message.copied and not message.ended:
                 places.setdefault(message.value, []).append((queue, offset))
     sent: dict[bytes, None] = {}
     for send in sends:
@@ -89,6 +91,7 @@ def _judge_place(
     verdict.duplicated += max(0, len(found) - 1)
     if send.outcome == ACKNOWLEDGED:
         verdict.acknowledged += 1
+        verdict.halves += send.topic == HALF
         place = ((send.topic, send.queue), send.offset + number)
         # What was acknowledged is there, exactly at the queue offset that was told.
         if not found:
@@ -193,7 +196,7 @@ def judge_completeness(
     """In the end every group was handed every message, but for what retention had taken."""
     for group in groups:
         for queue, stored in messages.items():
-            if queue[0] == SCHEDULE or (stored and stored[0].copied):
+            if queue[0] in UNREAD or (stored and stored[0].copied):
                 continue
             end = reached.get(group, {}).get(queue, 0)
             _check_skipped(f"{group} ended at {end} of {queue}", stored[end:], begun)

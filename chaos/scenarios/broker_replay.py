@@ -27,6 +27,10 @@ Kept = TypeVar("Kept")
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 """Where messages with a delay level wait; queue n is that of level n + 1."""
+HALF, DISCARD = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Where half messages wait, and where those go that nobody ended."""
+UNREAD = (SCHEDULE, HALF, DISCARD)
+"""What no consumer reads."""
 RESEND = "__RESEND"
 """Property of a message whose first attempt may have been stored."""
 
@@ -47,6 +51,8 @@ class Stored(NamedTuple):
     """It had waited for its time in another queue."""
     copied: bool = False
     """It was popped before, and not acknowledged."""
+    ended: bool = False
+    """It was a half message before: put again, committed or given up."""
 
     @property
     def unit(self) -> bytes:
@@ -147,8 +153,9 @@ class BrokerReplay:
                 tags_code(properties.get(TAGS)),
                 record.store_timestamp,
                 RESEND in properties,
-                REAL_TOPIC in properties and record.topic != SCHEDULE,
+                REAL_TOPIC in properties and record.topic not in UNREAD,
                 FIRST_POP_TIME in properties,
+                record.prepared_transaction_offset > 0,
             )
         )
 

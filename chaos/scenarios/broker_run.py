@@ -36,15 +36,17 @@ from dledger.chaos.scenarios.broker_judge import (
     judge_turns,
     name_of,
 )
-from dledger.chaos.scenarios.broker_replay import SCHEDULE, BrokerReplay
+from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, UNREAD, BrokerReplay
 from dledger.chaos.scenarios.broker_stage import OPERATOR, ORDERLY, POP, PRODUCERS, PULL, PUSH, BrokerStage
 from dledger.chaos.scenarios.disks import find_file
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
-from dledger.chaos.scenarios.oracle import Delays, Offsets, Topics
+from dledger.chaos.scenarios.oracle import Delays, Offsets, Topics, Transactions
 from dledger.chaos.scenarios.plan import Plan
 from dledger.chaos.scenarios.pop_judge import PopJudge, copies_of, judge_popped
 from dledger.chaos.scenarios.reset_judge import ResetJudge, judge_followed
 from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
+from dledger.chaos.scenarios.transaction_history import TRANSACTIONS_LIMIT_S
+from dledger.chaos.scenarios.transaction_judge import TransactionJudge
 from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
 from dledger.formats.entry import EntryHeader
 from dledger.formats.index_file import UNIT, KeyUnit, key_hash, unit_offset
@@ -133,6 +135,7 @@ class BrokerRun(Run):
         world.spawn(last.name, last.send_last)
         self.within(PROGRESS_LIMIT_S, "each topic takes a message", lambda: last.last_sent)
         self.within(DELAYS_LIMIT_S, "what was delayed comes", self._all_came)
+        self.within(TRANSACTIONS_LIMIT_S, "each transaction ends", self._all_ended)
         self._handed_all(CATCH_UP_LIMIT_S, "all consumers catch up")
         self._promptly(last, PROMPT_S)
         worker = next(self._workers())
@@ -169,6 +172,10 @@ class BrokerRun(Run):
         waiting = [queue for queue in ledger.ends if queue[0] == SCHEDULE]
         return all(following.get(queue[1] + 1, 0) == ledger.ends[queue] for queue in waiting)
 
+    def _all_ended(self) -> bool:
+        """Whether no transaction is open."""
+        return not self.stage.ledger.table(Transactions).rows
+
     def _caught_up(self) -> bool:
         """Whether every group was handed everything; looked at only when something changed."""
         history = self.broker_history
@@ -191,7 +198,7 @@ class BrokerRun(Run):
         messages, begun = stage.ledger.messages, stage.begun
         gone = {queue: sum(one.position < begun for one in stored) for queue, stored in messages.items()}
         judge_followed(self.broker_history.resets, gone)
-        judge_popped(self.broker_history.pops.values, stage.ledger.messages, stage.begun, SCHEDULE)
+        judge_popped(self.broker_history.pops.values, stage.ledger.messages, stage.begun, UNREAD)
 
     # Checkpoints and the end
 
@@ -264,10 +271,12 @@ class BrokerRun(Run):
         right = not any(fault.kind == "clock-jump" for fault in self.plan.faults)
         pops = PopJudge(stage.begun, clocks_are_right=right)
         resets = ResetJudge()
+        transactions = TransactionJudge()
         for header, record in log:
             replay.apply(header, record)
             resets.apply(header, record)
             pops.apply(header, record)
+            transactions.apply(header, record)
         messages = replay.messages
         judge_sends(history.sends, messages, verdict)
         judge_times(messages)
@@ -279,7 +288,8 @@ class BrokerRun(Run):
         judge_offsets(
             history.commits, history.positions, replay.table(Offsets).rows, self._stale_ns(), verdict
         )
-        pops.judge(history.pops, copies_of(messages))
+        pops.judge(history.pops, copies_of(messages, (HALF,)))
+        transactions.judge(history.transactions, history.sends, stage.begun)
         verdict.popped, verdict.revived = len(history.pops.handed), pops.revived
         judge_topics(history.changes, replay.table(Topics).rows, verdict)
         stage.cluster.count("a reset is done as it was told, and followed", resets.judge(history.resets))
@@ -290,6 +300,11 @@ class BrokerRun(Run):
         stage.cluster.count("an acknowledged consumer offset stays", verdict.committed)
         stage.cluster.count("an acknowledged topic stays", verdict.topic_changes)
         stage.cluster.count("a delayed message comes once, and not early", verdict.delivered)
+        stage.cluster.count("a transaction ends once, as its producer means it", transactions.ended)
+        if transactions.committed_when_asked:
+            stage.marks.reach("a half message was committed when its producer was asked")
+        if transactions.given_up:
+            stage.marks.reach("a half message was given up")
         stage.cluster.count("a popped message is acknowledged, or comes again", pops.acknowledged)
         self._reach_marks()
 

@@ -22,6 +22,7 @@ from dledger.chaos.scenarios.plan import BROKER_PRODUCERS, Plan, draw_newer
 from dledger.chaos.scenarios.probe import Probe
 from dledger.chaos.scenarios.profiles import PROFILES
 from dledger.chaos.scenarios.stage import PUSH_BYTES, RESTART_NS, Stage
+from dledger.chaos.scenarios.transaction_history import CHECK_AFTER_MS, CHECK_EVERY_MS, CHECK_MAX
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_CONFIG, NodeFailed
 from dledger.formats.entry import unpack_header
@@ -260,6 +261,9 @@ class BrokerStage(Stage):
             node=replace(NODE_DEFAULTS, pool_segments=1),
             store=LIMITS,
             lock_live_s=LOCK_LIVE_S,
+            transaction_timeout_ms=CHECK_AFTER_MS,
+            transaction_check_interval_ms=CHECK_EVERY_MS,
+            transaction_check_max=CHECK_MAX,
         )
         stop = asyncio.Event()
         process = self.world.nodes[machine.name].process

@@ -186,6 +186,8 @@ SAME_GROUP = "a consumer went on where its group had been"
 AGAIN = "a group was handed a message again"
 OWN_SNAPSHOT = "a broker goes on from its own snapshot"
 DERIVED = "a broker ended by its derived files"
+ASKED = "a half message was committed when its producer was asked"
+GIVEN_UP = "a half message was given up"
 MADE_MEANWHILE = "a topic was made while the leader changed"
 RESET_MEANWHILE = "offsets were reset while the leader changed"
 FETCHED = "an index unit had to be fetched"
@@ -375,7 +377,7 @@ PROFILES: dict[str, Profile] = {
         brokers=True,
         marks=(
             TWICE, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN, MADE_MEANWHILE,
-            FORWARDED, ON_THE_WAY, RESET_MEANWHILE,
+            ASKED, GIVEN_UP, FORWARDED, ON_THE_WAY, RESET_MEANWHILE,
         ),
     ),
     "brokers-power": Profile(

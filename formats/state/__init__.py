@@ -3,7 +3,8 @@
 * `table`      what every table has in common, and the kind that is only declared
 * `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues;
   `delays` how far delayed messages are delivered; `locks` who consumes a queue in order;
-  `pop` what was popped and is not acknowledged; `versions` what readers of the log must know
+  `pop` what was popped and is not acknowledged; `versions` what readers of the log must know;
+  `transactions` half messages that wait for their end
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
@@ -70,6 +71,7 @@ from dledger.formats.state.table import (
     StateRow,
 )
 from dledger.formats.state.topics import TOPICS, Perm, TopicConfig
+from dledger.formats.state.transactions import MAX_WAIT_MS, TRANSACTION, TRANSACTIONS, Transaction
 from dledger.formats.state.versions import VERSIONS, VersionNote
 
 __all__ = [
@@ -85,6 +87,7 @@ __all__ = [
     "MAX_POP_MESSAGES",
     "MAX_QUEUES",
     "MAX_RESET_QUEUES",
+    "MAX_WAIT_MS",
     "PIECE",
     "POP",
     "POPS",
@@ -95,6 +98,8 @@ __all__ = [
     "RESETS",
     "TABLES",
     "TOPICS",
+    "TRANSACTION",
+    "TRANSACTIONS",
     "UNLOCK_BATCH",
     "VERSIONS",
     "CheckpointKey",
@@ -120,6 +125,7 @@ __all__ = [
     "StateCopy",
     "StateRow",
     "TopicConfig",
+    "Transaction",
     "UnknownOperation",
     "VersionNote",
     "batch_op",

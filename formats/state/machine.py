@@ -43,6 +43,7 @@ from dledger.formats.state.table import (
     TableCopy,
 )
 from dledger.formats.state.topics import TOPICS, TopicConfig
+from dledger.formats.state.versions import VERSIONS
 
 COUNTERS = "counters"
 """The part with what is of no table."""
@@ -119,9 +120,12 @@ class ReplicatedState:
         return self._by_op[op].since
 
     def holds(self, op: str) -> bool:
-        """Whether some table of its version, or a later one, has rows: whoever reads this log must know it
-        already."""
+        """Whether some table of its version, or a later one, has rows, or such a version is noted: whoever
+        reads this log must know it already."""
         since = self.since(op)
+        notes = self._tables.get(VERSIONS.name)
+        if notes is not None and max(self[VERSIONS].rows, default=0) >= since:
+            return True
         return any(table.since >= since and not table.empty for table in self._tables.values())
 
     # -- views ----------------------------------------------------------------------------------------

@@ -36,6 +36,10 @@ class Pending:
             table = self._tables[declared.name] = DeclaredTable(declared, layer)
         return table
 
+    def at_most(self, declared: Declared[K, R]) -> int:
+        """No fewer rows than the table will have, in constant time: what is changed counts as added."""
+        return cast("Layer[K, R]", self[declared].rows).at_most
+
     def appended(self, index: int, op: Op) -> None:
         """Entry `index` holds this operation. Of tables with containers of their own nothing is noted."""
         declared = self._by_op.get(op["op"])
@@ -71,6 +75,11 @@ class Layer(MutableMapping[K, R]):
             at, key = order.popleft()
             if self._latest.get(key) == at:
                 del self._latest[key], self._changed[key]
+
+    @property
+    def at_most(self) -> int:
+        """No fewer than there are."""
+        return len(self._below) + len(self._changed)
 
     def _change(self, key: K, value: object) -> None:
         self._changed[key] = value

@@ -78,6 +78,7 @@ class FakeConnection:
     peer: str = "10.0.0.9:5555"
     peer_host: bytes = pack_ipv4_host("10.0.0.9", 5555)
     closed: bool = False
+    slow: bool = False
     attributes: dict[str, object] = field(default_factory=dict)
     replies: dict[int, Reply] = field(default_factory=dict)
     notices: list[tuple[int, dict[str, str]]] = field(default_factory=list)

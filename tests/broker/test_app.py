@@ -359,12 +359,12 @@ def test_what_does_not_count_is_shown_before_what_does(
     file = tmp_path / "broker.conf"
     names = ("brokerIP2", "haListenPort", "queryMessageThreadPoolNums", "flushConsumerOffsetHistoryInterval")
     ignored = (*names, "mappedFileSizeCommitLog", "brokerRole")
-    file.write_text(GOOD + "".join(f"{name}=1\n" for name in ignored) + "transactionTimeOut=1\n")
+    file.write_text(GOOD + "".join(f"{name}=1\n" for name in ignored) + "diskFallRecorded=1\n")
     assert shell(["-c", str(file), "-p"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for number, name in enumerate(ignored, 4):
         assert f"line {number}: {name} has no effect here: " in lines[number - 4]
-    assert lines[6].endswith("line 10: unknown key 'transactionTimeOut' is ignored")
+    assert lines[6].endswith("line 10: unknown key 'diskFallRecorded' is ignored")
     assert all(line.startswith("# ") for line in lines[:7]) and lines[7] == "brokerClusterName=DefaultCluster"
 
 

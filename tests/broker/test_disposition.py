@@ -44,12 +44,23 @@ KINDS = [
 def test_the_kind_of_a_message(topic: str, flags: int, properties: dict[str, str], kind: Disposition) -> None:
     text = encode_properties(properties)
     assert disposition_of(topic, flags, text) is kind
-    if kind in SUPPORTED:
+    if kind is Disposition.HALF:
+        with pytest.raises(RemotingError) as refused:
+            check_disposition(topic, flags, text)
+        assert refused.value.code == 13
+    elif kind in SUPPORTED:
         assert check_disposition(topic, flags, text) is kind
     else:
         with pytest.raises(RemotingError, match=f"{kind.value} messages are not supported") as refused:
             check_disposition(topic, flags, text)
         assert refused.value.code == 13
+
+
+@pytest.mark.parametrize("flags", [0, 0x1, 0x4, 0x5])
+def test_a_half_message_says_so_by_its_property(flags: int) -> None:
+    """Its other kinds, in the table above, mean what nobody can do: delays, retries, flags of brokers."""
+    text = "KEYS\x01k\x02TRAN_MSG\x01true\x02DELAY\x010\x02"
+    assert check_disposition("T", flags, text) is Disposition.HALF
 
 
 def test_flags_that_no_client_may_set() -> None:

@@ -24,6 +24,7 @@ from dledger.broker.filter.sql_grammar import MAX_TOKENS
 from dledger.broker.filter.sql_nodes import MAX_SCANS
 from dledger.broker.intake.send_processor import MAX_BATCH_MESSAGES
 from dledger.broker.pop.ack_processor import MAX_BATCH_ACK_BODY, MAX_BATCH_ACKS
+from dledger.formats.message_ids import decode_message_id
 from dledger.formats.state import MAX_LOCK_BATCH
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import NameServer
@@ -134,6 +135,25 @@ def pulls() -> list[Asked]:
     ]
 
 
+def ends() -> list[Asked]:
+    """Of the largest message, of one with the most properties, of none."""
+    ended = {"commitOrRollback": 8, "msgId": "m", "producerGroup": "PG"}
+    return [queue(**ended, tranStateTableOffset=place, commitLogOffset=at) for place, at in ENDED.items()]
+
+
+HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
+ENDED: dict[int, int] = {0: 0, 1: 0, 1 << 40: 0}
+"""Half messages, and where they are."""
+
+
+async def begin_transactions(world: World) -> None:
+    properties = HALF + "".join(f"k{number}\x01v\x02" for number in range(3400))
+    for place, (text, body) in enumerate([(HALF, b"x" * ((4 << 20) - 1024)), (properties, b"x")]):
+        sent = await world.send("T", body, properties=text, sysFlag=4)
+        assert sent.ext["queueOffset"] == str(place)
+        ENDED[place] = decode_message_id(sent.ext["msgId"]).physical_offset
+
+
 def locks() -> Asked:
     queues = [{"topic": "T", "brokerName": "broker-a", "queueId": n} for n in range(MAX_LOCK_BATCH)]
     return None, json.dumps({"consumerGroup": "CG", "clientId": "c", "mqSet": queues}).encode()
@@ -206,6 +226,7 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.QUERY_CONSUME_QUEUE: lambda: [queue(index=0, count=1 << 20)],
     RequestCode.VIEW_MESSAGE_BY_ID: lambda: [queue(offset=0)],
     RequestCode.CONSUMER_SEND_MSG_BACK: lambda: [queue(offset=0, group="g", delayLevel=0)],
+    RequestCode.END_TRANSACTION: ends,
     RequestCode.QUERY_CONSUMER_OFFSET: lambda: [queue()],
     RequestCode.UPDATE_CONSUMER_OFFSET: lambda: [queue(commitOffset=0)],
     RequestCode.UPDATE_AND_CREATE_TOPIC: lambda: [
@@ -404,9 +425,13 @@ def test_no_request_holds_up_a_brokers_loop(
             await world.send("T")
         for _ in range(8):
             await world.send("Wide", properties="".join(f"k{number}\x01v\x02" for number in range(3500)))
+        if code == RequestCode.END_TRANSACTION:
+            await begin_transactions(world)
         return world.broker.server
 
     numbers = itertools.count()
+    if code == RequestCode.END_TRANSACTION:
+        asyncio.run(make())  # from then on it is known where they are
     found = longest(make, code, BROKER[code](), monkeypatch)
     assert max(found.values()) < LIMIT_S, found
 

@@ -34,6 +34,7 @@ from dledger.remoting.headers import (
     ConsumerGroupHeader,
     ConsumerSendMsgBackHeader,
     CreateTopicHeader,
+    EndTransactionHeader,
     GetRouteHeader,
     PullMessageHeader,
     QueryConsumerOffsetHeader,
@@ -120,6 +121,7 @@ class FakeBroker:
             RequestCode.UPDATE_CONSUMER_OFFSET: self._leading(self._update_offset),
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._leading(self._create_topic),
             RequestCode.CONSUMER_SEND_MSG_BACK: self._leading(self._send_back),
+            RequestCode.END_TRANSACTION: self._leading(self._end),
             RequestCode.LOCK_BATCH_MQ: self._leading(self._lock),
             RequestCode.UNLOCK_BATCH_MQ: self._leading(self._unlock),
             RequestCode.HEART_BEAT: self._heartbeat,
@@ -259,6 +261,17 @@ class FakeBroker:
         self.cluster.given_back.append(request.header(ConsumerSendMsgBackHeader))
         connection.respond(request, 0)
 
+    def _end(self, connection: Connection, request: Request) -> None:
+        self.cluster.ends.append(request.header(EndTransactionHeader))
+        connection.respond(request, 0)
+
+    def ask_for(self, half: Stored) -> None:
+        """Ask a client how a transaction ended: the first that is connected."""
+        position = half.offset * 1000 + half.queue_id
+        fields = {"tranStateTableOffset": str(half.offset), "commitLogOffset": str(position), "topic": "HALF"}
+        connection = next(iter(self.server.connections))
+        connection.send_oneway(RequestCode.CHECK_TRANSACTION_STATE, fields, half.record())
+
     def _lock(self, connection: Connection, request: Request) -> None:
         asked = decode_body(request.body, LockRequest)
         locks = self.cluster.locks
@@ -356,6 +369,8 @@ class FakeCluster:
         """Whether the brokers say that they are ours."""
         self.given_back: list[ConsumerSendMsgBackHeader] = []
         self.takes_back = True
+        self.ends: list[EndTransactionHeader] = []
+        """What was said of transactions."""
         self.script: Callable[[FakeBroker, Connection, Request], bool] | None = None
         """Asked first for every request to a broker but heartbeats; True: it has dealt with it."""
         self.route_requests = 0

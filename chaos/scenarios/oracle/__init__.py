@@ -14,6 +14,7 @@ from dledger.chaos.scenarios.oracle.offsets import Offsets
 from dledger.chaos.scenarios.oracle.pops import PopOrders, Pops, RequestModes, Versions
 from dledger.chaos.scenarios.oracle.resets import Resets
 from dledger.chaos.scenarios.oracle.topics import Topics
+from dledger.chaos.scenarios.oracle.transactions import Transactions
 
 Queue = tuple[str, int]
 """Topic and queue id."""
@@ -53,6 +54,7 @@ def oracles() -> tuple[Oracle, ...]:
         RequestModes(),
         Versions(),
         Resets(),
+        Transactions(),
     )
 
 
@@ -68,6 +70,7 @@ __all__ = [
     "RequestModes",
     "Resets",
     "Topics",
+    "Transactions",
     "Versions",
     "oracles",
 ]

@@ -1,6 +1,6 @@
 // Drives Apache RocketMQ's Java client: JavaDriver MODE NAMESRV TOPIC GROUP [POLL_MS]
 // One JSON object a line on standard output; ends when standard input closes.
-// MODE: produce, consume (push), fails (push; each message fails twice), orderly (push, in order), sql (push, by properties), pull (lite pull), kinds (every way of sending, once), ask and answer (requests and replies).
+// MODE: produce, consume (push), fails (push; each message fails twice), orderly (push, in order), sql (push, by properties), pull (lite pull), kinds (every way of sending, once), ask and answer (requests and replies), transact (transactions).
 // Compiles against 4.9 and 5.
 
 import java.util.ArrayList;
@@ -16,9 +16,12 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -62,6 +65,7 @@ public class JavaDriver {
                 case "produce": produce(producer(namesrv, group, pollMs), topic); break;
                 case "kinds": kinds(producer(namesrv, group, pollMs), topic); break;
                 case "pull": pull(namesrv, topic, group, pollMs); break;
+                case "transact": transact(namesrv, topic, group, pollMs); break;
                 case "ask": ask(producer(namesrv, group, pollMs), topic); break;
                 case "answer": answer(namesrv, topic, group, pollMs); break;
                 case "pop": push(namesrv, topic, group, pollMs, false, 1, null, true); break;
@@ -110,6 +114,43 @@ public class JavaDriver {
             } catch (Exception error) {
                 say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error.toString()));
             }
+            Thread.sleep(INTERVAL_MS);
+        }
+    }
+
+    // Of four: committed, rolled back, committed and rolled back when asked for the second time.
+    static void transact(String namesrv, String topic, String group, int pollMs) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer(group);
+        producer.setNamesrvAddr(namesrv);
+        if (pollMs > 0) producer.setPollNameServerInterval(pollMs);
+        producer.setHeartbeatBrokerInterval(1000);
+        java.util.Map<String, Integer> asked = new java.util.concurrent.ConcurrentHashMap<>();
+        producer.setTransactionListener(new TransactionListener() {
+            @Override public LocalTransactionState executeLocalTransaction(Message item, Object seq) {
+                switch ((Integer) seq % 4) {
+                    case 0: return LocalTransactionState.COMMIT_MESSAGE;
+                    case 1: return LocalTransactionState.ROLLBACK_MESSAGE;
+                    default: return LocalTransactionState.UNKNOW;
+                }
+            }
+            @Override public LocalTransactionState checkLocalTransaction(MessageExt item) {
+                int seq = Integer.parseInt(new String(item.getBody()));
+                int times = asked.merge(item.getTransactionId(), 1, Integer::sum);
+                say("checked", ",\"seq\":" + seq + ",\"times\":" + times + ",\"topic\":" + text(item.getTopic())
+                    + ",\"queue\":" + item.getQueueId());
+                if (seq % 4 > 1 && times < 2) return LocalTransactionState.UNKNOW;
+                return seq % 2 == 0 ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
+            }
+        });
+        producer.start();
+        say("ready", "");
+        for (int seq = 0; open.get();) {
+            try {
+                acked(seq, producer.sendMessageInTransaction(message(topic, seq), seq));
+            } catch (Exception error) {
+                say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error.toString()));
+            }
+            seq++;
             Thread.sleep(INTERVAL_MS);
         }
     }

@@ -1,0 +1,190 @@
+"""Producers that do not say what becomes of their half messages are asked (TransactionalMessageCheckService).
+
+The leader looks at the open transactions once in a while. One whose time has come is put again, in one batch
+with the row that says how often it was asked for and where the copy is; then any producer of its group that
+is connected here is asked (39), which answers by 37. As with RocketMQ, an asking counts when nobody is
+there to be asked. Who was asked for `transactionCheckMax` times and said nothing is asked no more: the
+message goes to TRANS_CHECK_MAX_TIME_TOPIC. A switch of leader repeats no step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.context import BrokerContext
+from dledger.broker.filter.message_filter import ALL
+from dledger.broker.services import LeaderService
+from dledger.broker.store.reader import GetStatus
+from dledger.broker.topic.topic_names import HALF_TOPIC
+from dledger.broker.transaction.half_messages import again, as_asked, given_up, origin_of
+from dledger.formats.message_ids import encode_message_id
+from dledger.formats.properties import PGROUP, UNIQ_KEY, decode_properties
+from dledger.formats.record import Record, decode_record
+from dledger.formats.state import TRANSACTION, TRANSACTIONS, Transaction
+from dledger.log.reading import Rotten
+from dledger.remoting.codes import RequestCode
+from dledger.runtime.cooperative import PAUSE_S
+
+SCAN_S = 1.0
+"""Time between two looks at all of them, at most: a tenth of the shortest wait that is set, if that is
+less."""
+SHORTEST_SCAN_S = 0.02
+LOOKED_AT = 2000
+"""Rows that are looked at in one turn of the loop."""
+ASKED = 16
+"""Messages that are put again in one turn of the loop, or as many as have so many bytes together:"""
+ASKED_BYTES = 1024 * 1024
+
+
+class TransactionCheckService(LeaderService):
+    """One task, while this node leads."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._settings = context.settings
+        self._store = context.store
+        self._reader = context.reader
+        self._clients = context.clients
+        self._log = context.env.log.child("transactions")
+        self._writer: CommitLogWriter | None = None
+        self._ahead: dict[int, float] = {}
+        """Those whose time was stamped by a clock that is ahead of ours: since when they are seen here, in
+        loop time."""
+        self._work = 0
+        self._bytes = 0
+        self.asked = 0
+        """Requests to producers since start."""
+        self.discarded = 0
+        """Transactions that nobody ended."""
+        self.lost = 0
+        """Half messages that are gone: retention was faster."""
+
+    @property
+    def open(self) -> int:
+        """Open transactions, as applied here."""
+        return len(self._store.state[TRANSACTIONS].rows)
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """See `LeaderService`."""
+        self._writer = writer
+        self._ahead.clear()
+
+    def end(self, reason: str) -> None:
+        """See `LeaderService`."""
+        self._writer = None
+
+    async def run(self) -> None:
+        """See `LeaderService`."""
+        while True:
+            await self._look_at_all()
+            now = self._settings.now
+            shortest_s = min(now.transaction_timeout_ms, now.transaction_check_interval_ms) / 1000
+            await asyncio.sleep(max(min(SCAN_S, shortest_s / 10), SHORTEST_SCAN_S))
+
+    async def _look_at_all(self) -> None:
+        rows = self._store.state[TRANSACTIONS].rows
+        halves = list(rows)
+        for place in range(0, len(halves), LOOKED_AT):
+            if place:
+                await asyncio.sleep(PAUSE_S)
+            writer = self._writer
+            if writer is None:
+                return
+            now_ms = writer.clock_ms()
+            due = [
+                row
+                for row in map(rows.get, halves[place : place + LOOKED_AT])
+                if row is not None and (row.time > now_ms or now_ms - row.time >= row.wait)
+            ]
+            if not await self._settle_all(due):
+                return
+        for half in [half for half in self._ahead if half not in rows]:
+            del self._ahead[half]
+
+    async def _settle_all(self, rows: list[Transaction]) -> bool:
+        """Those of them whose time has come. False when nothing may be written now."""
+        for row in rows:
+            writer = self._writer
+            # One that is changed already, and not applied yet, is looked at the next time.
+            if writer is None or writer.pending[TRANSACTIONS].rows.get(row.half) != row:
+                continue
+            if not self._is_due(writer, row):
+                continue
+            if not writer.room or not writer.may_write(TRANSACTION):
+                return False
+            await self._settle(writer, row)
+            if self._work >= ASKED or self._bytes >= ASKED_BYTES:
+                self._work = self._bytes = 0
+                await asyncio.sleep(PAUSE_S)
+        return True
+
+    def _is_due(self, writer: CommitLogWriter, row: Transaction) -> bool:
+        passed_ms = writer.clock_ms() - row.time
+        if passed_ms >= 0:
+            self._ahead.pop(row.half, None)
+            return passed_ms >= row.wait
+        now = asyncio.get_running_loop().time()
+        return now - self._ahead.setdefault(row.half, now) >= row.wait / 1000
+
+    async def _settle(self, writer: CommitLogWriter, row: Transaction) -> None:
+        """Ask for one, or give it up."""
+        try:
+            record = await self._read(row)
+        except (OSError, Rotten) as error:
+            self._log.warning("a half message cannot be read now", half=row.half, error=error)
+            return
+        if (
+            writer is not self._writer
+            or writer.pending[TRANSACTIONS].rows.get(row.half) != row
+            or not writer.room
+        ):
+            return
+        self._work += 1
+        if record is None:
+            self.lost += 1
+            self._log.error("a half message expired before its transaction ended", half=row.half, at=row.at)
+            writer.append_op(TRANSACTIONS.removal(row.half))
+            return
+        self._bytes += record.size
+        if row.checks >= self._settings.now.transaction_check_max:
+            self.discarded += 1
+            self._log.warning(
+                "a transaction is given up: its producers did not say how it ends",
+                half=row.half,
+                asked=row.checks,
+                properties=record.properties[:200],
+            )
+            writer.add_together([given_up(writer, record, row.half)], [TRANSACTIONS.removal(row.half)])
+            return
+        copy, following = again(writer, record, row, self._settings.now.transaction_check_interval_ms)
+        writer.add_together([copy], [following.op()])
+        self._ask(record, row)
+
+    def _ask(self, record: Record, row: Transaction) -> None:
+        properties = decode_properties(record.properties)
+        connection = self._clients.a_producer(properties.get(PGROUP, ""))
+        if connection is None:
+            self._log.info("no producer to ask for a transaction", group=properties.get(PGROUP))
+            return
+        origin = origin_of(record, row.half)
+        key = properties.get(UNIQ_KEY, "")
+        header = {
+            "topic": HALF_TOPIC,
+            "commitLogOffset": str(origin),
+            "tranStateTableOffset": str(row.half),
+            "offsetMsgId": encode_message_id(record.store_host, origin),
+            "msgId": key,
+            "transactionId": key,
+        }
+        self.asked += 1
+        body = as_asked(record, row.half, properties)
+        connection.send_oneway(RequestCode.CHECK_TRANSACTION_STATE, header, body)
+
+    async def _read(self, row: Transaction) -> Record | None:
+        """The last copy of it; None: it is gone."""
+        where = HALF_TOPIC, 0, row.at, 1, 1, ALL
+        result = self._reader.get(*where) or await self._reader.get_cold(*where)
+        record = decode_record(bytes(result.parts[0])) if result.parts else None
+        if record is None and result.status is GetStatus.OFFSET_FOUND_NULL:
+            raise OSError(f"offset {row.at} of {HALF_TOPIC} has no unit")
+        return None if record is None or record.queue_offset != row.at else record

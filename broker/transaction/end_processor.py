@@ -1,0 +1,123 @@
+"""37 END_TRANSACTION: a producer says what becomes of its half message (EndTransactionProcessor).
+
+| answer | when                                                                                          |
+|--------|-----------------------------------------------------------------------------------------------|
+| 0      | the message is in its topic, or will never be; or it is still open (commitOrRollback 0)       |
+| 1      | no such transaction is open (it was ended before, or given up); or another group or position  |
+| 17     | the topic that the message was for does not exist any more                                    |
+| 604    | it comes later than the message allowed (CHECK_IMMUNITY_TIME_IN_SECONDS), and nobody asked    |
+"""
+
+from __future__ import annotations
+
+from dledger.broker.commit_log import CommitLogWriter, Outgoing
+from dledger.broker.context import BrokerContext
+from dledger.broker.filter.message_filter import ALL, MessageFilter
+from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.broker.store.reader import GetResult
+from dledger.broker.topic.topic_names import HALF_TOPIC
+from dledger.broker.transaction.half_messages import committed, first_wait_ms, origin_of
+from dledger.formats.properties import CHECK_IMMUNITY_TIME, PGROUP, decode_properties
+from dledger.formats.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Record, decode_record
+from dledger.formats.state import TRANSACTION, TRANSACTIONS
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import EndTransactionHeader
+
+_Where = tuple[str, int, int, int, int, MessageFilter]
+"""What `Reader.get` is asked for."""
+_UNKNOWN = 0
+_NOT_OPEN = "no such transaction is open: it was ended before, or given up"
+
+
+class EndTransactionProcessor:
+    """Handler of 37."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._settings = context.settings
+        self._gate = context.gate
+        self._store = context.store
+        self._reader = context.reader
+        self._background = context.background
+        self._committed = context.committed
+
+    @handles(
+        RequestCode.END_TRANSACTION,
+        EndTransactionHeader,
+        needs=Needs.LEADER,
+        reads="applied index of the leader",
+    )
+    def end(self, call: LeaderCall[EndTransactionHeader]) -> None:
+        """Commit, roll back, or not known yet."""
+        header, writer = call.header, call.writer
+        if header.commitOrRollback == _UNKNOWN:
+            call.respond()
+            return
+        if header.commitOrRollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            raise RemotingError(
+                ResponseCode.INVALID_PARAMETER,
+                f"commitOrRollback={header.commitOrRollback}: 8 to commit, 12 to roll back, 0 when not known",
+            )
+        where = self._where(writer, header)
+        found = self._reader.get(*where)
+        if found is not None:
+            self._finish(call, writer, _only(found, where[2]))
+        else:
+            self._background.start(call.connection, call.request, self._cold(call, where))
+
+    def _where(self, writer: CommitLogWriter, header: EndTransactionHeader) -> _Where:
+        """Where the message can be read: the last copy that is applied. RemotingError 1 when none is open."""
+        half = header.tranStateTableOffset
+        row = self._store.state[TRANSACTIONS].rows.get(half)
+        if row is None or half not in writer.pending[TRANSACTIONS].rows:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, _NOT_OPEN)
+        return HALF_TOPIC, 0, row.at, 1, 1, ALL
+
+    async def _cold(self, call: LeaderCall[EndTransactionHeader], where: _Where) -> None:
+        record = _only(await self._reader.get_cold(*where), where[2])
+        writer = self._gate.writer
+        if writer is None:  # it took a while
+            self._gate.wait_or_refuse(call.connection, call.request)
+            return
+        self._where(writer, call.header)  # somebody else may have ended it
+        self._finish(call, writer, record)
+
+    def _finish(
+        self, call: LeaderCall[EndTransactionHeader], writer: CommitLogWriter, record: Record | None
+    ) -> None:
+        header = call.header
+        half = header.tranStateTableOffset
+        if record is None:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        properties = decode_properties(record.properties)
+        if properties.get(PGROUP) != header.producerGroup:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if origin_of(record, half) != header.commitLogOffset:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+        if not header.fromTransactionCheck and properties.get(CHECK_IMMUNITY_TIME):
+            self._check_late(writer, half, properties)
+        if not writer.room:
+            raise writer.refused
+        writer.check_versions(TRANSACTION)
+        messages: list[Outgoing] = []
+        if header.commitOrRollback == TRANSACTION_COMMIT:
+            messages.append(committed(writer, record, half))
+        index = writer.add_together(messages, [TRANSACTIONS.removal(half)])
+        self._committed.add(index, call.connection, call.request, call.respond)
+
+    def _check_late(self, writer: CommitLogWriter, half: int, properties: dict[str, str]) -> None:
+        """RemotingError 604 for one that nobody asked for and that comes after the time in which it was not
+        to be asked for (rejectCommitOrRollback). Counted from its storing, by brokers' clocks alone."""
+        row = writer.pending[TRANSACTIONS].rows[half]
+        wait = first_wait_ms(properties, self._settings.now.transaction_timeout_ms)
+        if row.checks or writer.clock_ms() - row.time > wait:
+            raise RemotingError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"Message commit fail, because exceeding the transaction immunity time ({wait} ms)",
+            )
+
+
+def _only(found: GetResult, offset: int) -> Record | None:
+    """The message of a read, None when it is gone."""
+    record = decode_record(bytes(found.parts[0])) if found.parts else None
+    return None if record is None or record.queue_offset != offset else record

@@ -1,0 +1,152 @@
+"""What a half message becomes (TransactionalMessageBridge).
+
+It waits in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue among its properties, and a row of the
+state says that its transaction is open (`formats.state.transactions`). Each check puts it again. A commit
+puts the message to its real topic in one batch with the removal of the row; a rollback is the removal alone.
+"""
+
+from __future__ import annotations
+
+from dledger.broker.commit_log import CommitLogWriter, Outgoing, TopicSlot
+from dledger.broker.config import BrokerConfig
+from dledger.broker.topic.topic_names import DISCARD_TOPIC, HALF_TOPIC
+from dledger.formats.properties import (
+    CHECK_IMMUNITY_TIME,
+    MAX_PROPERTIES_SIZE,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    TRAN_MSG,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_ID,
+    UNIQ_KEY,
+    decode_properties,
+    encode_properties,
+)
+from dledger.formats.record import TRANSACTION_COMMIT, Record, encode_record
+from dledger.formats.state import MAX_WAIT_MS, TRANSACTION, TRANSACTIONS, Transaction
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import RemotingError
+
+
+def begin(
+    writer: CommitLogWriter, config: BrokerConfig, slot: TopicSlot, queue_id: int, properties: dict[str, str]
+) -> tuple[TopicSlot, Transaction]:
+    """Where a half message waits, and the row that is to be in its batch; `properties` say from then on where
+    it is to go.
+
+    RemotingError 16 while transactions are switched off, 13 for a message whose end could never be said, 2
+    while too many are open, 14 while a voter knows no transactions.
+    """
+    if config.reject_transactions:
+        raise RemotingError(
+            ResponseCode.NO_PERMISSION,
+            "this broker takes no transactional messages (rejectTransactionMessage=true)",
+        )
+    if slot.is_retry or slot.is_dead_letter:
+        raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, "a message that comes again is no half message")
+    if not properties.get(PGROUP):
+        raise RemotingError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a half message without {PGROUP}: nobody could be asked for its end",
+        )
+    wait = first_wait_ms(properties, config.transaction_timeout_ms)
+    if writer.pending.at_most(TRANSACTIONS) >= config.max_open_transactions:
+        raise RemotingError(
+            ResponseCode.SYSTEM_BUSY,
+            f"TRANSACTIONS_FULL: {config.max_open_transactions} transactions are open (maxOpenTransactions)",
+        )
+    half = writer.slot(HALF_TOPIC)
+    assert half is not None  # every broker has it
+    writer.note_version(TRANSACTION)
+    if properties.get(UNIQ_KEY):
+        properties[TRANSACTION_ID] = properties[UNIQ_KEY]
+    properties[REAL_TOPIC], properties[REAL_QID] = slot.config.name, str(queue_id)
+    offset = half.next[0]
+    return half, Transaction(offset, offset, max(writer.clock_ms(), 0), wait)
+
+
+def first_wait_ms(properties: dict[str, str], usual_ms: int) -> int:
+    """After what time its producer is asked for the first time (TransactionalMessageUtil.getImmunityTime).
+    RemotingError 13 when it is to be asked in more than a week."""
+    text = properties.get(CHECK_IMMUNITY_TIME)
+    if not text:
+        return usual_ms
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdecimal() or text == "-1":
+        return usual_ms  # as RocketMQ takes what is no number
+    wait = 0 if digits != text else int(digits[:20]) * 1000
+    if wait > MAX_WAIT_MS:
+        raise RemotingError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"{CHECK_IMMUNITY_TIME}: {text[:20]!r} is more than {MAX_WAIT_MS // 1000} s",
+        )
+    return wait
+
+
+def origin_of(record: Record, half: int) -> int:
+    """Physical offset of the half message as its producer was told; `record` is that or a copy of it."""
+    return record.physical_offset if record.queue_offset == half else record.prepared_transaction_offset
+
+
+def again(
+    writer: CommitLogWriter, record: Record, row: Transaction, interval_ms: int
+) -> tuple[Outgoing, Transaction]:
+    """The copy that a check puts, and the row that goes with it."""
+    slot = writer.slot(HALF_TOPIC)
+    assert slot is not None
+    checks = row.checks + 1
+    told = decode_properties(record.properties) | {TRANSACTION_CHECK_TIMES: str(checks)}
+    text = encode_properties(told).encode()
+    if len(text) > MAX_PROPERTIES_SIZE:  # the row counts as well
+        text = record.properties.encode()
+    copy = Outgoing.again(record, slot, 0, text, record.reconsume_times)
+    copy = copy._replace(prepared_offset=origin_of(record, row.half))
+    now = max(writer.clock_ms(), 0)
+    return copy, Transaction(row.half, slot.next[0], now, interval_ms, checks)
+
+
+def committed(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
+    """The message in its real queue (EndTransactionProcessor.endMessageTransaction). RemotingError 17 when
+    there is no such topic any more."""
+    properties = decode_properties(record.properties)
+    topic, queue = properties.pop(REAL_TOPIC, ""), properties.pop(REAL_QID, "")
+    properties.pop(TRAN_MSG, None)
+    slot = writer.slot(topic)
+    if slot is None or not slot.queues or not queue.isdecimal():
+        raise RemotingError(
+            ResponseCode.TOPIC_NOT_EXIST, f"the topic {topic!r} of the message does not exist"
+        )
+    text = encode_properties(properties).encode()
+    message = Outgoing.again(record, slot, int(queue) % slot.queues, text, record.reconsume_times)
+    return message._replace(
+        sys_flag=message.sys_flag | TRANSACTION_COMMIT, prepared_offset=origin_of(record, half)
+    )
+
+
+def given_up(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
+    """The same in the topic of those that nobody ended, as it waited."""
+    slot = writer.slot(DISCARD_TOPIC)
+    assert slot is not None
+    message = Outgoing.again(record, slot, 0, record.properties.encode(), record.reconsume_times)
+    return message._replace(prepared_offset=origin_of(record, half))
+
+
+def as_asked(record: Record, half: int, properties: dict[str, str]) -> bytes:
+    """The message as its producer is asked about it: under its real topic and queue."""
+    queue = properties.get(REAL_QID, "")
+    return encode_record(
+        topic=properties.get(REAL_TOPIC, ""),
+        body=record.body,
+        properties=record.properties,
+        queue_id=int(queue) if queue.isdecimal() else 0,
+        flag=record.flag,
+        queue_offset=half,
+        physical_offset=origin_of(record, half),
+        sys_flag=record.sys_flag,
+        born_timestamp=record.born_timestamp,
+        born_host=record.born_host,
+        store_timestamp=record.store_timestamp,
+        store_host=record.store_host,
+        reconsume_times=record.reconsume_times,
+    )

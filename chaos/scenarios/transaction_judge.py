@@ -1,0 +1,132 @@
+"""What must hold for transactions, in English above each check: the log, against what producers mean and were
+told.
+
+The log tells the life of each half message: it opens a transaction, is put again with each check, and ends
+once: its message is in its topic, or it was given up, or neither (rolled back).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import decompress
+
+import msgpack
+
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.scenarios.broker_history import Send
+from dledger.chaos.scenarios.broker_judge import name_of
+from dledger.chaos.scenarios.broker_replay import DISCARD, HALF
+from dledger.chaos.scenarios.history import ACKNOWLEDGED
+from dledger.chaos.scenarios.transaction_history import CHECK_MAX, TransactionHistory
+from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
+from dledger.formats.record import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record
+
+
+@dataclass
+class _Open:
+    value: bytes
+    position: int
+    checks: int = 0
+    ended: str = ""
+
+
+class TransactionJudge:
+    """Reads a log, entry by entry; then says what is wrong with it."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, tuple[bytes, int, int]] = {}
+        """Of the half topic: offset -> body, position, prepared offset."""
+        self._halves: dict[int, _Open] = {}
+        self._by_position: dict[int, int] = {}
+        self._batch: list[tuple[str, int]] = []
+        """Messages that end a transaction, of the batch that is read now: how, and position of the half."""
+        self.ended = self.given_up = self.committed_when_asked = 0
+
+    def apply(self, header: EntryHeader, data: bytes) -> None:
+        """One entry. InvariantViolated."""
+        if header.kind == Kind.MESSAGE:
+            self._message(header, data)
+        elif header.kind == Kind.SYSTEM:
+            op = msgpack.unpackb(decode_record(data).body, strict_map_key=False)
+            if op["op"] == "transaction":
+                self._put(op)
+            elif op["op"] == "transaction_end":
+                self._end(op["half"])
+        # The message and the end of its transaction are one batch.
+        if not header.batch_remaining and self._batch:
+            raise InvariantViolated(f"entry {header.index}: {self._batch} without the end of its transaction")
+
+    def _message(self, header: EntryHeader, data: bytes) -> None:
+        record = decode_record(data)
+        body = decompress(record.body) if record.sys_flag & COMPRESSED else record.body
+        prepared = record.prepared_transaction_offset
+        if record.topic == HALF:
+            self._records[record.queue_offset] = body, header.pos + HEADER_SIZE, prepared
+            return
+        how = "given up" if record.topic == DISCARD else "committed"
+        if record.topic == DISCARD or record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
+            half = self._halves.get(self._by_position.get(prepared, -1))
+            # Only a half message comes to a topic, and as it was sent.
+            if half is None or half.value != body:
+                raise InvariantViolated(f"{name_of(body)} was {how}, but {prepared} is no half message of it")
+            self._batch.append((how, prepared))
+
+    def _put(self, op: Mapping[str, Any]) -> None:
+        offset, at = op["half"], op["at"]
+        value, position, prepared = self._records[at]
+        known = self._halves.get(offset)
+        if known is None:
+            if offset != at or op["checks"]:
+                raise InvariantViolated(f"{op} opens a transaction, but is none's beginning")
+            self._halves[offset] = _Open(value, position)
+            self._by_position[position] = offset
+            return
+        # Nothing that has ended is opened again; checks are counted one by one, by whoever leads.
+        if known.ended or op["checks"] != known.checks + 1:
+            raise InvariantViolated(f"{op} after {known}")
+        # What is put again is the same message, and says where it was first.
+        if (value, prepared) != (known.value, known.position):
+            raise InvariantViolated(f"{op} put {name_of(value)} of {prepared} again for {known}")
+        known.checks += 1
+
+    def _end(self, offset: int) -> None:
+        known = self._halves.get(offset)
+        # A transaction ends once, and only one that was open.
+        if known is None or known.ended:
+            raise InvariantViolated(f"the transaction of {offset} ends, which is {known}")
+        known.ended = "rolled back"
+        if self._batch:
+            ((known.ended, position),) = self._batch
+            self._batch = []
+            if position != known.position:
+                raise InvariantViolated(f"the message of {position} ends the transaction of {known}")
+        # Nobody is given up who was not asked as often as is said.
+        if known.ended == "given up" and known.checks < CHECK_MAX:
+            raise InvariantViolated(f"{name_of(known.value)} was given up after {known.checks} checks")
+        self.ended += 1
+        self.given_up += known.ended == "given up"
+        self.committed_when_asked += known.ended == "committed" and known.checks > 0
+
+    def judge(self, history: TransactionHistory, sends: Sequence[Send], begun: int) -> None:
+        """The log against what producers mean and were told. InvariantViolated."""
+        told = {send.values[0]: send.offset for send in sends if send.topic == HALF and send.offset >= 0}
+        for offset, half in self._halves.items():
+            fate, name = history.fates[half.value], name_of(half.value)
+            # Each transaction ends, whatever becomes of its producer.
+            if not half.ended:
+                raise InvariantViolated(f"the transaction of {name} is open for ever")
+            # What is to be rolled back, or was never decided, comes never.
+            if half.ended == "committed" and not fate.commits:
+                raise InvariantViolated(f"{name} came, but its producer says: {fate.value}")
+            # Nobody rolls back what is to come: but copies of a send that was repeated, and what is gone.
+            lost = half.position < begun
+            if half.ended == "rolled back" and fate.commits and told.get(half.value) == offset and not lost:
+                raise InvariantViolated(f"{name} never came, but its producer says: {fate.value}")
+        for end in history.ends:
+            if end.outcome == ACKNOWLEDGED:
+                # What was answered is so.
+                wanted, found = "committed" if end.commit else "rolled back", self._halves[end.half].ended
+                if found != wanted:
+                    raise InvariantViolated(f"{name_of(end.value)} was told to be {wanted}, and is {found}")
