@@ -23,11 +23,13 @@ from dledger.client.allocation import (
     AllocateStrategy,
 )
 from dledger.client.codecs import BodyFormat, Codec, UnreadableBody
+from dledger.client.compression import CompressionType
 from dledger.client.errors import (
     BrokerRefused,
     ClientClosed,
     ClientError,
     InvalidMessage,
+    LibraryMissing,
     NoBroker,
     NoNameServer,
     NoReply,
@@ -71,6 +73,7 @@ __all__ = [
     "ClientError",
     "ClientOptions",
     "Codec",
+    "CompressionType",
     "ConsumeOrderlyStatus",
     "ConsumeStatus",
     "ConsumerOptions",
@@ -78,6 +81,7 @@ __all__ = [
     "FlowLimits",
     "FromWhere",
     "InvalidMessage",
+    "LibraryMissing",
     "LitePullConsumer",
     "Message",
     "MessageModel",

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from dledger.client.allocation import AllocateStrategy, strategy_of
+from dledger.client.compression import CompressionType, NotInstalled, zstd
 from dledger.client.errors import ClientError
 from dledger.client.message import MAX_MESSAGE_SIZE
 from dledger.client.process_queue import FlowLimits
@@ -79,7 +80,9 @@ class ProducerOptions:
     max_message_size: int = MAX_MESSAGE_SIZE
     """Bytes of a body, before compression."""
     compress_over: int = 4096
-    """Larger bodies are sent compressed with zlib, if that makes them smaller; 0 turns it off."""
+    """Larger bodies are sent compressed, if that makes them smaller; 0 turns it off."""
+    compress_type: CompressionType = CompressionType.ZLIB
+    """With what. Consumers older than RocketMQ 5 read ZLIB only; ZSTD needs `dledger[zstd]`."""
     default_topic_queues: int = 4
     """Queues of a topic that the broker creates because we send to it (defaultTopicQueueNums)."""
     close_timeout_s: float = 30.0
@@ -88,6 +91,12 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("retry_times", "busy_pause_s", "compress_over", "close_timeout_s"))
+        member_of(CompressionType, self.compress_type, "compress_type")
+        if self.compress_type is CompressionType.ZSTD:
+            try:
+                zstd()
+            except NotInstalled as error:
+                raise ClientError(f"ProducerOptions: compress_type=ZSTD: {error}") from error
 
 
 @dataclass(frozen=True)

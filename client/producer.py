@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import overload
 
+from dledger.client.compression import compress
 from dledger.client.core import NOT_OPEN, ClientCore
-from dledger.client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, compress, properties_text
+from dledger.client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, properties_text
 from dledger.client.errors import (
     ClientClosed,
     ClientError,
@@ -594,7 +595,7 @@ class AsyncProducer(AsyncClient):
         if compressed is not None:
             body, sys_flag = compressed
         elif 0 < self.options.compress_over < len(body):
-            body, sys_flag = compress(body)
+            body, sys_flag = compress(body, self.options.compress_type)
         send = PendingSend(self._kernel, target, body, properties, sys_flag, message.flag, unique_id, on_done)
         if message.topic.endswith(REPLY_SUFFIX):
             send.code = SEND_REPLY
@@ -602,7 +603,7 @@ class AsyncProducer(AsyncClient):
 
     async def _compress_large(self, body: bytes) -> tuple[bytes, int] | None:
         if self.options.compress_over and len(body) > COMPRESS_IN_WORKER_OVER:
-            return await self._env.workers.run(Lane.DISK, compress, body)
+            return await self._env.workers.run(Lane.DISK, compress, body, self.options.compress_type)
         return None
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dledger.client.core import ClientCore
 from dledger.client.encoding import received
-from dledger.client.errors import refused_text
+from dledger.client.errors import LibraryMissing, refused_text
 from dledger.client.groups import LEADER_HINT, LEADER_ID, BrokerGroup
 from dledger.client.message import MessageQueue, ReceivedMessage
 from dledger.client.options import PullOptions
@@ -169,6 +169,9 @@ class QueueReader:
         except (BadHeader, CorruptRecord) as error:
             await self._refused(code, f"not readable: {error}")
             return
+        except LibraryMissing as error:  # stand still rather than give out what the application cannot read
+            await self._unreadable(error)
+            return
         self._pause = self._core.options.search_first_s
         self._last_refusal = None
         from_leader = address == self._group.leader or LEADER_HINT in answer.ext  # forwarded: its own words
@@ -203,6 +206,12 @@ class QueueReader:
         broker, matches = self.queue.broker_name, self._subscription.matches
         messages = [received(record, broker) for record in decode_records(body)]
         return [message for message in messages if matches(message.tags)]
+
+    async def _unreadable(self, error: LibraryMissing) -> None:
+        if self._last_refusal is None:
+            self._core.log.error("messages wait for a library", queue=self.queue, reason=str(error))
+        self._last_refusal = int(ResponseCode.SUCCESS)
+        await asyncio.sleep(self._options.error_pause_s)
 
     async def _refused(self, code: int, remark: str | None) -> None:
         """An error that a leader change does not explain: say it once, go on slowly."""

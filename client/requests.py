@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from dledger.client.encoding import decompressed
-from dledger.client.errors import InvalidMessage
+from dledger.client.errors import InvalidMessage, LibraryMissing
 from dledger.client.message import Body, Message, MessageQueue, ReceivedMessage
 from dledger.formats.properties import (
     CLUSTER,
@@ -67,7 +67,11 @@ class Requests:
         properties = decode_properties(header.properties or "")
         waiting = self._waiting.get(properties.get(CORRELATION_ID, ""))
         if waiting is not None and not waiting.done():  # else too late, or once too often
-            body, sys_flag = decompressed(request.body, header.sysFlag)
+            try:
+                body, sys_flag = decompressed(request.body, header.sysFlag)
+            except LibraryMissing as error:
+                waiting.set_exception(error)
+                return Response(ResponseCode.SUCCESS)
             waiting.set_result(
                 ReceivedMessage(
                     topic=header.topic,
