@@ -41,7 +41,14 @@ from dledger.client.errors import (
 from dledger.client.group_consumer import MessageModel
 from dledger.client.listening import ConsumeOrderlyStatus, ConsumeStatus
 from dledger.client.lite_pull_consumer import AsyncLitePullConsumer, Delivery
-from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from dledger.client.message import (
+    Message,
+    MessageQueue,
+    QueueSelector,
+    ReceivedMessage,
+    SendResult,
+    SendStatus,
+)
 from dledger.client.offsets import FromWhere
 from dledger.client.options import ClientOptions, ConsumerOptions, PopOptions, ProducerOptions, PullOptions
 from dledger.client.pop_consumer import AsyncPopConsumer
@@ -50,6 +57,7 @@ from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer
 from dledger.client.requests import reply_to
+from dledger.client.selection import SelectMessageQueueByHash, SelectMessageQueueByMachineRoom
 from dledger.client.subscription import Sql
 from dledger.client.sync import Producer
 from dledger.client.sync_consumers import LitePullConsumer, PopConsumer, PullConsumer, PushConsumer
@@ -98,7 +106,10 @@ __all__ = [
     "PullConsumer",
     "PullOptions",
     "PushConsumer",
+    "QueueSelector",
     "ReceivedMessage",
+    "SelectMessageQueueByHash",
+    "SelectMessageQueueByMachineRoom",
     "SendFailed",
     "SendResult",
     "SendStatus",

@@ -83,6 +83,13 @@ class ProducerOptions:
     """Larger bodies are sent compressed, if that makes them smaller; 0 turns it off."""
     compress_type: CompressionType = CompressionType.ZLIB
     """With what. Consumers older than RocketMQ 5 read ZLIB only; ZSTD needs `dledger[zstd]`."""
+    send_latency_fault: bool = False
+    """Whether messages go around broker groups that were slow or failed (sendLatencyFaultEnable)."""
+    latency_steps_s: tuple[tuple[float, float], ...] = (
+        (0.05, 0.0), (0.1, 0.0), (0.55, 2.0), (1.8, 5.0), (3.0, 6.0), (5.0, 10.0), (15.0, 30.0),
+    )  # fmt: skip
+    """A group that needed so long is passed over for so long (latencyMax, notAvailableDuration). A failed
+    attempt counts as 10 s."""
     default_topic_queues: int = 4
     """Queues of a topic that the broker creates because we send to it (defaultTopicQueueNums)."""
     close_timeout_s: float = 30.0
@@ -91,6 +98,12 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("retry_times", "busy_pause_s", "compress_over", "close_timeout_s"))
+        latencies = [latency for latency, _ in self.latency_steps_s]
+        if latencies != sorted(latencies) or any(pause < 0 for _, pause in self.latency_steps_s):
+            raise ClientError(
+                f"ProducerOptions: latency_steps_s={self.latency_steps_s!r}: give pairs of seconds, a rising "
+                "latency and a pause of 0 or more"
+            )
         member_of(CompressionType, self.compress_type, "compress_type")
         if self.compress_type is CompressionType.ZSTD:
             try:

@@ -23,6 +23,7 @@ from dledger.client.message import (
     Body,
     Message,
     MessageQueue,
+    QueueChoice,
     ReceivedMessage,
     SendResult,
     as_message,
@@ -34,6 +35,7 @@ from dledger.client.options import ClientOptions, ProducerOptions, options_of
 from dledger.client.pending import SEND_BATCH, SEND_REPLY, OnSent, PendingSend, Target
 from dledger.client.requests import REPLY_SUFFIX, Requests
 from dledger.client.routes import inherited_route, publish_queues
+from dledger.client.selection import TopicTargets, selected
 from dledger.client.sending import SendKernel, next_turn
 from dledger.client.topics import create_topic
 from dledger.client.unique_ids import UniqueIds
@@ -52,32 +54,6 @@ MAX_BATCH_OVERHEAD = 64 * 1024
 """Bytes that lengths and properties may add to a batch beyond `max_message_size`."""
 COMPRESS_IN_WORKER_OVER = 64 * 1024
 """Bytes: compressing more would hold up the loop for milliseconds."""
-
-
-class _Topic:
-    """Where messages of one topic go: the queues in turn."""
-
-    __slots__ = ("targets", "turn")
-
-    def __init__(self, targets: list[Target], turn: int) -> None:
-        self.targets = targets
-        self.turn = turn
-
-    def next_target(self, avoid: str | None = None) -> Target | None:
-        """The next queue whose group has a leader and is not `avoid`; None when there is none."""
-        targets = self.targets
-        count = len(targets)
-        turn = self.turn
-        for _ in range(count):
-            turn += 1
-            if turn >= count:
-                turn = 0
-            target = targets[turn]
-            lane = target.lane
-            if lane.group.leader is not None and not lane.searching and target.queue.broker_name != avoid:
-                self.turn = turn
-                return target
-        return None
 
 
 class AsyncProducer(AsyncClient):
@@ -119,8 +95,8 @@ class AsyncProducer(AsyncClient):
         self._max_pending = self.options.max_pending
         self._max_size = self.options.max_message_size
         self._ids = UniqueIds(self._env, ip)
-        self._topics: dict[str, _Topic] = {}
-        self._early: dict[str, list[tuple[Message, OnSent, MessageQueue | None, str | None]]] = {}
+        self._topics: dict[str, TopicTargets] = {}
+        self._early: dict[str, list[tuple[Message, OnSent, QueueChoice | None, str | None]]] = {}
         self._early_count = 0
         self._asked: dict[str, asyncio.Future[None]] = {}  # routes that are asked for, by topic
         self._kernel: SendKernel
@@ -177,7 +153,7 @@ class AsyncProducer(AsyncClient):
 
     @overload
     async def send(
-        self, message: Message, queue: MessageQueue | None = None, ordering_key: str | None = None
+        self, message: Message, queue: QueueChoice | None = None, ordering_key: str | None = None
     ) -> SendResult: ...
     @overload
     async def send(
@@ -185,7 +161,7 @@ class AsyncProducer(AsyncClient):
         message: str,
         body: Body,
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
         tags: str | None = None,
         keys: str | Sequence[str] | None = None,
@@ -194,10 +170,10 @@ class AsyncProducer(AsyncClient):
     async def send(  # type: ignore[misc]  # the second of the first form goes by two names here
         self,
         message: Message | str,
-        body: Body | MessageQueue | None = None,
+        body: Body | QueueChoice | None = None,
         ordering_key: str | None = None,
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         tags: str | None = None,
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
@@ -205,7 +181,8 @@ class AsyncProducer(AsyncClient):
         """Send and wait for the acknowledgement.
 
         Give a `Message`, or a topic and a body, with tags, keys and properties by their names. Without
-        `queue` and `ordering_key` the queues take turns. Messages with the same `ordering_key` go to the same
+        `queue` and `ordering_key` the queues take turns; `queue` is one of `queues(topic)`, or a function
+        that chooses among them (`QueueSelector`). Messages with the same `ordering_key` go to the same
         queue, one after the other, and keep their order through failures. InvalidMessage, TopicNotFound,
         NoBroker, SendFailed, ClientClosed (all of these: not stored), OutcomeUnknown.
         """
@@ -234,7 +211,7 @@ class AsyncProducer(AsyncClient):
         self,
         message: Message,
         timeout_s: float = 3.0,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> ReceivedMessage:
         """Send a message and wait for its reply, which a consumer makes of it by `reply_to` and sends.
@@ -268,7 +245,7 @@ class AsyncProducer(AsyncClient):
                 remark = f"no reply within {timeout_s:g} s: does a consumer of {message.topic} send one?"
                 raise NoReply(f"{remark} See reply_to") from None
 
-    async def send_batch(self, messages: Sequence[Message], queue: MessageQueue | None = None) -> SendResult:
+    async def send_batch(self, messages: Sequence[Message], queue: QueueChoice | None = None) -> SendResult:
         """Send messages of one topic as one request: all are stored in one queue, in order, or none.
 
         The result has the first one's unique id and queue offset, and all offset message ids.
@@ -282,15 +259,15 @@ class AsyncProducer(AsyncClient):
         self.send_batch_nowait(messages, done, queue)
         return await done.future
 
-    async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
+    async def send_oneway(self, message: Message, queue: QueueChoice | None = None) -> None:
         """Send without an acknowledgement: it may get lost, and errors of the broker are not seen."""
         check_body(message.body, self._max_size)
         with self._on_the_way():
             await self._send_oneway(message, queue)
 
-    async def _send_oneway(self, message: Message, queue: MessageQueue | None) -> None:
+    async def _send_oneway(self, message: Message, queue: QueueChoice | None) -> None:
         await self.prepare(message.topic)
-        target = self._choose(message.topic, queue, None)
+        target = self._choose(message, queue, None)
         leader = target.lane.group.leader or target.lane.group.registered_leader
         if leader is None:
             return
@@ -305,7 +282,7 @@ class AsyncProducer(AsyncClient):
         self,
         message: Message,
         on_done: OnSent,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> None:
         """Send; `on_done` is called on the loop with the SendResult or the ClientError.
@@ -328,7 +305,7 @@ class AsyncProducer(AsyncClient):
         self,
         message: Message,
         on_done: OnSent,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> None:
         """`send_nowait` that asks for the topic's route first where needed, and reports every error.
@@ -341,7 +318,7 @@ class AsyncProducer(AsyncClient):
             self.take(message, on_done, queue, ordering_key)
 
     def take(
-        self, message: Message, on_done: OnSent, queue: MessageQueue | None, ordering_key: str | None
+        self, message: Message, on_done: OnSent, queue: QueueChoice | None, ordering_key: str | None
     ) -> None:
         """`send_soon` for callers that wait for `room` themselves: takes a few messages too many as well."""
         if message.topic in self._topics and message.topic not in self._early:
@@ -371,7 +348,7 @@ class AsyncProducer(AsyncClient):
                 await self._entry.wait()
 
     def send_batch_nowait(
-        self, messages: Sequence[Message], on_done: OnSent, queue: MessageQueue | None = None
+        self, messages: Sequence[Message], on_done: OnSent, queue: QueueChoice | None = None
     ) -> None:
         """`send_batch` with the conditions of `send_nowait`."""
         if self._kernel.full:
@@ -401,7 +378,7 @@ class AsyncProducer(AsyncClient):
             raise InvalidMessage(
                 f"the batch has {len(body)} bytes: at most {self.options.max_message_size}; send it in parts"
             )
-        target = self._choose(topic, queue, None)
+        target = self._choose(messages[0], queue, None)
         send = PendingSend(self._kernel, target, body, "", 0, 0, ids[0], on_done)
         send.code = SEND_BATCH
         send.batch = encode
@@ -498,7 +475,7 @@ class AsyncProducer(AsyncClient):
         old = {target.queue: target for target in known.targets} if known is not None else {}
         targets = [old.get(queue) or self._target(queue) for queue in queues]
         turn = known.turn if known is not None else self._env.random.randrange(len(targets))
-        self._topics[topic] = _Topic(targets, turn % len(targets))
+        self._topics[topic] = TopicTargets(targets, turn % len(targets), self._kernel.faults)
 
     def _target(self, queue: MessageQueue) -> Target:
         lane = self._kernel.lane(self._core.group(queue.broker_name))
@@ -506,12 +483,15 @@ class AsyncProducer(AsyncClient):
 
     # --- inside ---------------------------------------------------------------------------------------
 
-    def _choose(self, topic: str, queue: MessageQueue | None, ordering_key: str | None) -> Target:
+    def _choose(self, message: Message, queue: QueueChoice | None, ordering_key: str | None) -> Target:
+        topic = message.topic
         known = self._topics.get(topic)
         if known is None:
             self._core.check_open()
             raise TopicNotFound(f"the topic {topic!r} is not prepared: `await producer.prepare(topic)` first")
         if queue is not None:
+            if callable(queue):
+                queue = selected(queue, known.queues, message)
             for target in known.targets:
                 if target.queue == queue:
                     return target
@@ -537,7 +517,7 @@ class AsyncProducer(AsyncClient):
         self,
         message: Message,
         on_done: OnSent,
-        queue: MessageQueue | None,
+        queue: QueueChoice | None,
         ordering_key: str | None,
         compressed: tuple[bytes, int] | None,
     ) -> None:
@@ -547,7 +527,7 @@ class AsyncProducer(AsyncClient):
             if known is not None:
                 target = known.next_target()
         send = self._pending(
-            message, target or self._choose(message.topic, queue, ordering_key), on_done, compressed
+            message, target or self._choose(message, queue, ordering_key), on_done, compressed
         )
         if ordering_key is not None:
             send.pinned = send.ordered = True
@@ -556,7 +536,7 @@ class AsyncProducer(AsyncClient):
         self._kernel.submit(send)
 
     def _send_reporting(
-        self, message: Message, on_done: OnSent, queue: MessageQueue | None, ordering_key: str | None
+        self, message: Message, on_done: OnSent, queue: QueueChoice | None, ordering_key: str | None
     ) -> None:
         try:
             if not self._max_pending:

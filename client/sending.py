@@ -34,6 +34,7 @@ from dledger.client.errors import (
 )
 from dledger.client.failures import Failures
 from dledger.client.groups import LEADER_HINT, BrokerGroup
+from dledger.client.latency import LatencyFaultTolerance
 from dledger.client.message import MessageQueue, SendResult, SendStatus
 from dledger.client.options import ProducerOptions
 from dledger.client.pending import Lane, OnSent, Outcome, PendingSend, Target, by_serial
@@ -115,6 +116,10 @@ class SendKernel:
         self._pausing: dict[int, PendingSend] = {}  # by serial number: wait before they are sent again
         self._flushes: list[_Flush] = []
         self._failures = Failures(core.log)
+        self.faults: LatencyFaultTolerance | None = None
+        """How fast broker groups answer, where messages go around slow ones."""
+        if options.send_latency_fault:
+            self.faults = LatencyFaultTolerance(options.latency_steps_s, self._loop.time)
         self._closed = False
         self._watching: asyncio.TimerHandle | None = None
 
@@ -223,6 +228,8 @@ class SendKernel:
         if header.queueId != queue.queue_id:
             queue = queue._replace(queue_id=header.queueId)
         status = STORED[response.code]
+        if self.faults is not None:
+            self.faults.update(send.target.queue.broker_name, self._loop.time() - send.sent_at)
         self._finish(send, SendResult(status, send.unique_id, header.msgId, queue, header.queueOffset))
 
     def _finish(self, send: PendingSend, result: SendResult | ClientError) -> None:
@@ -341,7 +348,15 @@ class SendKernel:
             self._finish(send, SendFailed(refused_text(code, answer.remark), code))
 
     def _retry(self, send: PendingSend, pause_s: float = 0.0, refusal: Response | None = None) -> None:
-        """Once more, elsewhere if that is possible, unless the number of attempts or the time is over."""
+        """Once more, elsewhere if that is possible, unless the number of attempts or the time is over.
+
+        The group is isolated, where latencies count. A lost leader does not come here: its group is passed
+        over while it has none, and is no slower than before when it has one.
+        """
+        if self.faults is not None:
+            self.faults.update(
+                send.target.queue.broker_name, self._loop.time() - send.sent_at, isolation=True
+            )
         send.tries += 1
         if send.tries > self.options.retry_times or self._loop.time() + pause_s >= send.deadline:
             if refusal is not None and not send.unknown:
