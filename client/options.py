@@ -22,6 +22,8 @@ OptionsT = TypeVar("OptionsT")
 EnumT = TypeVar("EnumT", bound=Enum)
 
 
+MAX_HOLD_S = 30.0
+"""Seconds that automatic batching may hold a message, at most."""
 MAX_POP_BATCH = 32
 """Messages of one pop."""
 
@@ -83,6 +85,15 @@ class ProducerOptions:
     """Larger bodies are sent compressed, if that makes them smaller; 0 turns it off."""
     compress_type: CompressionType = CompressionType.ZLIB
     """With what. Consumers older than RocketMQ 5 read ZLIB only; ZSTD needs `dledger[zstd]`."""
+    auto_batch: bool = False
+    """Whether messages that are sent one by one travel together (autoBatch): fewer requests, and each waits up
+    to `batch_hold_s`. Not those with an ordering key or a delay, and not large ones."""
+    batch_hold_s: float = 0.01
+    """How long a message waits for others, at most (holdMs)."""
+    batch_hold_bytes: int = 32 * 1024
+    """Bodies and properties of one batch; what is larger goes by itself (holdSize)."""
+    batch_total_bytes: int = 32 * 1024 * 1024
+    """All that waits for others; then messages go by themselves (totalHoldSize)."""
     send_latency_fault: bool = False
     """Whether messages go around broker groups that were slow or failed (sendLatencyFaultEnable)."""
     latency_steps_s: tuple[tuple[float, float], ...] = (
@@ -98,6 +109,15 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("retry_times", "busy_pause_s", "compress_over", "close_timeout_s"))
+        if self.batch_hold_s > MAX_HOLD_S:
+            raise ClientError(
+                f"ProducerOptions: batch_hold_s={self.batch_hold_s!r}: give {MAX_HOLD_S:g} at most"
+            )
+        if self.batch_hold_bytes > self.max_message_size:
+            raise ClientError(
+                f"ProducerOptions: batch_hold_bytes={self.batch_hold_bytes!r}: give no more than "
+                f"max_message_size={self.max_message_size!r}"
+            )
         latencies = [latency for latency, _ in self.latency_steps_s]
         if latencies != sorted(latencies) or any(pause < 0 for _, pause in self.latency_steps_s):
             raise ClientError(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import overload
 
+from dledger.client.accumulator import Accumulator, BatchItem, Key
 from dledger.client.compression import compress
 from dledger.client.core import NOT_OPEN, ClientCore
 from dledger.client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, properties_text
@@ -52,6 +53,7 @@ from dledger.runtime.forks import FORKS
 
 MAX_BATCH_OVERHEAD = 64 * 1024
 """Bytes that lengths and properties may add to a batch beyond `max_message_size`."""
+NOT_SENT = "the producer was closed before this message was sent; it is not stored"
 COMPRESS_IN_WORKER_OVER = 64 * 1024
 """Bytes: compressing more would hold up the loop for milliseconds."""
 
@@ -100,6 +102,7 @@ class AsyncProducer(AsyncClient):
         self._early_count = 0
         self._asked: dict[str, asyncio.Future[None]] = {}  # routes that are asked for, by topic
         self._kernel: SendKernel
+        self._accumulator: Accumulator | None = None
         # Calls that have not reached the kernel yet, by number: with how many messages that `pending` lacks.
         self._entering: dict[int, int] = {}
         self._entered = 0
@@ -107,6 +110,8 @@ class AsyncProducer(AsyncClient):
 
     async def _begin(self) -> None:
         self._kernel = SendKernel(self._core, self.options, self._elsewhere)
+        if self.options.auto_batch:
+            self._accumulator = Accumulator(self.options, self._send_held, self._kernel.tell)
 
     async def _finish(self, drain: bool) -> None:
         try:
@@ -117,6 +122,8 @@ class AsyncProducer(AsyncClient):
                     self._core.log.warning("messages without an acknowledgement at close", messages=left)
         finally:
             self._max_pending = 0
+            if self._accumulator is not None:
+                self._accumulator.close(ClientClosed(NOT_SENT))
             await self._kernel.close()
         await self._core.unregister(self.group, None)
 
@@ -133,6 +140,8 @@ class AsyncProducer(AsyncClient):
                 while any(number in self._entering for number in entering):
                     self._entry.clear()
                     await self._entry.wait()
+                if self._accumulator is not None:
+                    self._accumulator.send_all()
                 await self._kernel.flush()
         except TimeoutError:
             return self.pending + sum(self._entering.values())
@@ -354,23 +363,28 @@ class AsyncProducer(AsyncClient):
         if self._kernel.full:
             raise Overflow(self._too_many())
         topic = messages[0].topic
-        ids: list[str] = []
-        encoded: list[tuple[int, bytes, str]] = []
+        items: list[BatchItem] = []
         for message in messages:
             if message.topic != topic:
                 raise InvalidMessage(f"a batch has one topic, not {topic!r} and {message.topic!r}")
             if message.delay_level:
                 raise InvalidMessage("a batch takes no message with a delay_level: send it by itself")
             check_body(message.body, self.options.max_message_size)
-            ids.append(self._ids.next())
-            encoded.append((message.flag, message.body, properties_text(message, ids[-1])))
+            items.append(self._item(message))
         if topic.startswith(RETRY_PREFIX):
             raise InvalidMessage("retry topics take no batches")
+        self._submit_batch(self._choose(messages[0], queue, None), items, on_done, queue is not None)
 
+    def _item(self, message: Message) -> BatchItem:
+        unique_id = self._ids.next()
+        return BatchItem(message.flag, message.body, properties_text(message, unique_id), unique_id)
+
+    def _submit_batch(
+        self, target: Target, items: Sequence[BatchItem], on_done: OnSent, pinned: bool
+    ) -> None:
         def encode(further: str) -> bytes:
             return encode_batch(
-                BatchMessage(flag, body, (properties + further).encode())
-                for flag, body, properties in encoded
+                BatchMessage(item.flag, item.body, (item.properties + further).encode()) for item in items
             )
 
         body = encode("")
@@ -378,12 +392,31 @@ class AsyncProducer(AsyncClient):
             raise InvalidMessage(
                 f"the batch has {len(body)} bytes: at most {self.options.max_message_size}; send it in parts"
             )
-        target = self._choose(messages[0], queue, None)
-        send = PendingSend(self._kernel, target, body, "", 0, 0, ids[0], on_done)
+        send = PendingSend(self._kernel, target, body, "", 0, 0, items[0].unique_id, on_done)
         send.code = SEND_BATCH
         send.batch = encode
-        send.pinned = queue is not None
+        send.pinned = pinned
         self._kernel.submit(send)
+
+    def _hold(self, held: Accumulator, message: Message, on_done: OnSent, queue: QueueChoice | None) -> bool:
+        """Have a message travel with others, where it may. Whether it does."""
+        size = len(message.body)
+        if message.delay_level or not held.has_room(size) or 0 < self.options.compress_over < size:
+            return False
+        if message.topic.startswith(RETRY_PREFIX) or message.topic.endswith(REPLY_SUFFIX):
+            return False
+        if queue is not None:
+            queue = self._choose(message, queue, None).queue
+        item = self._item(message)
+        if not held.has_room(item.size):
+            return False
+        held.add((message.topic, queue), item, on_done)
+        return True
+
+    def _send_held(self, key: Key, items: list[BatchItem], on_done: OnSent) -> None:
+        topic, queue = key
+        target = self._choose(Message(topic, b""), queue, None)
+        self._submit_batch(target, items, on_done, queue is not None)
 
     # --- topics ---------------------------------------------------------------------------------------
 
@@ -450,8 +483,10 @@ class AsyncProducer(AsyncClient):
 
     @property
     def pending(self) -> int:
-        """Messages without an acknowledgement, those that wait for the route of their topic among them."""
-        return self._kernel.pending + self._early_count
+        """Messages without an acknowledgement, those that wait for the route of their topic among them. A
+        batch counts as one once it is sent."""
+        held = self._accumulator.messages if self._accumulator is not None else 0
+        return self._kernel.pending + self._early_count + held
 
     @property
     def resent(self) -> int:
@@ -521,6 +556,9 @@ class AsyncProducer(AsyncClient):
         ordering_key: str | None,
         compressed: tuple[bytes, int] | None,
     ) -> None:
+        held = self._accumulator
+        if held is not None and ordering_key is None and self._hold(held, message, on_done, queue):
+            return
         target = None
         if queue is None and ordering_key is None:
             known = self._topics.get(message.topic)
@@ -548,9 +586,7 @@ class AsyncProducer(AsyncClient):
 
     async def _send_early(self, topic: str) -> None:
         """Messages that came before their topic's route."""
-        failure: ClientError | None = ClientClosed(
-            "the producer was closed before this message was sent; it is not stored"
-        )
+        failure: ClientError | None = ClientClosed(NOT_SENT)
         with self._on_the_way(0):
             try:
                 await self.prepare(topic)

@@ -252,10 +252,10 @@ class SendKernel:
             if self._flushes:
                 self._tell_flushes(send)
 
-    def tell(self, on_done: OnSent, error: ClientError, topic: str) -> None:
-        """Tell how a message ended that did not get here."""
+    def tell(self, on_done: OnSent, result: SendResult | ClientError, topic: str) -> None:
+        """Tell how a message ended that did not get here by itself."""
         try:
-            on_done(error)
+            on_done(result)
         except Exception as failure:
             self._failures.tell("callback failed", failure, topic=topic)
 
