@@ -39,6 +39,14 @@ from dledger.client.errors import (
     TopicNotFound,
 )
 from dledger.client.group_consumer import MessageModel
+from dledger.client.hooks import (
+    ConsumeContext,
+    ConsumeHook,
+    ConsumeReturnType,
+    FilterHook,
+    SendContext,
+    SendHook,
+)
 from dledger.client.listening import ConsumeOrderlyStatus, ConsumeStatus
 from dledger.client.lite_pull_consumer import AsyncLitePullConsumer, Delivery
 from dledger.client.message import (
@@ -82,10 +90,14 @@ __all__ = [
     "ClientOptions",
     "Codec",
     "CompressionType",
+    "ConsumeContext",
+    "ConsumeHook",
     "ConsumeOrderlyStatus",
+    "ConsumeReturnType",
     "ConsumeStatus",
     "ConsumerOptions",
     "Delivery",
+    "FilterHook",
     "FlowLimits",
     "FromWhere",
     "InvalidMessage",
@@ -110,7 +122,9 @@ __all__ = [
     "ReceivedMessage",
     "SelectMessageQueueByHash",
     "SelectMessageQueueByMachineRoom",
+    "SendContext",
     "SendFailed",
+    "SendHook",
     "SendResult",
     "SendStatus",
     "Sql",

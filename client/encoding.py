@@ -9,6 +9,7 @@ import msgspec
 from dledger.client.compression import CorruptBody, NotInstalled, decompress
 from dledger.client.errors import InvalidMessage, LibraryMissing
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, check_tags, joined_keys
+from dledger.client.namespaces import without_namespace
 from dledger.formats import record as records
 from dledger.formats.message_ids import encode_message_id, host_text
 from dledger.formats.properties import (
@@ -129,7 +130,7 @@ class SendHeader:
         )
 
 
-def received(record: records.Record, broker_name: str) -> ReceivedMessage:
+def received(record: records.Record, broker_name: str, namespace: str = "") -> ReceivedMessage:
     """A message from a record of a pull answer. A body that cannot be unfolded stays as it came."""
     properties = decode_properties(record.properties)
     body, sys_flag = decompressed(record.body, record.sys_flag)
@@ -138,7 +139,7 @@ def received(record: records.Record, broker_name: str) -> ReceivedMessage:
     if topic.startswith(RETRY_PREFIX):
         topic = properties.get(RETRY_TOPIC, topic)
     return ReceivedMessage(
-        topic=topic,
+        topic=without_namespace(topic, namespace),
         body=body,
         queue=MessageQueue(record.topic, broker_name, record.queue_id),
         queue_offset=record.queue_offset,

@@ -10,8 +10,11 @@ from typing import Any, TypeVar
 from dledger.client.allocation import AllocateStrategy, strategy_of
 from dledger.client.compression import CompressionType, NotInstalled, zstd
 from dledger.client.errors import ClientError
-from dledger.client.message import MAX_MESSAGE_SIZE
+from dledger.client.hooks import ConsumeHook, FilterHook, SendHook
+from dledger.client.message import MAX_MESSAGE_SIZE, check_topic
+from dledger.client.namespaces import SEPARATOR
 from dledger.client.process_queue import FlowLimits
+from dledger.client.trace_records import TRACE_TOPIC
 from dledger.formats.addresses import split_addresses
 from dledger.remoting.limits import ClientLimits
 from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
@@ -56,11 +59,23 @@ class ClientOptions:
     redirect: bool = True
     """A broker that does not lead says who does, and we go there. False: it forwards what we ask to the
     leader, one hop more, as it does for other clients: for networks where not every broker can be reached."""
+    namespace: str = ""
+    """An instance's name that brokers see before our topics and groups: `namespace%topic`. The application
+    does not: of what it gets, only a `MessageQueue` names a topic as brokers do."""
+    trace: bool = False
+    """Message trace (enableMsgTrace): who sent and who consumed each message goes to `trace_topic`."""
+    trace_topic: str = TRACE_TOPIC
+    """Where traces go (customizedTraceTopic)."""
     limits: ClientLimits = field(default_factory=lambda: ClientLimits(connect_timeout_s=1.0))
     """Bounds of the connections."""
 
     def __post_init__(self) -> None:
         _check_numbers(self)
+        check_topic(self.trace_topic)
+        if self.namespace:
+            check_topic(self.namespace)
+            if SEPARATOR in self.namespace:
+                raise ClientError(f"ClientOptions: namespace={self.namespace!r}: give a name without %")
 
 
 @dataclass(frozen=True)
@@ -86,8 +101,8 @@ class ProducerOptions:
     compress_type: CompressionType = CompressionType.ZLIB
     """With what. Consumers older than RocketMQ 5 read ZLIB only; ZSTD needs `dledger[zstd]`."""
     auto_batch: bool = False
-    """Whether messages that are sent one by one travel together (autoBatch): fewer requests, and each waits up
-    to `batch_hold_s`. Not those with an ordering key or a delay, and not large ones."""
+    """Whether messages that are sent one by one travel together (autoBatch): fewer requests, and each waits
+    up to `batch_hold_s`. Not those with an ordering key or a delay, and not large ones."""
     batch_hold_s: float = 0.01
     """How long a message waits for others, at most (holdMs)."""
     batch_hold_bytes: int = 32 * 1024
@@ -106,6 +121,8 @@ class ProducerOptions:
     close_timeout_s: float = 30.0
     """What messages under way get to be acknowledged at close. Those that are not end with an error then: not
     stored, or outcome unknown."""
+    hooks: tuple[SendHook, ...] = ()
+    """Called around each send, in this order before it and in the opposite one after it."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("retry_times", "busy_pause_s", "compress_over", "close_timeout_s"))
@@ -146,6 +163,8 @@ class PullOptions:
     """Before pulling again after an error that a leader change does not explain."""
     flow: FlowLimits = field(default_factory=FlowLimits)
     """When pulling pauses because the application is slower."""
+    filters: tuple[FilterHook, ...] = ()
+    """Look at what was pulled, one after the other; what they do not return counts as consumed."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("suspend_s",))
@@ -177,6 +196,8 @@ class PopOptions:
     retry_s: tuple[float, ...] = (10.0, 30.0, *(60.0 * minutes for minutes in range(1, 11)), 1200.0, 1800.0)
     """After what a message comes again whose listener failed for the first time, the second, ... and all
     further times (popDelayLevel)."""
+    hooks: tuple[ConsumeHook, ...] = ()
+    """Called around each call of the listener of `listen`."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("poll_s",))
@@ -232,6 +253,8 @@ class ConsumerOptions:
     """What running listeners get to end at close; their messages come again later otherwise."""
     offsets_dir: str = ".rocketmq_offsets"
     """Where a broadcasting consumer keeps its offsets: `<dir>/<client id>/<group>/offsets.json`."""
+    hooks: tuple[ConsumeHook, ...] = ()
+    """Called around each call of the listener, in this order before it and in the opposite one after it."""
     pull: PullOptions = field(default_factory=PullOptions)
 
     def __post_init__(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from typing import overload
 
 from dledger.client.accumulator import Accumulator, BatchItem, Key
@@ -19,6 +21,8 @@ from dledger.client.errors import (
     Overflow,
     TopicNotFound,
 )
+from dledger.client.failures import Failures
+from dledger.client.hooks import SendContext, SendHooks
 from dledger.client.life import AsyncClient
 from dledger.client.message import (
     Body,
@@ -32,13 +36,16 @@ from dledger.client.message import (
     check_group,
     check_topic,
 )
+from dledger.client.namespaces import REPLY_SUFFIX, with_namespace
 from dledger.client.options import ClientOptions, ProducerOptions, options_of
 from dledger.client.pending import SEND_BATCH, SEND_REPLY, OnSent, PendingSend, Target
-from dledger.client.requests import REPLY_SUFFIX, Requests
+from dledger.client.requests import Requests
 from dledger.client.routes import inherited_route, publish_queues
 from dledger.client.selection import TopicTargets, selected
 from dledger.client.sending import SendKernel, next_turn
 from dledger.client.topics import create_topic
+from dledger.client.trace import TraceSendHook, Tracing
+from dledger.client.trace_records import TRACE_GROUP
 from dledger.client.unique_ids import UniqueIds
 from dledger.formats.checksum import crc32
 from dledger.formats.message_ids import pack_ipv4_host
@@ -78,16 +85,18 @@ class AsyncProducer(AsyncClient):
         env: Env | None = None,
     ) -> None:
         check_group(group)
-        self.group = group
+        common = options_of(ClientOptions, client, "client")
+        self._namespace = common.namespace
+        self.group: str = with_namespace(group, common.namespace)
         self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
         self._requests = Requests()
         handlers: dict[int, ClientHandler] = {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.pushed}
         super().__init__(
-            ClientCore(env, namesrv, options_of(ClientOptions, client, "client"), handlers),
+            ClientCore(env, namesrv, common, handlers),
             f"producer {group}",
         )
         self._env = self._core.env
-        self._core.producer_groups.append(group)
+        self._core.producer_groups.append(self.group)
         self._core.on_route.append(self._route_changed)
         try:
             ip = pack_ipv4_host(self._core.options.client_ip, 0)[:4]
@@ -103,6 +112,8 @@ class AsyncProducer(AsyncClient):
         self._asked: dict[str, asyncio.Future[None]] = {}  # routes that are asked for, by topic
         self._kernel: SendKernel
         self._accumulator: Accumulator | None = None
+        self._hooks: SendHooks | None = None
+        self._tracing: Tracing | None = None
         # Calls that have not reached the kernel yet, by number: with how many messages that `pending` lacks.
         self._entering: dict[int, int] = {}
         self._entered = 0
@@ -110,6 +121,15 @@ class AsyncProducer(AsyncClient):
 
     async def _begin(self) -> None:
         self._kernel = SendKernel(self._core, self.options, self._elsewhere)
+        hooks = self.options.hooks
+        self._tracing = tracing_of(self._core)
+        if self._tracing is not None:
+            hooks = (*hooks, TraceSendHook(self._core, self._tracing.dispatcher))
+            self._kernel.regions = {}
+            await self._tracing.start()
+        if hooks:
+            self._hooks = SendHooks(self.group, hooks, Failures(self._core.log))
+            self._hooks.complete = self._complete
         if self.options.auto_batch:
             self._accumulator = Accumulator(self.options, self._send_held, self._kernel.tell)
 
@@ -125,6 +145,8 @@ class AsyncProducer(AsyncClient):
             if self._accumulator is not None:
                 self._accumulator.close(ClientClosed(NOT_SENT))
             await self._kernel.close()
+            if self._tracing is not None:
+                await self._tracing.close(drain)
         await self._core.unregister(self.group, None)
 
     async def flush(self, timeout_s: float | None = None) -> int:
@@ -197,6 +219,8 @@ class AsyncProducer(AsyncClient):
         """
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
+        if self._namespace:
+            message = self._named(message)
         size = len(message.body) if type(message.body) is bytes else 0
         if not 0 < size <= self._max_size:
             check_body(message.body, self._max_size)
@@ -261,6 +285,7 @@ class AsyncProducer(AsyncClient):
         """
         if not messages:
             raise InvalidMessage("the batch is empty")
+        messages = [self._named(message) for message in messages] if self._namespace else messages
         with self._on_the_way():
             await self.prepare(messages[0].topic)
             await self.room()
@@ -272,9 +297,20 @@ class AsyncProducer(AsyncClient):
         """Send without an acknowledgement: it may get lost, and errors of the broker are not seen."""
         check_body(message.body, self._max_size)
         with self._on_the_way():
-            await self._send_oneway(message, queue)
+            await self._send_oneway(self._named(message), queue)
 
     async def _send_oneway(self, message: Message, queue: QueueChoice | None) -> None:
+        if self._hooks is not None:
+            context = self._hooks.before([message])
+            message = context.messages[0]
+            try:
+                await self._go_oneway(message, queue)
+            finally:
+                self._hooks.after(context, None)
+        else:
+            await self._go_oneway(message, queue)
+
+    async def _go_oneway(self, message: Message, queue: QueueChoice | None) -> None:
         await self.prepare(message.topic)
         target = self._choose(message, queue, None)
         leader = target.lane.group.leader or target.lane.group.registered_leader
@@ -305,6 +341,8 @@ class AsyncProducer(AsyncClient):
             if not self._max_pending:
                 raise ClientClosed(NOT_OPEN)
             raise Overflow(self._too_many())
+        if self._namespace:
+            message = self._named(message)
         body = message.body
         if type(body) is not bytes or not 0 < len(body) <= self._max_size:
             check_body(body, self._max_size)
@@ -330,6 +368,8 @@ class AsyncProducer(AsyncClient):
         self, message: Message, on_done: OnSent, queue: QueueChoice | None, ordering_key: str | None
     ) -> None:
         """`send_soon` for callers that wait for `room` themselves: takes a few messages too many as well."""
+        if self._namespace:
+            message = self._named(message)
         if message.topic in self._topics and message.topic not in self._early:
             self._send_reporting(message, on_done, queue, ordering_key)
             return
@@ -362,6 +402,18 @@ class AsyncProducer(AsyncClient):
         """`send_batch` with the conditions of `send_nowait`."""
         if self._kernel.full:
             raise Overflow(self._too_many())
+        messages = [self._named(message) for message in messages] if self._namespace else messages
+        if self._hooks is None:
+            self._enter_batch(messages, on_done, queue)
+            return
+        context = self._hooks.before(messages)
+        try:
+            self._enter_batch(context.messages, self._hooks.around(context, on_done), queue)
+        except ClientError as error:
+            self._hooks.after(context, error)
+            raise
+
+    def _enter_batch(self, messages: Sequence[Message], on_done: OnSent, queue: QueueChoice | None) -> None:
         topic = messages[0].topic
         items: list[BatchItem] = []
         for message in messages:
@@ -423,6 +475,7 @@ class AsyncProducer(AsyncClient):
     async def prepare(self, topic: str) -> None:
         """See to it that the topic's queues are known. TopicNotFound when no broker has or makes it."""
         self._core.check_open()
+        topic = with_namespace(topic, self._namespace)
         if topic in self._topics:
             return
         check_topic(topic)
@@ -469,15 +522,16 @@ class AsyncProducer(AsyncClient):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that a message of this topic may go to."""
         await self.prepare(topic)
-        return [target.queue for target in self._topics[topic].targets]
+        return list(self._topics[with_namespace(topic, self._namespace)].queues)
 
     def has_route(self, topic: str) -> bool:
         """Whether the topic exists, as far as the NameServers' last answer says."""
-        return topic in self._core.routes
+        return with_namespace(topic, self._namespace) in self._core.routes
 
     async def create_topic(self, topic: str, queues: int = 8, broker_name: str | None = None) -> None:
         """Create a topic in every broker group (or one) and wait until it can be used."""
         self._core.check_open()
+        topic = with_namespace(topic, self._namespace)
         await create_topic(self._core, topic, queues, broker_name)
         self._use(topic, self._core.routes[topic])
 
@@ -516,6 +570,22 @@ class AsyncProducer(AsyncClient):
         lane = self._kernel.lane(self._core.group(queue.broker_name))
         return Target(queue, lane, SendHeader.of(self.group, queue, self.options.default_topic_queues))
 
+    def _named(self, message: Message) -> Message:
+        """The message as brokers know its topic; the application's own stays as it is."""
+        topic = with_namespace(message.topic, self._namespace)
+        if topic != message.topic:
+            message = copy(message)
+            message.topic = topic
+        return message
+
+    def _complete(self, context: SendContext) -> None:
+        """What is known after a send, for hooks."""
+        if context.result is not None:
+            name = context.result.queue.broker_name
+            context.broker_address = self._core.group(name).leader or ""
+            if self._kernel.regions is not None:
+                context.region_id, context.trace_on = self._kernel.regions.get(name, ("", False))
+
     # --- inside ---------------------------------------------------------------------------------------
 
     def _choose(self, message: Message, queue: QueueChoice | None, ordering_key: str | None) -> Target:
@@ -527,6 +597,8 @@ class AsyncProducer(AsyncClient):
         if queue is not None:
             if callable(queue):
                 queue = selected(queue, known.queues, message)
+            if self._namespace:
+                queue = queue._replace(topic=with_namespace(queue.topic, self._namespace))
             for target in known.targets:
                 if target.queue == queue:
                     return target
@@ -549,6 +621,28 @@ class AsyncProducer(AsyncClient):
         return self._topics[queue.topic].next_target(avoid=queue.broker_name)
 
     def _submit(
+        self,
+        message: Message,
+        on_done: OnSent,
+        queue: QueueChoice | None,
+        ordering_key: str | None,
+        compressed: tuple[bytes, int] | None,
+    ) -> None:
+        if self._hooks is not None:
+            context = self._hooks.before([message])
+            if context.messages[0] is not message:
+                message, compressed = context.messages[0], None
+            on_done = self._hooks.around(context, on_done)
+            try:
+                check_body(message.body, self._max_size)
+                self._enter(message, on_done, queue, ordering_key, compressed)
+            except ClientError as error:
+                self._hooks.after(context, error)
+                raise
+        else:
+            self._enter(message, on_done, queue, ordering_key, compressed)
+
+    def _enter(
         self,
         message: Message,
         on_done: OnSent,
@@ -621,6 +715,18 @@ class AsyncProducer(AsyncClient):
         if self.options.compress_over and len(body) > COMPRESS_IN_WORKER_OVER:
             return await self._env.workers.run(Lane.DISK, compress, body, self.options.compress_type)
         return None
+
+
+def trace_producer(core: ClientCore) -> AsyncProducer:
+    """The producer of the messages of the trace topic, for a client that traces (TraceProducerFactory)."""
+    client = replace(core.options, namespace="", trace=False, instance_name=None)
+    options = ProducerOptions(timeout_s=5.0, default_topic_queues=1)
+    return AsyncProducer(TRACE_GROUP, core.namesrv, options, client, core.env)
+
+
+def tracing_of(core: ClientCore) -> Tracing | None:
+    """Message trace of a client, None where it is off."""
+    return Tracing(core, trace_producer(core)) if core.options.trace else None
 
 
 class _Done:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dledger.client.encoding import decompressed
 from dledger.client.errors import InvalidMessage, LibraryMissing
 from dledger.client.message import Body, Message, MessageQueue, ReceivedMessage
+from dledger.client.namespaces import REPLY_SUFFIX
 from dledger.formats.properties import (
     CLUSTER,
     CORRELATION_ID,
@@ -25,8 +26,6 @@ from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request, Response
 from dledger.remoting.headers import ReplyMessageHeader
 
-REPLY_SUFFIX = "_REPLY_TOPIC"
-"""Messages to `<cluster>_REPLY_TOPIC` are replies, which brokers hand to who asked."""
 _TYPE_REPLY = "reply"
 
 

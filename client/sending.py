@@ -39,6 +39,7 @@ from dledger.client.message import MessageQueue, SendResult, SendStatus
 from dledger.client.options import ProducerOptions
 from dledger.client.pending import Lane, OnSent, Outcome, PendingSend, Target, by_serial
 from dledger.client.search import LeaderSearch
+from dledger.formats.properties import MSG_REGION, TRACE_ON
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import (
@@ -116,6 +117,8 @@ class SendKernel:
         self._pausing: dict[int, PendingSend] = {}  # by serial number: wait before they are sent again
         self._flushes: list[_Flush] = []
         self._failures = Failures(core.log)
+        self.regions: dict[str, tuple[str, bool]] | None = None
+        """Broker group -> its region, and whether it wants traces; None where nobody asks."""
         self.faults: LatencyFaultTolerance | None = None
         """How fast broker groups answer, where messages go around slow ones."""
         if options.send_latency_fault:
@@ -230,6 +233,10 @@ class SendKernel:
         status = STORED[response.code]
         if self.faults is not None:
             self.faults.update(send.target.queue.broker_name, self._loop.time() - send.sent_at)
+        if self.regions is not None:
+            ext = response.ext
+            region_id = ext.get(MSG_REGION, "")
+            self.regions[queue.broker_name] = region_id, bool(region_id) and ext.get(TRACE_ON) != "false"
         self._finish(send, SendResult(status, send.unique_id, header.msgId, queue, header.queueOffset))
 
     def _finish(self, send: PendingSend, result: SendResult | ClientError) -> None:
