@@ -141,7 +141,8 @@ class ProducerOptions:
                 f"ProducerOptions: latency_steps_s={self.latency_steps_s!r}: give pairs of seconds, a rising "
                 "latency and a pause of 0 or more"
             )
-        member_of(CompressionType, self.compress_type, "compress_type")
+        kind = member_of(CompressionType, self.compress_type, "compress_type")
+        object.__setattr__(self, "compress_type", kind)  # it may have been given by its name
         if self.compress_type is CompressionType.ZSTD:
             try:
                 zstd()

@@ -44,7 +44,7 @@ from dledger.client.routes import inherited_route, publish_queues
 from dledger.client.selection import TopicTargets, selected
 from dledger.client.sending import SendKernel, next_turn
 from dledger.client.topics import create_topic
-from dledger.client.trace import TraceSendHook, Tracing
+from dledger.client.trace import MAX_TRACES_UNDER_WAY, TraceSendHook, Tracing
 from dledger.client.trace_records import TRACE_GROUP
 from dledger.client.unique_ids import UniqueIds
 from dledger.formats.checksum import crc32
@@ -720,7 +720,7 @@ class AsyncProducer(AsyncClient):
 def trace_producer(core: ClientCore) -> AsyncProducer:
     """The producer of the messages of the trace topic, for a client that traces (TraceProducerFactory)."""
     client = replace(core.options, namespace="", trace=False, instance_name=None)
-    options = ProducerOptions(timeout_s=5.0, default_topic_queues=1)
+    options = ProducerOptions(timeout_s=5.0, max_pending=MAX_TRACES_UNDER_WAY, default_topic_queues=1)
     return AsyncProducer(TRACE_GROUP, core.namesrv, options, client, core.env)
 
 

@@ -34,6 +34,8 @@ BATCH_RECORDS = 100
 """Records of one message of the trace topic, at most."""
 BATCH_CHARACTERS = 118_000
 """The same in characters (maxMsgSize)."""
+MAX_TRACES_UNDER_WAY = 64
+"""Messages of the trace topic without an acknowledgement: what further ones would tell is dropped."""
 MAX_KEYS_CHARACTERS = 16_000
 """Keys of one message of the trace topic: properties have 32 KiB in all."""
 PAUSE_S = 0.05
@@ -73,14 +75,15 @@ class TraceDispatcher:
         told = 0
         while True:
             await asyncio.sleep(PAUSE_S)
-            self.send_waiting()
+            await self.send_waiting()
             if self.dropped > told:
                 self._core.log.warning("traces dropped", records=self.dropped - told, in_all=self.dropped)
                 told = self.dropped
 
-    def send_waiting(self) -> None:
-        """Send all that waits, a message for each topic that it is about."""
+    async def send_waiting(self) -> None:
+        """Send all that waits, a message for each topic that it is about; others run in between."""
         while self._waiting:
+            await asyncio.sleep(0)
             by_topic: dict[str, list[TraceRecord]] = {}
             for _ in range(min(len(self._waiting), BATCH_RECORDS)):
                 record = self._waiting.popleft()
@@ -90,7 +93,7 @@ class TraceDispatcher:
 
     async def flush(self) -> None:
         """Send all that waits, and wait for it, up to `CLOSE_S`."""
-        self.send_waiting()
+        await self.send_waiting()
         if self._under_way:
             self._idle.clear()
             try:

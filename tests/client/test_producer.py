@@ -155,6 +155,7 @@ def test_zstd_without_its_library_is_refused_when_the_options_are_made(
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(ClientError, match=r"dledger\[zstd\]"):
         ProducerOptions(compress_type=CompressionType.ZSTD)
+    assert ProducerOptions(compress_type="lz4").compress_type is CompressionType.LZ4  # type: ignore[arg-type]
     record = decode_record(encode_record(topic="orders", body=b"x", sys_flag=CompressionType.ZSTD.value))
     with pytest.raises(LibraryMissing, match=r"dledger\[zstd\]"):
         received(record, GROUP)

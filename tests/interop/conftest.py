@@ -124,8 +124,9 @@ def rocketmq_libraries(major: int) -> Path:
     return install(target, [*command, f"-DoutputDirectory={target}"], f"Apache RocketMQ {major}")
 
 
-def java_client(major: int, poll_ms: int = 0) -> ClientKind:
-    """Apache's Java client of a version; `poll_ms`: pollNameServerInterval instead of its default of 30 s."""
+def java_client(major: int, poll_ms: int = 0, binary: bool = False) -> ClientKind:
+    """Apache's Java client of a version; `poll_ms`: pollNameServerInterval instead of its default of 30 s;
+    `binary`: with headers in RocketMQ's own serialization instead of JSON."""
     libraries = rocketmq_libraries(major)
     if shutil.which("javac") is None:
         missing("javac is not installed")
@@ -134,6 +135,8 @@ def java_client(major: int, poll_ms: int = 0) -> ClientKind:
     path = f"{libraries}/*"
     install(classes, ["javac", "-nowarn", "-d", str(classes), "-cp", path, str(source)], "the Java driver")
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Duser.home={classes}"]
+    if binary:
+        options.append("-Drocketmq.serialize.type=ROCKETMQ")
     start = ["java", *options, "-cp", f"{classes}:{path}", "JavaDriver"]
     name = f"rocketmq-client {major}" + (f", poll {poll_ms} ms" if poll_ms else "")
     return ClientKind(name, lambda args: [*start, *args.split(), str(poll_ms)], {"JAVA_TOOL_OPTIONS": ""})
