@@ -11,7 +11,8 @@ How it is built: `core` (connections, routes, leaders, heartbeats), `life` (star
 (which queue it takes), `accumulator` (automatic batching), `compression`, `hooks`, `trace`, `namespaces`,
 `reading` (long polling of one queue), `group_consumer` with `rebalancing` (sharing of queues), `listening`
 (push consumer), `orderly` and `queue_locks` (the same in order), `lite_pull_consumer`, `pop_consumer`,
-`requests` (request and reply), `offsets`, `sync` and `sync_consumers` on `hosting` (the face without an event loop).
+`requests` (request and reply), `offsets`, `sync` and `sync_consumers` on `hosting` (the face without
+an event loop).
 """
 
 from dledger.client.allocation import (
