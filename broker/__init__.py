@@ -12,6 +12,7 @@
 * `offset`              consumer offsets; `topic` topics and consumer groups; `client` who is connected
 * `store`               what is derived from the log: state, ConsumeQueues, snapshot, reading
 * `registration`        tells the NameServers who leads
+* `stats`               what went through, and where topics and groups stand
 * `admin`               settings and figures; `http` /health and /metrics
 * `audit`               auditors of a running broker
 

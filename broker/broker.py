@@ -14,6 +14,8 @@ from dledger.broker.audit.shipping import Shipper, ShipSettings
 from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
+from dledger.broker.client.connection_processor import ConnectionProcessor
+from dledger.broker.client.consumer_calls import ConsumerCalls
 from dledger.broker.client.queue_locks import QueueLocks
 from dledger.broker.client.reply_processor import ReplyProcessor
 from dledger.broker.commit_log import CommitLogWriter
@@ -27,6 +29,7 @@ from dledger.broker.loadbalance.assignment_processor import AssignmentProcessor
 from dledger.broker.longpolling.pull_processor import PullProcessor
 from dledger.broker.offset.offset_processor import OffsetProcessor
 from dledger.broker.offset.pending_offsets import PendingOffsets
+from dledger.broker.offset.reset_processor import ResetProcessor
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.pop.ack_processor import AckProcessor
 from dledger.broker.pop.pop_ledger import PopLedger
@@ -37,6 +40,8 @@ from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
 from dledger.broker.schedule.delay_service import DelayService
 from dledger.broker.services import LeaderService, LeaderServices
+from dledger.broker.stats.broker_stats import BrokerStats
+from dledger.broker.stats.stats_processor import StatsProcessor
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
@@ -61,18 +66,28 @@ PROCESSORS: tuple[type[Processor], ...] = (
     SendBackProcessor,
     PullProcessor,
     ClientProcessor,
+    ConnectionProcessor,
+    ConsumerCalls,
     ReplyProcessor,
     QueueLocks,
     OffsetProcessor,
+    ResetProcessor,
     PopProcessor,
     AckProcessor,
     AssignmentProcessor,
     TopicProcessor,
     AdminProcessor,
+    StatsProcessor,
     QueryProcessor,
     AuditProcessor,
 )
 """Who answers requests. One that is a `LeaderService` as well begins and ends with each leadership."""
+_NO_POOLS = {
+    f"{pool}ThreadPoolQueue{figure}": "0"
+    for pool in ("send", "pull", "query", "ack")
+    for figure in ("Size", "HeadWaitTimeMills")
+} | {"pageCacheLockTimeMills": "0"}
+"""Tools stop without these. Requests are worked on by the loop as they come: no pool has a queue of them."""
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
 
@@ -118,6 +133,7 @@ class Broker:
         self._system_topics = system_topics(config)
         self._writer: CommitLogWriter | None = None
         self.offsets = PendingOffsets(self.store, self.committed, self.gate, config.offset_flush_s)
+        self.stats = BrokerStats(env, config.cluster_name, lambda: (self.messages_in, self.pulls.messages))
         self.pop_ledger = PopLedger(self.store, settings)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
@@ -137,6 +153,7 @@ class Broker:
             pops=self.pop_ledger,
             committed=self.committed,
             applied=self.applied,
+            stats=self.stats,
             background=self.background,
             topic_table=self.topic_table,
             registrar=self.registrar,
@@ -158,6 +175,7 @@ class Broker:
                 self.offsets,
                 self.applied,
                 self.committed,
+                self.stats,
                 self.pop_ledger,
                 *own,
                 self.delays,
@@ -241,6 +259,7 @@ class Broker:
                 self._system_topics,
                 self.config.store_host,
                 table_bytes=self.topic_table.size,
+                puts=self.stats.puts,
             )
             self.services.begin(self._writer)
         self.gate.open(self._writer)
@@ -301,19 +320,34 @@ class Broker:
         return {self.node.peer_meta(node).get("store_ip", "") for node in self.members()}
 
     def runtime_info(self) -> dict[str, str]:
-        """28 GET_BROKER_RUNTIME_INFO."""
+        """28 GET_BROKER_RUNTIME_INFO, but for what has to be read from the device."""
         status = self.node.status()
-        stats = self.server.stats
+        network, stats = self.server.stats, self.stats
+        today, yesterday = stats.morning, stats.yesterday_morning
+        end, applied = _whole(status.get("end_pos")), self.store.dispatcher.applied_end
         return {
             "brokerVersion": str(VERSION),
             "brokerVersionDesc": "V5_3_3",
             "brokerActive": "true" if self.node.serving else "false",
             "brokerRole": "SYNC_MASTER" if self.node.serving else "SLAVE",
             "commitLogMinOffset": str(self.node.log.begin_pos),
-            "commitLogMaxOffset": str(status.get("end_pos", 0)),
+            "commitLogMaxOffset": str(end),
+            "dispatchBehindBytes": str(max(0, end - applied)),
             "dispatchBehindIndex": str(_whole(status.get("committed_index")) - self.store.applied_index),
+            "putTps": stats.rates(stats.puts_of_broker),
+            "getFoundTps": stats.rates(stats.found),
+            "getMissTps": stats.rates(stats.missed),
+            "getTotalTps": stats.rates(stats.found, stats.missed),
+            "getTransferredTps": stats.rates(stats.gets_of_broker),
+            "getTransferedTps": stats.rates(stats.gets_of_broker),  # so 4.9 spells it
+            "msgPutTotalYesterdayMorning": str(yesterday[0]),
+            "msgPutTotalTodayMorning": str(today[0]),
             "msgPutTotalTodayNow": str(self.messages_in),
+            "msgGetTotalYesterdayMorning": str(yesterday[1]),
+            "msgGetTotalTodayMorning": str(today[1]),
             "msgGetTotalTodayNow": str(self.pulls.messages),
+            "statsNotCounted": str(stats.not_counted),
+            **_NO_POOLS,
             "dispatchedMessages": str(self.store.dispatcher.messages),
             "heldPulls": str(self.pulls.held.count),
             "heldPops": str(self.pops.held.count),
@@ -321,7 +355,7 @@ class Broker:
             "popRevivedMessages": str(self.revives.revived),
             "forwardedRequests": str(self.forwarder.forwarded),
             "consumerGroups": str(len(self.clients.consumers)),
-            "remotingRequests": str(stats.requests),
+            "remotingRequests": str(network.requests),
             "raftTerm": str(status.get("term", 0)),
             "raftRole": str(status.get("role", "")),
         }

@@ -8,10 +8,11 @@ yet. It is thrown away when leadership ends (architecture rule 6)."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dledger.broker.ports import Appender
+from dledger.broker.stats.stats_item import Puts
 from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from dledger.broker.topic.topic_table import encode_topic
 from dledger.formats.checksum import crc32
@@ -51,9 +52,9 @@ _TEXT_LENGTH = tuple(bytes([length]) for length in range(256))
 class TopicSlot:
     """One topic as the leader sees it, with what its records have in common."""
 
-    __slots__ = ("config", "field", "is_dead_letter", "is_retry", "next", "queues", "writable")
+    __slots__ = ("config", "field", "is_dead_letter", "is_retry", "next", "puts", "queues", "writable")
 
-    def __init__(self, config: TopicConfig, next_offsets: list[int]) -> None:
+    def __init__(self, config: TopicConfig, next_offsets: list[int], puts: Puts) -> None:
         raw = config.name.encode()
         self.field = _TEXT_LENGTH[len(raw)] + raw
         """Topic length and topic, as in a record of version 1."""
@@ -61,6 +62,7 @@ class TopicSlot:
         self.is_dead_letter = config.name.startswith(DLQ_PREFIX)
         self.next = next_offsets
         """Next offset of each queue, with everything that is pending."""
+        self.puts = puts
         self.set_config(config)
 
     def set_config(self, config: TopicConfig) -> None:
@@ -117,11 +119,14 @@ class CommitLogWriter:
         system_topics: Mapping[str, TopicConfig],
         store_host: bytes,
         table_bytes: int,
+        puts: Callable[[str], Puts],
     ) -> None:
+        """`puts`: where the messages of a topic are counted."""
         self._appender = appender
         self._state = state
         self._system_topics = system_topics
         self._store_host = store_host
+        self._puts = puts
         self.slots: dict[str, TopicSlot] = {}
         self.pending = Pending(state)
         """Tables with what is appended and not applied yet."""
@@ -286,6 +291,9 @@ class CommitLogWriter:
                 self.pending.appended(index, ops[number - 1])
         slot.next[queue_id] = queue_offset + 1
         self.messages += 1
+        puts = slot.puts
+        puts.messages += 1
+        puts.size += size
         return index, queue_offset, position
 
     @property
@@ -333,6 +341,8 @@ class CommitLogWriter:
             tail = slot.field + _SHORT.pack(len(message.properties)) + message.properties
             index = appender.add((fixed, body, tail), size, Kind.MESSAGE, remaining)
             slot.next[queue_id] += 1
+            slot.puts.messages += 1
+            slot.puts.size += size
             position += HEADER_SIZE + size
         self.messages += len(messages)
         for operation, op in zip(packed, ops, strict=True):
@@ -390,10 +400,13 @@ class CommitLogWriter:
             queue_offset += 1
         slot.next[queue_id] = queue_offset
         self.messages += len(messages)
+        slot.puts.messages += len(messages)
+        slot.puts.batched += len(messages) - 1
+        slot.puts.size += total_size
         return index, first, positions
 
     def _make_slot(self, config: TopicConfig) -> TopicSlot:
-        slot = self.slots[config.name] = TopicSlot(config, [])
+        slot = self.slots[config.name] = TopicSlot(config, [], self._puts(config.name))
         self._extend(slot)
         return slot
 

@@ -226,6 +226,8 @@ class BrokerConfig:
         int, Setting("maxTransferBytesOnMessageInDisk", 1, MAX_PULL_BYTES, "bytes", hot=True)
     ] = 256 * 1024
     """The same in bytes."""
+    slave_read: Annotated[bool, Setting("slaveReadEnable", hot=True)] = False
+    """Who reads what is not in memory any more is sent to a follower, which answers from its own log."""
     long_polling: Annotated[bool, Setting("longPollingEnable", hot=True)] = True
     """A pull that finds nothing waits as long as it asks for, at most a minute."""
     short_polling_ms: Annotated[int, Setting("shortPollingTimeMills", 1, 60_000, "ms", hot=True)] = 1000

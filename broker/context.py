@@ -16,6 +16,7 @@ from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.pop.pop_ledger import PopLedger
 from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
+from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
@@ -55,6 +56,7 @@ class BrokerContext:
     """Answers that wait for the commit of their entry."""
     applied: PendingResponses
     """Answers that wait until their entry is applied here."""
+    stats: BrokerStats
     background: Background
     """Answers that need the device."""
     topic_table: TopicTable

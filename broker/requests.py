@@ -74,6 +74,8 @@ class Declaration:
     reads: str
     max_body: int = MAX_BODY
     """Bytes of a body of this request; more is refused before it is parsed."""
+    at_follower: str = ""
+    """Name of a method that may answer at a broker that does not lead, if it returns True."""
 
 
 @overload
@@ -84,6 +86,7 @@ def handles(
     needs: Literal[Needs.LEADER],
     reads: str = "",
     max_body: int = MAX_BODY,
+    at_follower: str = "",
 ) -> Callable[[Callable[[P, LeaderCall[H]], None]], Callable[[P, LeaderCall[H]], None]]: ...
 @overload
 def handles(
@@ -113,14 +116,21 @@ def handles(
     max_body: int = MAX_BODY,
 ) -> Callable[[Callable[[P, Call[None]], None]], Callable[[P, Call[None]], None]]: ...
 def handles(
-    code: RequestCode, header: Any = None, *, needs: Needs, reads: str = "", max_body: int = MAX_BODY
+    code: RequestCode,
+    header: Any = None,
+    *,
+    needs: Needs,
+    reads: str = "",
+    max_body: int = MAX_BODY,
+    at_follower: str = "",
 ) -> Any:
     """Declare that a method answers a code. `header`: struct of its header fields, None when it has none;
-    `max_body`: bytes of a body that it takes, so many that the event loop is not held up for 10 ms."""
+    `max_body`: bytes of a body that it takes, so many that the event loop is not held up for 10 ms;
+    `at_follower`: a method that is asked first where this broker does not lead: whether it answers."""
 
     def declare(method: Any) -> Any:
         known = getattr(method, _DECLARED, ())
-        setattr(method, _DECLARED, (*known, Declaration(code, header, needs, reads, max_body)))
+        setattr(method, _DECLARED, (*known, Declaration(code, header, needs, reads, max_body, at_follower)))
         return method
 
     return declare
@@ -153,8 +163,11 @@ def handler_table(processors: Iterable[Processor], gate: LeaderGate) -> dict[int
     table: dict[int, Handler] = {}
     for declared, (kind, name) in declarations(by_kind).items():
         method = getattr(by_kind[kind], name)
-        leader = declared.needs is Needs.LEADER
-        table[declared.code] = _leader_only(declared, method, gate) if leader else _anywhere(declared, method)
+        if declared.needs is Needs.LEADER:
+            follower = getattr(by_kind[kind], declared.at_follower) if declared.at_follower else None
+            table[declared.code] = _leader_only(declared, method, gate, follower)
+        else:
+            table[declared.code] = _anywhere(declared, method)
     return table
 
 
@@ -175,14 +188,22 @@ def document(kinds: Iterable[type[Any]]) -> list[str]:
 
 
 def _leader_only(
-    declared: Declaration, method: Callable[[LeaderCall[Any]], None], gate: LeaderGate
+    declared: Declaration,
+    method: Callable[[LeaderCall[Any]], None],
+    gate: LeaderGate,
+    follower: Callable[[Call[Any]], bool] | None,
 ) -> Handler:
     header, code = declared.header, int(declared.code)
 
     def handler(connection: Connection, request: Request) -> None:
         writer = gate.writer
         if writer is None:
-            gate.wait_or_refuse(connection, request)
+            if (
+                follower is None
+                or header is None
+                or not follower(Call(connection, request, request.header(header)))
+            ):
+                gate.wait_or_refuse(connection, request)
             return
         fields = None if header is None else decode_fields(request.ext_fields, header, code)
         method(LeaderCall(connection, request, fields, writer))

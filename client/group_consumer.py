@@ -17,9 +17,11 @@ from dledger.client.open_consumers import OPEN_CONSUMERS
 from dledger.client.options import ClientOptions, ConsumerOptions, options_of
 from dledger.client.queue_locks import QueueLocks
 from dledger.client.rebalancing import QueueShare, Rebalancer, Receiver
+from dledger.client.running_info import ABOUT_US, ConsumeNow, RunningInfo
 from dledger.client.subscription import ALL, Subscription, subscribe
 from dledger.remoting.bodies import ConsumerData, TopicRoute
 from dledger.remoting.bodies import Subscription as WireSubscription
+from dledger.remoting.client import Answered
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import Request
 from dledger.runtime import Env
@@ -50,12 +52,16 @@ class GroupConsumer(AsyncClient):
     ) -> None:
         common = options_of(ClientOptions, client, "client")
         self.group: str = with_namespace(group, common.namespace)
+        self._namesrv = tuple(namesrv)
         self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
         core = ClientCore(
             env,
             namesrv,
             common,
-            {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed},
+            {
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
+                **dict.fromkeys(ABOUT_US, self._asked),
+            },
             disk_threads=self.options.concurrency,
         )
         super().__init__(core, f"consumer {group}")
@@ -78,6 +84,7 @@ class GroupConsumer(AsyncClient):
         if broadcasting:
             progress = FileProgress(self._env, self.options.offsets_dir, self._core.client_id, self.group)
         self._share = QueueShare(self._core, self.group, self.options, progress, receiver, locks)
+        self._share.on_reset = lambda: self._rebalancer.soon()
         self._rebalancer = Rebalancer(
             self._core,
             self.group,
@@ -89,6 +96,27 @@ class GroupConsumer(AsyncClient):
             from_timestamp_ms,
             locks,
         )
+
+        self._about_us = RunningInfo(
+            self._core,
+            self.group,
+            self._share,
+            self._subscription_data,
+            {
+                "PROP_NAMESERVER_ADDR": ";".join(self._namesrv),
+                "PROP_CONSUME_TYPE": self.consume_type,
+                "PROP_CONSUMEORDERLY": "true" if locks is not None else "false",
+                "PROP_THREADPOOL_CORE_SIZE": str(self.options.concurrency),
+            },
+            self._consume_now,
+        ).handlers()
+
+    _consume_now: ConsumeNow | None = None
+    """Calls the listener, where there is one."""
+
+    def _asked(self, address: str, request: Request) -> Answered:
+        """A broker asks about this consumer, or sends it elsewhere."""
+        return self._about_us[request.code](address, request)
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
         """Consume a topic: all of it ("*"), messages with one of some tags ("A || B"), or those whose
@@ -147,18 +175,21 @@ class GroupConsumer(AsyncClient):
                 consumeType=self.consume_type,
                 messageModel=self._model.value,
                 consumeFromWhere=self._from_where.value,
-                subscriptionDataSet=[
-                    WireSubscription(
-                        topic=wanted.topic,
-                        subString=wanted.expression,
-                        tagsSet=list(wanted.tags),
-                        codeSet=list(wanted.codes),
-                        subVersion=wanted.version,
-                        expressionType=wanted.kind,
-                    )
-                    for wanted in self._wanted().values()
-                ],
+                subscriptionDataSet=self._subscription_data(),
             )
+        ]
+
+    def _subscription_data(self) -> list[WireSubscription]:
+        return [
+            WireSubscription(
+                topic=wanted.topic,
+                subString=wanted.expression,
+                tagsSet=list(wanted.tags),
+                codeSet=list(wanted.codes),
+                subVersion=wanted.version,
+                expressionType=wanted.kind,
+            )
+            for wanted in self._wanted().values()
         ]
 
     def _ids_changed(self, address: str, request: Request) -> None:

@@ -66,6 +66,13 @@ CONSUMED = (ConsumeStatus.SUCCESS, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyS
 WANTED = "None, ConsumeStatus.SUCCESS or ConsumeStatus.RECONSUME_LATER"
 ORDERLY_WANTED = "None, or one of ConsumeOrderlyStatus"
 
+_RESULTS = {
+    "CONSUME_SUCCESS": "CR_SUCCESS",
+    "SUCCESS": "CR_SUCCESS",
+    "COMMIT": "CR_COMMIT",
+    "ROLLBACK": "CR_ROLLBACK",
+}
+"""What a listener returned, as CMResult; anything else is CR_LATER."""
 _CALLING: ContextVar[object] = ContextVar("calling", default=None)
 """Whose listener runs here: in this worker thread, or in this task and those that it began."""
 
@@ -331,6 +338,19 @@ class Workers:
                 await self._idle.wait()
         except TimeoutError:
             self._core.log.warning("listeners still running at close", group=self._group, calls=self._running)
+
+    async def consume_now(self, message: ReceivedMessage) -> tuple[str, str | None]:
+        """Call the listener with a message that somebody sent us: CMResult, and what it raised. Nothing else
+        becomes of it."""
+        results: list[object] = []
+        unit: Unit = [message] if self._calls.batches else message
+        verdicts, fatal = await self._calls.run([unit], results)
+        if fatal is not None:
+            self.stop_soon()
+            self._on_fatal(fatal)
+        if results and isinstance(results[-1], _Raised):
+            return "CR_THROW_EXCEPTION", repr(results[-1].error)
+        return (_RESULTS.get(verdicts[0].value, "CR_LATER"), None) if verdicts else ("CR_LATER", "stopped")
 
     def put(self, assigned: Assigned, messages: Sequence[ReceivedMessage]) -> None:
         """Have messages of one queue consumed."""

@@ -24,6 +24,7 @@ from dledger.remoting.headers import (
     OffsetResponseHeader,
     QueryConsumerOffsetHeader,
     QueueHeader,
+    ResetOffsetHeader,
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
@@ -77,6 +78,26 @@ class QueueOffsets:
         if answer.code != ResponseCode.SUCCESS:
             text = refused_text(answer.code, answer.remark)
             raise BrokerRefused(f"commit offset {offset} of {queue}: {text}", answer.code)
+
+    async def reset(
+        self, topic: str, broker_name: str, consumer_group: str, timestamp_ms: int
+    ) -> dict[int, int]:
+        """Set where a group goes on in all queues of a topic at a broker group (222): with what was stored at
+        or after a time, in ms since the epoch, or with -1 behind everything. Its consumers go there. Returns
+        the new offset of each queue id when the broker has stored them."""
+        header = ResetOffsetHeader(consumer_group, topic, timestamp_ms, isForce=True)
+        group = self._core.group(broker_name)
+        answer = await self._core.invoke_leader(
+            group, topic, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header
+        )
+        what = f"reset of group {consumer_group} in {topic}"
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(f"{what}: {refused_text(answer.code, answer.remark)}", answer.code)
+        try:
+            told = decode_queue_table(answer.body, "offsetTable", int)
+        except BadBody as error:
+            raise BrokerRefused(f"{what}: {error.remark}") from error
+        return {queue.queueId: offset for queue, offset in told.items()}
 
     async def _offset(self, queue: MessageQueue, code: RequestCode, header: Fields) -> int:
         return _offset_of(await self._ask(queue, code, header), f"{code.name} of {queue}")

@@ -49,6 +49,11 @@ class ProcessQueue:
         return self._bytes
 
     @property
+    def span(self) -> tuple[int, int]:
+        """Queue offsets of the oldest and the newest message that waits; zeros when none does."""
+        return (next(iter(self._sizes)), next(reversed(self._sizes))) if self._sizes else (0, 0)
+
+    @property
     def full(self) -> bool:
         """Whether pulling has to pause."""
         sizes = self._sizes

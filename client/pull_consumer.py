@@ -53,6 +53,12 @@ class _Fetched:
         if not self.messages:
             self.position = next_offset
 
+    def reset(self, next_offset: int) -> None:
+        self.messages.clear()
+        self._bytes = 0
+        self._room.set()
+        self.position = next_offset
+
     def take(self, count: int) -> list[ReceivedMessage]:
         taken = [self.messages.popleft() for _ in range(min(count, len(self.messages)))]
         if taken:

@@ -84,6 +84,7 @@ class AsyncPushConsumer(GroupConsumer):
             self._dispatcher = OrderlyDispatcher(*how, may_call=self._may_call)
         else:
             self._dispatcher = Dispatcher(*how)
+        self._consume_now = self._dispatcher.consume_now
         self._begin_with(self._dispatcher, from_timestamp_ms, self._locks)
         if self._locks is not None:
             self._locks.on_lost = self._lock_lost

@@ -25,6 +25,9 @@ from dledger.remoting.headers import (
     PullMessageResponseHeader,
 )
 
+OFFSET_RESET = "OFFSET_RESET"
+"""Remark of a broker whose group was set to another offset (GetMessageStatus)."""
+
 
 class Sink(Protocol):
     """Where pulled messages go."""
@@ -37,6 +40,9 @@ class Sink(Protocol):
 
     def moved(self, next_offset: int) -> None:
         """The offset was outside of the queue: the broker says where to go on."""
+
+    def reset(self, next_offset: int) -> None:
+        """The group's offsets were set from outside: what was pulled counts no more."""
 
 
 class QueueReader:
@@ -183,6 +189,10 @@ class QueueReader:
             if not from_leader:  # a follower may be behind: only the leader knows the queue's range
                 self._broker_id = LEADER_ID
                 await self._look_for_leader()
+                return
+            if answer.remark == OFFSET_RESET:
+                self.next_offset = header.nextBeginOffset
+                self._sink.reset(self.next_offset)
                 return
             self._core.log.warning(
                 "offset outside of the queue",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from dledger.client.allocation import allocate, strategy_of
@@ -39,8 +40,22 @@ class Receiver(Protocol):
 class AssignedQueue:
     """A queue of ours: what waits of it (the sink of its reader), and its reader's task."""
 
-    def __init__(self, process: ProcessQueue, subscription: Subscription, dispatcher: Receiver) -> None:
+    def __init__(
+        self,
+        process: ProcessQueue,
+        subscription: Subscription,
+        dispatcher: Receiver,
+        now_ms: Callable[[], int],
+        on_reset: Callable[[int], None],
+        locked: bool,
+    ) -> None:
         self.process = process
+        self.locked = locked
+        """Nobody else may work on it."""
+        self.pulled_at_ms = self.consumed_at_ms = now_ms()
+        """Wall clock of the last pull that brought messages, and of the last that were done with."""
+        self._now_ms = now_ms
+        self._on_reset = on_reset
         self.subscription = subscription
         self.committed: int | None = None
         self.reader: QueueReader
@@ -54,13 +69,18 @@ class AssignedQueue:
             await self._room.wait()
 
     def put(self, messages: list[ReceivedMessage], next_offset: int) -> None:
+        self.pulled_at_ms = self._now_ms()
         self.process.put(messages, next_offset)
         self._dispatcher.put(self, messages)
 
     def moved(self, next_offset: int) -> None:
         self.process.reset(next_offset)
 
+    def reset(self, next_offset: int) -> None:
+        self._on_reset(next_offset)
+
     def consumed(self, messages: Sequence[ReceivedMessage]) -> None:
+        self.consumed_at_ms = self._now_ms()
         self.process.remove(messages)
         self._room.set()
 
@@ -87,6 +107,8 @@ class QueueShare:
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
         """Locked still: a call for them runs."""
+        self.on_reset: Callable[[], None] = lambda: None
+        """Queues are to be divided anew: some were given up to be begun elsewhere."""
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -105,7 +127,12 @@ class QueueShare:
     def add(self, queue: MessageQueue, subscription: Subscription, start: int) -> None:
         """Begin to work on a queue."""
         assigned = AssignedQueue(
-            ProcessQueue(queue, start, self._options.pull.flow), subscription, self._dispatcher
+            ProcessQueue(queue, start, self._options.pull.flow),
+            subscription,
+            self._dispatcher,
+            self._core.env.wall.now_ms,
+            partial(self.reset, queue),
+            self._locks is not None,
         )
         assigned.reader = QueueReader(
             self._core, self._group, queue, subscription, self._options.pull, start, assigned
@@ -124,6 +151,24 @@ class QueueShare:
         assigned.process.dropped = True
         assigned.task.cancel()
         self.add(queue, assigned.subscription, offset)
+
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        """The group's offsets were set from outside: go on there. What is under way of the queue does not
+        count any more, and comes again where it lies behind."""
+        assigned = self._assigned.get(queue)
+        if assigned is None or (not assigned.process.count and assigned.process.commit_offset == offset):
+            return
+        self._core.log.info("offset was reset", group=self._group, queue=queue, to=offset)
+        if self._locks is None:
+            self.restart(queue, offset)
+            return
+        assigned.process.dropped = True
+        self._begin_leaving([queue], self._locks)  # a call for it may run: the next begins behind that
+        self.on_reset()
+
+    def all(self) -> list[tuple[MessageQueue, AssignedQueue]]:
+        """The queues, with what waits of each."""
+        return sorted(self._assigned.items(), key=lambda item: item[0])
 
     async def remove(self, queues: Sequence[MessageQueue]) -> None:
         """Hand queues over: what was consumed of them is committed, the rest is somebody else's."""

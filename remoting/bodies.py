@@ -219,6 +219,20 @@ class ProducerConnections(Body):
     connectionSet: list[ClientConnection] = []
 
 
+class GroupList(Body):
+    """Answer to 300."""
+
+    groupList: list[str] = []
+
+
+class QuerySubscription(Body):
+    """Answer to 345 (QuerySubscriptionResponseBody)."""
+
+    group: str
+    topic: str | None = None
+    subscriptionData: Subscription | None = None
+
+
 class MessageQueue(msgspec.Struct, frozen=True, order=True):
     """One queue; a map key; sorts as clients sort it for allocation (topic, broker, queue)."""
 

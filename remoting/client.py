@@ -7,7 +7,8 @@ requests fail at once and the next use dials again. Requests of one turn of the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from dledger.remoting.codes import LanguageCode, ResponseCode
 from dledger.remoting.commands import (
@@ -24,10 +25,14 @@ from dledger.remoting.limits import ClientLimits
 from dledger.remoting.link import Link, OnDone
 from dledger.runtime.env import Env
 
-__all__ = ["ClientHandler", "ClientLimits", "OnDone", "RemotingClient"]
+__all__ = ["Answered", "ClientHandler", "ClientLimits", "OnDone", "RemotingClient"]
 
-ClientHandler = Callable[[str, Request], Response | None]
-"""Handles a request that the peer at an address made; None leaves it without an answer."""
+Answered = Response | Coroutine[Any, Any, Response] | None
+"""The answer to a request of a peer; None: there is none; a coroutine gives it later."""
+ClientHandler = Callable[[str, Request], Answered]
+"""Handles a request that the peer at an address made."""
+MAX_ANSWERING = 16
+"""Requests of peers that are answered later; one more is refused (2)."""
 
 
 class RemotingClient:
@@ -57,6 +62,7 @@ class RemotingClient:
         self._tasks: asyncio.TaskGroup | None = None
         self._opaque = env.random.getrandbits(24)
         self._closed = False
+        self._answering = 0
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -217,7 +223,26 @@ class RemotingClient:
         """An error that belongs to no caller."""
         self.loop.call_exception_handler({"message": "failed in a remoting callback", "exception": error})
 
-    def handle(self, addr: str, request: Request) -> Response | None:
+    def later(self, answer: Coroutine[Any, Any, Response], send: Callable[[Response], None]) -> None:
+        """Give `send` the answer when it is there."""
+        if self._tasks is None or self._answering >= MAX_ANSWERING:
+            answer.close()
+            send(Response(ResponseCode.SYSTEM_BUSY, remark=f"{self._answering} requests are worked on"))
+            return
+        self._answering += 1
+        self._tasks.create_task(self._later(answer, send), name="answer a peer")
+
+    async def _later(self, answer: Coroutine[Any, Any, Response], send: Callable[[Response], None]) -> None:
+        try:
+            response = await answer
+        except Exception as error:  # the boundary of one request
+            self.report(error)
+            response = Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        finally:
+            self._answering -= 1
+        send(response)
+
+    def handle(self, addr: str, request: Request) -> Answered:
         """What we answer to a request of the peer."""
         handler = self._handlers.get(request.code)
         if handler is None:

@@ -11,6 +11,17 @@ from __future__ import annotations
 import msgspec
 
 from dledger.remoting.codes import RequestCode
+from dledger.remoting.operator_headers import (
+    BrokerConsumeStatsHeader,
+    CloneGroupOffsetHeader,
+    ConsumeDirectlyHeader,
+    ConsumerStatusHeader,
+    ConsumerStatusOfClientHeader,
+    ConsumeTimeSpanHeader,
+    GroupTopicHeader,
+    RunningInfoHeader,
+    ViewBrokerStatsHeader,
+)
 from dledger.remoting.pop_headers import (
     AckMessageHeader,
     ChangeInvisibleTimeHeader,
@@ -503,6 +514,14 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffsetHeader,
     RequestCode.GET_TOPICS_BY_CLUSTER: ClusterHeader,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: TopicHeader,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: ConsumeTimeSpanHeader,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: RunningInfoHeader,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: ConsumeDirectlyHeader,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ConsumerStatusHeader,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: ConsumerStatusOfClientHeader,
+    RequestCode.CLONE_GROUP_OFFSET: CloneGroupOffsetHeader,
+    RequestCode.VIEW_BROKER_STATS_DATA: ViewBrokerStatsHeader,
+    RequestCode.GET_BROKER_CONSUME_STATS: BrokerConsumeStatsHeader,
     RequestCode.SEND_MESSAGE_V2: SendMessageV2Header,
     RequestCode.SEND_BATCH_MESSAGE: SendMessageV2Header,
     RequestCode.QUERY_DATA_VERSION: BrokerIdentityHeader,
@@ -511,6 +530,7 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: ReplyMessageHeader,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: BrokerNameHeader,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: GroupHeader,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: GroupTopicHeader,
     RequestCode.GET_TOPIC_CONFIG: TopicHeader,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GroupHeader,
     RequestCode.LITE_PULL_MESSAGE: PullMessageHeader,

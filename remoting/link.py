@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from dledger.formats.addresses import split_address
@@ -287,8 +288,14 @@ class Link(asyncio.BufferedProtocol):
             )
 
     def _serve(self, request: Request) -> None:
-        response = self._client.handle(self.address, request)
-        if response is None or request.oneway or self._failed:
+        answered = self._client.handle(self.address, request)
+        if isinstance(answered, Response):
+            self._answer(request, answered)
+        elif answered is not None:
+            self._client.later(answered, partial(self._answer, request))
+
+    def _answer(self, request: Request, response: Response) -> None:
+        if request.oneway or self._failed:
             return
         frame = encode_response(request, response.code, response.ext, response.remark, len(response.body))
         try:

@@ -11,6 +11,21 @@ PAUSE_S = 0.001
 """How long they run."""
 
 
+class Pace:
+    """Counts the steps of a long piece of work; others run after every so many of them."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._steps = 0
+
+    async def step(self, count: int = 1) -> None:
+        """So many more are done."""
+        self._steps += count
+        if self._steps >= self._every:
+            self._steps = 0
+            await asyncio.sleep(PAUSE_S)
+
+
 async def gathered(pieces: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
     """The whole of each part, from (part, next piece of it)."""
     parts: dict[str, bytearray] = {}

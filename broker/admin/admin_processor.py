@@ -9,6 +9,7 @@ from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, Needs, handles
 from dledger.remoting.bodies import KvTable
 from dledger.remoting.codes import VERSION, RequestCode
+from dledger.runtime.workers import Lane
 
 OWN = (
     "the answering broker's own knowledge at that moment; `commitLogMaxOffset` is the end of its log,"
@@ -22,6 +23,10 @@ class AdminProcessor:
     def __init__(self, context: BrokerContext) -> None:
         self._requests = context.settings_requests
         self._figures = context.figures
+        self._env = context.env
+        self._settings = context.settings
+        self._reader = context.reader
+        self._background = context.background
 
     @handles(RequestCode.UPDATE_BROKER_CONFIG, needs=Needs.ANY)
     def change_settings(self, call: Call[None]) -> None:
@@ -36,4 +41,22 @@ class AdminProcessor:
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO, needs=Needs.ANY, reads=OWN)
     def runtime(self, call: Call[None]) -> None:
         """Figures for dashboards."""
-        call.respond(body=KvTable(self._figures()).encode())
+
+        async def answer() -> None:
+            oldest = await self._reader.oldest_time()
+            ratio = await self._env.workers.run(Lane.DISK, self._disk_ratio)
+            read = {
+                "earliestMessageTimeStamp": str(oldest),
+                "commitLogDiskRatio": f"{ratio:.4f}",
+                "consumeQueueDiskRatio": f"{ratio:.4f}",
+            }
+            call.respond(body=KvTable(self._figures() | read).encode())
+
+        self._background.start(call.connection, call.request, answer())
+
+    def _disk_ratio(self) -> float:
+        """Share of the disk that is in use, -1.0 where the system does not tell. A worker asks."""
+        try:
+            return self._env.files.usage(self._settings.now.store_root).used_ratio
+        except OSError:
+            return -1.0

@@ -1,8 +1,8 @@
 """Clients: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38 GET_CONSUMER_LIST_BY_GROUP, 46 CHECK_CLIENT_CONFIG
 (ClientManageProcessor).
 
-Served by every node, leading or not. The heartbeat is answered without the fields of its version 2, which
-keeps clients on version 1: each heartbeat is complete.
+Served by every node, leading or not, but for 38. The heartbeat is answered without the fields of its version
+2, which keeps clients on version 1: each heartbeat is complete.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dledger.broker.client.clients import ConsumerGroup, Member
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.filter.message_filter import CLASS_FILTER, filter_of
-from dledger.broker.requests import Call, Needs, handles
+from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.broker.topic.topic_names import group_problem
 from dledger.remoting.bodies import ConsumerIdList, decode_client_config, decode_heartbeat
@@ -151,11 +151,12 @@ class ClientProcessor(LeaderService):
     @handles(
         RequestCode.GET_CONSUMER_LIST_BY_GROUP,
         ConsumerGroupHeader,
-        needs=Needs.ANY,
-        reads="the answering broker's own connections",
+        needs=Needs.LEADER,
+        reads="the leader's own connections",
     )
-    def consumer_list(self, call: Call[ConsumerGroupHeader]) -> None:
-        """Ids of a group's consumers, for dividing its queues."""
+    def consumer_list(self, call: LeaderCall[ConsumerGroupHeader]) -> None:
+        """Ids of a group's consumers, for dividing its queues. All must have the same list: a broker that was
+        just started knows those only that told it since."""
         name = call.header.consumerGroup
         group = self._clients.consumers.get(name)
         if group is None:

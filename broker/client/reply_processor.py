@@ -1,17 +1,16 @@
 """Replies: 324 and 325 SEND_REPLY_MESSAGE, 326 PUSH_REPLY_MESSAGE_TO_CLIENT (ReplyMessageProcessor).
 
 A consumer answers a request message with one whose property REPLY_TO_CLIENT names the client that asked. It
-is pushed over that client's connection and stored nowhere: who waits has forgotten the question when the
-answer could be read from a log. A client is connected to the brokers that it sends to, which after a switch
-need not be the leader: a broker that does not know it asks the other members.
+is pushed over that client's connection, wherever that is (`reaching`), and stored nowhere: who waits has
+forgotten the question when the answer could be read from a log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dledger.broker.client.reaching import CALL_TIMEOUT_S, Reaching
 from dledger.broker.context import BrokerContext
-from dledger.broker.forwarding import FORWARD_TIMEOUT_S, FORWARDED_FOR
 from dledger.broker.requests import Call, Needs, handles
 from dledger.formats.message_ids import host_text
 from dledger.formats.properties import (
@@ -21,14 +20,11 @@ from dledger.formats.properties import (
     encode_properties,
 )
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.commands import FLAG_FORWARDED, Response
+from dledger.remoting.commands import Response
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import ReplyMessageHeader, SendHeader, SendMessageHeader, SendMessageV2Header
 from dledger.remoting.limits import MAX_FRAME_SIZE
 from dledger.remoting.server import Connection
-
-PUSH_TIMEOUT_S = 10.0
-"""How long a client has to take a reply."""
 
 
 class ReplyProcessor:
@@ -38,9 +34,8 @@ class ReplyProcessor:
         self._env = context.env
         self._settings = context.settings
         self._clients = context.clients
-        self._client = context.client
         self._origins = context.origins
-        self._members = context.members
+        self._reaching = Reaching(context)
 
     @handles(
         RequestCode.SEND_REPLY_MESSAGE,
@@ -74,14 +69,16 @@ class ReplyProcessor:
         client_id = properties.get(REPLY_TO_CLIENT)
         if not client_id:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, f"a reply without the property {REPLY_TO_CLIENT}")
-        connection = self._clients.connection_of(client_id)
-        if connection is not None:
+
+        def push(connection: Connection) -> None:
             self._push(call, header, properties, connection)
-        elif call.request.flag & FLAG_FORWARDED:
-            self._failed(call, f"push reply message fail, channel of <{client_id}> not found.")
-        else:
-            others = {*self._members().values()} - {"", self._settings.now.client_addr}
-            self._ask(call, client_id, sorted(others))
+
+        self._reaching.reach(
+            call,
+            self._clients.connection_of(client_id),
+            push,
+            f"push reply message fail, channel of <{client_id}> not found.",
+        )
 
     def _push(
         self,
@@ -116,28 +113,7 @@ class ReplyProcessor:
                 self._failed(call, f"push reply message to {properties[REPLY_TO_CLIENT]} fail: {why}")
 
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        connection.ask(code, pushed, call.request.body, PUSH_TIMEOUT_S, answered)
-
-    def _ask(
-        self,
-        call: Call[SendMessageHeader] | Call[SendMessageV2Header],
-        client_id: str,
-        addresses: list[str],
-    ) -> None:
-        """The next of the other members; the first that reaches the client ends it."""
-        if not addresses:
-            self._failed(call, f"push reply message fail, channel of <{client_id}> not found.")
-            return
-        address, *others = addresses
-
-        def answered(result: Response | RemotingError) -> None:
-            if isinstance(result, Response) and result.code == ResponseCode.SUCCESS:
-                call.respond(ext=result.ext)
-            else:
-                self._ask(call, client_id, others)
-
-        fields = call.request.ext() | {FORWARDED_FOR: call.connection.peer}
-        self._client.forward(address, call.request, fields, FORWARD_TIMEOUT_S, answered)
+        connection.ask(code, pushed, call.request.body, CALL_TIMEOUT_S, answered)
 
     def _failed(self, call: Call[SendMessageHeader] | Call[SendMessageV2Header], remark: str) -> None:
         call.respond(ResponseCode.SYSTEM_ERROR, remark=remark)

@@ -46,6 +46,7 @@ class SendBackProcessor:
         self._reader = context.reader
         self._background = context.background
         self._committed = context.committed
+        self._stats = context.stats
 
     @handles(
         RequestCode.CONSUMER_SEND_MSG_BACK,
@@ -80,6 +81,7 @@ class SendBackProcessor:
             raise writer.refused
         message = self._again(call, writer, group, found[1])
         index = writer.add_together([message], [])
+        self._stats.sent_back(group.name, found[1].topic)
         self._committed.add(index, call.connection, call.request, call.respond)
 
     def _again(

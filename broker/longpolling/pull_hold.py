@@ -27,6 +27,7 @@ class Pull:
 
     connection: Connection
     request: Request
+    group: str
     topic: str
     queue_id: int
     offset: int
@@ -35,6 +36,8 @@ class Pull:
     wanted: MessageFilter
     suspend_s: float
     deadline: float = 0.0
+    took_s: float = 0.0
+    """Reading from the device."""
 
 
 class HeldPulls:
@@ -74,6 +77,20 @@ class HeldPulls:
                 self.count -= len(pulls)
                 for pull in pulls:
                     self._retry(pull)
+
+    def take_of(self, group: str, topic: str, queues: Iterable[int]) -> list[Pull]:
+        """Those of a group for these queues, which are held no more."""
+        taken: list[Pull] = []
+        for queue_id in queues:
+            pulls = self._by_queue.get((topic, queue_id), [])
+            mine = [pull for pull in pulls if pull.group == group]
+            if mine:
+                taken += mine
+                self.count -= len(mine)
+                self._by_queue[topic, queue_id] = [pull for pull in pulls if pull.group != group]
+                if not self._by_queue[topic, queue_id]:
+                    del self._by_queue[topic, queue_id]
+        return taken
 
     def __iter__(self) -> Iterator[Pull]:
         for pulls in self._by_queue.values():

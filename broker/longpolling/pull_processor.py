@@ -1,14 +1,17 @@
 """Pull: 11 PULL_MESSAGE, 361 LITE_PULL_MESSAGE, 33 VIEW_MESSAGE_BY_ID (PullMessageProcessor).
 
-Read point (safety.md S25): the applied index of the leader. A follower answers 14 with the leader's
-address, so `suggestWhichBrokerId` is always 0. Answers are views of mapped segments, gathered by the
-connection in one write; what needs the device is read by a worker.
+Read point (safety.md S25): the applied index of the leader. With `slaveReadEnable` a follower answers what
+it has applied itself, all of it committed, to pulls that commit no offset; the leader suggests one
+(`suggestWhichBrokerId`) to who reads what is not in memory any more. Else a follower forwards a pull. Answers
+are views of mapped segments, gathered by the connection in one write; what needs the device is read by a
+worker.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 
 from dledger.broker.client.clients import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
@@ -17,12 +20,12 @@ from dledger.broker.filter.message_filter import ALL, CLASS_FILTER, TAG, Message
 from dledger.broker.filter.retry_filter import RetryFilter
 from dledger.broker.longpolling.pull_hold import HeldPulls, Pull
 from dledger.broker.longpolling.subscription_wait import SubscriptionWait
-from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.reader import GetResult, GetStatus
 from dledger.broker.topic.topic_names import RETRY_PREFIX
-from dledger.formats.state import Perm
+from dledger.formats.state import RESETS, Perm
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import (
@@ -35,6 +38,7 @@ from dledger.remoting.headers import (
 )
 
 APPLIED = "applied index of the leader"
+APPLIED_OR_HERE = f"{APPLIED}; with slaveReadEnable also that of a follower, for pulls that commit no offset"
 DEFAULT_COUNT = 32
 """Messages for a request that asks for none (a bug of a client, which would else spin)."""
 
@@ -62,16 +66,31 @@ class PullProcessor(LeaderService):
         self._offsets = context.offsets
         self._background = context.background
         self._reader = context.reader
+        self._stats = context.stats
+        self._members = context.members
         self.held = HeldPulls(lambda: self._settings.now.max_held_pulls, self._woken, self._expired)
         self.ahead = SubscriptionWait(context.clients, lambda call: call.connection.again(call.request))
+        context.offsets.reset_listeners.append(self._reset)
         self._looking: deque[Pull] = deque()
         """Woken pulls whose filter reads properties: one a turn of the loop, as each may take 5 ms of it."""
         self.messages = 0
         """Messages given out since start."""
         self.bytes = 0
 
-    @handles(RequestCode.PULL_MESSAGE, PullMessageHeader, needs=Needs.LEADER, reads=APPLIED)
-    @handles(RequestCode.LITE_PULL_MESSAGE, PullMessageHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.PULL_MESSAGE,
+        PullMessageHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED_OR_HERE,
+        at_follower="pull_here",
+    )
+    @handles(
+        RequestCode.LITE_PULL_MESSAGE,
+        PullMessageHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED_OR_HERE,
+        at_follower="pull_here",
+    )
     def pull(self, call: LeaderCall[PullMessageHeader]) -> None:
         """Messages from an offset on, now or when there are some."""
         header = call.header
@@ -84,27 +103,98 @@ class PullProcessor(LeaderService):
         wanted = self._filter(header)
         if header.sysFlag & PULL_COMMIT_OFFSET:
             self._offsets.report(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
+        moved = self._offsets.comes_from(
+            header.consumerGroup, header.topic, header.queueId, header.queueOffset
+        )
+        if moved is not None:
+            self._send_on(call, moved)
+            return
+        self._serve(self._made(call, wanted))
+
+    def pull_here(self, call: Call[PullMessageHeader]) -> bool:
+        """A pull at a broker that does not lead: whether it is answered here, with messages."""
+        header, state = call.header, self._store.state
+        if not self._settings.now.slave_read or header.sysFlag & PULL_COMMIT_OFFSET:
+            return False
+        group, topic = state.groups.get(header.consumerGroup), state.topics.get(header.topic)
+        if group is None or not group.enable or topic is None or not topic.perm & Perm.READ:
+            return False  # the leader says what is wrong
+        if not header.sysFlag & PULL_SUBSCRIPTION and self.ahead.missing(header) is not None:
+            return False
+        reset = state[RESETS].rows.get((header.consumerGroup, header.topic))
+        if reset is not None and reset.offset(header.queueId) is not None:
+            return False  # the leader says where the group was sent
+        queue = self._store.queues.get(header.topic, header.queueId)
+        if queue is None or not queue.bounds.min <= header.queueOffset < queue.bounds.next:
+            return False
+        try:
+            pull = self._made(call, self._filter(header))
+        except RemotingError:
+            return False
+        self._background.start(call.connection, call.request, self._serve_here(pull))
+        return True
+
+    async def _serve_here(self, pull: Pull) -> None:
+        count = min(pull.count, self._settings.now.pull_max_count_cold)
+        size = min(pull.size, self._settings.now.pull_max_bytes_cold)
+        result = await self._reader.get_cold(pull.topic, pull.queue_id, pull.offset, count, size, pull.wanted)
+        if result.status is GetStatus.FOUND and result.next_offset < result.max_offset:
+            self._answer(pull, result, ResponseCode.SUCCESS, self._settings.now.follower_id)
+        elif result.status is GetStatus.FOUND:
+            self._answer(pull, result, ResponseCode.SUCCESS)  # the end of what is here: back to the leader
+        else:
+            self._gate.wait_or_refuse(pull.connection, pull.request)
+
+    def _made(self, call: Call[PullMessageHeader], wanted: MessageFilter) -> Pull:
+        header, config = call.header, self._settings.now
         suspend_ms = 0
-        config = self._settings.now
         if header.sysFlag & PULL_SUSPEND:
             suspend_ms = header.suspendTimeoutMillis if config.long_polling else config.short_polling_ms
         count = header.maxMsgNums if header.maxMsgNums > 0 else DEFAULT_COUNT
         size = config.pull_max_bytes
         if header.maxMsgBytes is not None and header.maxMsgBytes > 0:
             size = min(size, header.maxMsgBytes)
-        self._serve(
-            Pull(
-                call.connection,
-                call.request,
-                header.topic,
-                header.queueId,
-                header.queueOffset,
-                min(count, config.pull_max_count),
-                size,
-                wanted,
-                max(0, suspend_ms) / 1000,
-            )
+        return Pull(
+            call.connection,
+            call.request,
+            header.consumerGroup,
+            header.topic,
+            header.queueId,
+            header.queueOffset,
+            min(count, config.pull_max_count),
+            size,
+            wanted,
+            max(0, suspend_ms) / 1000,
         )
+
+    def _suggested(self, queue_id: int) -> int:
+        """Of a follower that runs, for who reads what is not in memory; 0: the leader itself."""
+        config = self._settings.now
+        if not config.slave_read:
+            return 0
+        known = self._members().items()
+        others = sorted(node for node, address in known if address and node != config.self_id)
+        return int(others[queue_id % len(others)][1:]) + 1 if others else 0
+
+    def _send_on(self, call: LeaderCall[PullMessageHeader], offset: int) -> None:
+        """The group's offsets were reset: the consumer goes on there."""
+        queue = self._store.queues.get(call.header.topic, call.header.queueId)
+        low, high = (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+        call.respond(
+            ResponseCode.PULL_OFFSET_MOVED,
+            ext={
+                "suggestWhichBrokerId": "0",
+                "nextBeginOffset": str(offset),
+                "minOffset": str(low),
+                "maxOffset": str(high),
+            },
+            remark="OFFSET_RESET",
+        )
+
+    def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Those who wait hear of a reset at once."""
+        for pull in self.held.take_of(group, topic, offsets):
+            pull.connection.again(pull.request)
 
     def arrived(self, queues: list[ConsumeQueue]) -> None:
         """Messages were applied to these queues."""
@@ -234,9 +324,14 @@ class PullProcessor(LeaderService):
     async def _serve_cold(self, pull: Pull) -> None:
         count = min(pull.count, self._settings.now.pull_max_count_cold)
         size = min(pull.size, self._settings.now.pull_max_bytes_cold)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         result = await self._reader.get_cold(pull.topic, pull.queue_id, pull.offset, count, size, pull.wanted)
+        pull.took_s += loop.time() - began
         if self._gate.writer is None:
             self._gate.wait_or_refuse(pull.connection, pull.request)
+        elif result.status is GetStatus.FOUND:
+            self._answer(pull, result, ResponseCode.SUCCESS, self._suggested(pull.queue_id))
         else:
             self._answer_or_hold(pull, result)
 
@@ -259,14 +354,16 @@ class PullProcessor(LeaderService):
         result = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, low, high)
         self._answer(pull, result, ResponseCode.PULL_NOT_FOUND)
 
-    def _answer(self, pull: Pull, result: GetResult, code: ResponseCode) -> None:
-        self.messages += len(result.parts)
-        self.bytes += result.size
+    def _answer(self, pull: Pull, result: GetResult, code: ResponseCode, suggested: int = 0) -> None:
+        count, size = len(result.parts), result.size
+        self.messages += count
+        self.bytes += size
+        self._stats.got(pull.group, pull.topic, pull.queue_id, count, size, int(pull.took_s * 1000))
         pull.connection.respond(
             pull.request,
             code,
             ext={
-                "suggestWhichBrokerId": "0",
+                "suggestWhichBrokerId": str(suggested),
                 "nextBeginOffset": str(result.next_offset),
                 "minOffset": str(result.min_offset),
                 "maxOffset": str(result.max_offset),

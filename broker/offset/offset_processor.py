@@ -68,52 +68,60 @@ class OffsetProcessor:
 
         An offset that is lower than the group's sets it back, as in RocketMQ, if the request wants an answer
         (tools, and a consumer that went back): while other consumers of the group are connected it is
-        refused, as it may be late, from one that had the queue before. Lower one-way reports are ignored.
+        refused, as it may be late, from one that had the queue before. Lower one-way reports are ignored, and
+        while a reset was not heard all reports of consumers.
         """
         header, writer = call.header, call.writer
         if header.commitOffset < 0:
             call.respond()
             return
-        _check_queue(writer, header.topic, header.queueId)
+        check_queue(writer, header.topic, header.queueId)
         group = header.consumerGroup
         if self._creation.group_for_consumer(writer, self._store.state, group) is None:
             remark = f"subscription group [{group}] does not exist"
             raise RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         queue, offset = (header.topic, header.queueId), header.commitOffset
         current = self._offsets.current(group, *queue)
-        if not call.request.oneway and current is not None and offset < current:
-            self._set_back(call, queue, current)
+        reset = self._offsets.unheard(group, *queue) is not None
+        if reset and (call.request.oneway or group in self._clients.consumers):
+            call.respond(remark="Offset has been previously reset")  # its consumer hears with its next pull
+            return
+        if not call.request.oneway and (reset or (current is not None and offset < current)):
+            self._check_alone(call, current)
+            self._check_end(*queue, offset)
+            waiter = (call.connection, call.request, call.respond)
+            self._offsets.reset(group, header.topic, {header.queueId: offset}, waiter, announce=reset)
             return
         if not self._offsets.report(group, header.topic, header.queueId, header.commitOffset):
-            end = self._store.state.next_offset(header.topic, header.queueId)
-            raise RemotingError(
-                ResponseCode.INVALID_PARAMETER,
-                f"offset {header.commitOffset} is beyond the end {end} of {header.topic}@{header.queueId}",
-            )
+            self._check_end(*queue, offset)
         if not call.request.oneway:
             self._offsets.wait(group, call.connection, call.request, call.respond)
 
-    def _set_back(
-        self, call: LeaderCall[UpdateConsumerOffsetHeader], queue: tuple[str, int], current: int
-    ) -> None:
-        group, offset = call.header.consumerGroup, call.header.commitOffset
-        members = self._clients.consumers.get(group)
+    def _check_alone(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
+        header = call.header
+        members = self._clients.consumers.get(header.consumerGroup)
         others = () if members is None else members.members.values()
         if any(member.connection is not call.connection for member in others):
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
-                f"offset {offset} of {queue[0]}@{queue[1]} lies before {current}, where group {group} is, "
-                "and other consumers of it are connected: stop them to set it back",
+                f"offset {header.commitOffset} of {header.topic}@{header.queueId} lies before {current}, "
+                f"where group {header.consumerGroup} is, and other consumers of it are connected: stop them "
+                "to set it back, or reset the group (222)",
             )
-        if not call.writer.room:
-            raise call.writer.refused
-        self._offsets.set_back(group, queue, offset, (call.connection, call.request, call.respond))
+
+    def _check_end(self, topic: str, queue_id: int, offset: int) -> None:
+        end = self._store.state.next_offset(topic, queue_id)
+        if offset > end:
+            raise RemotingError(
+                ResponseCode.INVALID_PARAMETER,
+                f"offset {offset} is beyond the end {end} of {topic}@{queue_id}",
+            )
 
     @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, needs=Needs.LEADER, reads=APPLIED)
     def search(self, call: LeaderCall[SearchOffsetHeader]) -> None:
         """Offset of a point in time."""
         header = call.header
-        _check_queue(call.writer, header.topic, header.queueId)
+        check_queue(call.writer, header.topic, header.queueId)
         upper = (header.boundaryType or "lower").lower() == "upper"
         topic, queue_id, timestamp = header.topic, header.queueId, header.timestamp
 
@@ -127,7 +135,7 @@ class OffsetProcessor:
     def max_offset(self, call: LeaderCall[GetMaxOffsetHeader]) -> None:
         """The offset that the next message will get, of what is committed."""
         header = call.header
-        _check_queue(call.writer, header.topic, header.queueId)
+        check_queue(call.writer, header.topic, header.queueId)
         offset = self._store.state.next_offset(header.topic, header.queueId)
         call.respond(ext={"offset": str(offset)})
 
@@ -135,7 +143,7 @@ class OffsetProcessor:
     def min_offset(self, call: LeaderCall[QueueHeader]) -> None:
         """The first message that still exists."""
         header = call.header
-        _check_queue(call.writer, header.topic, header.queueId)
+        check_queue(call.writer, header.topic, header.queueId)
         queue = self._store.queues.get(header.topic, header.queueId)
         offset = 0 if queue is None else queue.bounds.min
         call.respond(ext={"offset": str(offset)})
@@ -144,7 +152,7 @@ class OffsetProcessor:
     def earliest_time(self, call: LeaderCall[QueueHeader]) -> None:
         """Store time of the first message, -1 for an empty queue."""
         header = call.header
-        _check_queue(call.writer, header.topic, header.queueId)
+        check_queue(call.writer, header.topic, header.queueId)
         topic, queue_id = header.topic, header.queueId
 
         async def answer() -> None:
@@ -154,7 +162,7 @@ class OffsetProcessor:
         self._background.start(call.connection, call.request, answer())
 
 
-def _check_queue(writer: CommitLogWriter, topic: str, queue_id: int) -> None:
+def check_queue(writer: CommitLogWriter, topic: str, queue_id: int) -> None:
     config = writer.topic(topic)
     if config is None:
         raise RemotingError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.services import LeaderService
 from dledger.broker.store.message_store import MessageStore
-from dledger.formats.state import offsets_op
+from dledger.formats.state import RESETS, OffsetReset, heard_op, offsets_op
+from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 MAX_ROWS = 1000
 """Queues in one entry; a group with more takes several."""
+MAX_RESETS = 10_000
+"""Pairs of group and topic with a reset that no consumer has heard of; a further one is refused (2)."""
 Answer = Callable[[], None]
 Waiter = tuple[Connection, Request, Answer]
 
@@ -49,6 +53,8 @@ class PendingOffsets(LeaderService):
         """By group: reads of what is not logged yet."""
         self._reading: list[tuple[int, Waiter]] = []
         """Answered when the entry of that index is applied."""
+        self.reset_listeners: list[Callable[[str, str, Mapping[int, int]], None]] = []
+        """Called with group, topic and new offsets by queue id when a reset that is announced is applied."""
 
     def current(self, group: str, topic: str, queue_id: int) -> int | None:
         """The group's offset as last reported, committed or not; None when it never said."""
@@ -76,27 +82,59 @@ class PendingOffsets(LeaderService):
                     self._reading.append((at, waiter))
 
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Take note of an offset. False when it lies beyond the committed end."""
+        """Take note of an offset. False when it lies beyond the committed end. While a reset of the queue was
+        not heard, nothing counts: who reports does not know of it."""
         if offset > self._store.state.next_offset(topic, queue_id):
             return False
+        if self.unheard(group, topic, queue_id) is not None:
+            return True
         current = self.current(group, topic, queue_id)
         if offset >= 0 and (current is None or offset > current):
             self._offsets.setdefault(group, {})[topic, queue_id] = offset
         return True
 
-    def set_back(self, group: str, queue: tuple[str, int], offset: int, waiter: Waiter) -> None:
-        """Log a lower offset of a queue (topic, queue id), and answer when it is applied. What was reported
-        before counts no more."""
+    def reset(
+        self, group: str, topic: str, offsets: Mapping[int, int], waiter: Waiter, *, announce: bool = True
+    ) -> None:
+        """Log new offsets (queue id -> offset) of a group in a topic, lower or higher, as one whole; answer
+        when it is applied. What was reported before counts no more. RemotingError 2 or 14: nothing was done.
+
+        `announce`: consumers go there from where they are. Without, who set them knows.
+        """
         writer = self._writer
         assert writer is not None  # whoever has a writer of now asks
-        if queue in self._offsets.get(group, ()):
-            self._offsets[group][queue] = offset
-        index = writer.append_op(offsets_op(group, [(*queue, offset)], reset=True))
-        self._note(index, group, {queue: offset})
-        self._reading.append((index, waiter))
+        if not writer.room:
+            raise writer.refused
+        pending = writer.pending[RESETS].rows
+        row = pending.get((group, topic))
+        if announce and row is None and len(pending) >= MAX_RESETS:
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY,
+                f"the limit of {MAX_RESETS} resets that no consumer has heard of is reached",
+            )
+        rows = {(topic, queue): at for queue, at in offsets.items()}
+        ops = [offsets_op(group, [(*queue, at) for queue, at in rows.items()], reset=True)]
+        left = {} if row is None else {queue: at for queue, at in row.queues if queue not in offsets}
+        if announce:
+            left.update(offsets)
+        if left:
+            writer.note_version(OffsetReset.operation)
+            ops.append(OffsetReset(group, topic, tuple(sorted(left.items()))).op())
+        elif row is not None:
+            ops.append(RESETS.removal((group, topic)))
+        index = writer.add_together((), ops)
+        self.logged(index, group, rows)
+
+        def done() -> None:
+            if announce:
+                for tell in self.reset_listeners:
+                    tell(group, topic, offsets)
+            waiter[2]()
+
+        self._reading.append((index, (waiter[0], waiter[1], done)))
 
     def logged(self, index: int, group: str, offsets: dict[tuple[str, int], int]) -> None:
-        """Entry `index` raises these offsets, (topic, queue id) -> offset: who wrote it is not this."""
+        """Entry `index` sets these offsets, (topic, queue id) -> offset: who wrote it is not this."""
         reported = self._offsets.get(group)
         if reported:
             for queue, offset in offsets.items():
@@ -108,6 +146,39 @@ class PendingOffsets(LeaderService):
         self._logged.append((index, group, offsets))
         for (topic, queue_id), offset in offsets.items():
             self._latest[group, topic, queue_id] = (index, offset)
+
+    def unheard(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where consumers of the group are to go in a queue, by a reset that is logged, committed or not, and
+        that none has followed."""
+        writer = self._writer
+        if writer is None:
+            return None
+        rows = writer.pending[RESETS].rows
+        row = rows.get((group, topic)) if rows else None
+        return None if row is None else row.offset(queue_id)
+
+    def comes_from(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """A consumer reads a queue from here on: where it has to go instead, None when this is right. What
+        is not committed yet is not told. RemotingError 2 when there is no room to note that it has heard."""
+        wanted = self.unheard(group, topic, queue_id)
+        if wanted is None:
+            return None
+        row = self._store.state[RESETS].rows.get((group, topic))
+        if row is None or row.offset(queue_id) != wanted:
+            return None
+        if offset != wanted:
+            return wanted
+        self.follow(group, topic, queue_id)
+        return None
+
+    def follow(self, group: str, topic: str, queue_id: int) -> None:
+        """Whoever reads the queue now has heard of a reset. RemotingError 2 without room to note it."""
+        wanted, writer = self.unheard(group, topic, queue_id), self._writer
+        if wanted is None or writer is None:
+            return
+        if not writer.room:
+            raise writer.refused
+        writer.append_op(heard_op(group, topic, queue_id, wanted))
 
     def wait(self, group: str, connection: Connection, request: Request, answer: Answer) -> None:
         """Call `answer` when what the group reported so far is committed."""

@@ -373,6 +373,8 @@ class PopProcessor(LeaderService):
         if queue is None:
             return 0, 0
         pop = round_.pop
+        if not pop.looks:
+            self._offsets.follow(pop.group, topic, queue_id)  # it reads where the group is
         start = self._offsets.current(pop.group, topic, queue_id)
         if start is None:
             start = self._first(pop, queue)

@@ -16,6 +16,7 @@ from dledger.broker.filter.message_filter import ALL, LOOK, NO, YES, MessageFilt
 from dledger.broker.store.consume_queue import ConsumeQueue, queue_dir, read_units
 from dledger.broker.store.message_store import MessageStore
 from dledger.formats.consume_queue import UNIT, UNIT_SIZE
+from dledger.formats.entry import HEADER_SIZE
 from dledger.formats.record import (
     MIN_SIZE,
     STORE_TIMESTAMP_AT,
@@ -177,10 +178,24 @@ class Reader:
     async def earliest_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's first message in ms, -1 when it has none."""
         queue = self._store.queues.get(topic, queue_id)
-        if queue is None or queue.bounds.min == queue.bounds.next:
+        return -1 if queue is None else await self.store_time(topic, queue_id, queue.bounds.min)
+
+    async def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of one message in ms, -1 when it is not there."""
+        queue = self._store.queues.get(topic, queue_id)
+        if queue is None or not queue.bounds.min <= offset < queue.bounds.next:
             return -1
-        stored = await self._store_time(queue, queue.bounds.min)
+        stored = await self._store_time(queue, offset)
         return -1 if stored is None else stored
+
+    async def oldest_time(self) -> int:
+        """Store time of the oldest record of the log in ms, -1 when there is none."""
+        try:
+            begin = self._log.begin_pos
+            stored = await self._read(begin + HEADER_SIZE + STORE_TIMESTAMP_AT, _LONG.size)
+            return int(_LONG.unpack(bytes(stored))[0])
+        except (ValueError, struct.error):
+            return -1
 
     async def message_at(self, position: int) -> tuple[bytes, Record] | None:
         """The record at a physical offset, None when no user message that is applied begins there."""

@@ -14,13 +14,19 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.topic.topic_creation import MAX_TOPIC_BYTES
-from dledger.broker.topic.topic_names import group_problem, is_system_topic, topic_problem
+from dledger.broker.topic.topic_names import (
+    FORBIDDEN_TO_SEND,
+    group_problem,
+    is_system_topic,
+    topic_problem,
+)
+from dledger.broker.topic.topic_table import topic_body
 from dledger.formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
-from dledger.remoting.bodies import SubscriptionGroupConfig, decode_body
+from dledger.remoting.bodies import SubscriptionGroupConfig, TopicList, decode_body
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.fastjson import dumps
-from dledger.remoting.headers import CreateTopicHeader
+from dledger.remoting.headers import CreateTopicHeader, GroupHeader, TopicHeader
 from dledger.remoting.registration import table_body
 
 APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
@@ -103,21 +109,34 @@ class TopicProcessor:
     @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, needs=Needs.ANY, reads=APPLIED_HERE)
     def all_groups(self, call: Call[None]) -> None:
         """Every consumer group."""
-        groups = {
-            name: SubscriptionGroupConfig(
-                name,
-                consumeEnable=group.enable,
-                consumeBroadcastEnable=group.broadcast,
-                consumeMessageOrderly=group.order,
-                retryQueueNums=group.retry_queues,
-                retryMaxTimes=group.retry_max,
-                groupSysFlag=group.flags,
-            )
-            for name, group in self._store.state.groups.items()
-        }
+        groups = {name: _shown_group(group) for name, group in self._store.state.groups.items()}
         version = self._registrar.data_version()
         body = dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": groups})
         call.respond(ext={"totalGroupNum": str(len(groups))}, body=body)
+
+    @handles(RequestCode.GET_TOPIC_CONFIG, TopicHeader, needs=Needs.ANY, reads=APPLIED_HERE)
+    def one_topic(self, call: Call[TopicHeader]) -> None:
+        """One topic."""
+        name = call.header.topic
+        config = self._topic_table.config(name)
+        if config is None:
+            remark = f"No topic in this broker. topic: {name}"
+            raise RemotingError(ResponseCode.TOPIC_NOT_EXIST, remark)
+        call.respond(body=topic_body(config))
+
+    @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader, needs=Needs.ANY, reads=APPLIED_HERE)
+    def one_group(self, call: Call[GroupHeader]) -> None:
+        """One consumer group."""
+        group = self._store.state.groups.get(call.header.group)
+        if group is None:
+            remark = f"No group in this broker. group: {call.header.group}"
+            raise RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        call.respond(body=_shown_group(group).encode())
+
+    @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, needs=Needs.ANY, reads="nothing")
+    def system_topics(self, call: Call[None]) -> None:
+        """Topics that are the brokers' own."""
+        call.respond(body=TopicList(sorted(self._topic_table.system_names | FORBIDDEN_TO_SEND)).encode())
 
     def _queues_with_messages(self, writer: CommitLogWriter, topic: str) -> int:
         """How many queues consumers must see of a topic: up to the last one that holds a message, pending
@@ -157,6 +176,18 @@ class TopicProcessor:
             header.topicSysFlag or 0,
             tuple(sorted(attributes.items())),
         )
+
+
+def _shown_group(group: GroupConfig) -> SubscriptionGroupConfig:
+    return SubscriptionGroupConfig(
+        group.name,
+        consumeEnable=group.enable,
+        consumeBroadcastEnable=group.broadcast,
+        consumeMessageOrderly=group.order,
+        retryQueueNums=group.retry_queues,
+        retryMaxTimes=group.retry_max,
+        groupSysFlag=group.flags,
+    )
 
 
 def _change_attributes(attributes: dict[str, str], text: str) -> None:

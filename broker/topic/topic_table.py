@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 from dledger.formats.state import ReplicatedState, TopicConfig
 from dledger.remoting import registration as wire
+from dledger.remoting.fastjson import dumps
 from dledger.runtime.cooperative import PAUSE_S
 
 SLICE = 500
@@ -66,6 +67,15 @@ class TopicTable:
         """Topics in the table."""
         self._advance()
         return self._pages.count
+
+    def config(self, name: str) -> TopicConfig | None:
+        """One topic."""
+        return self._state().topics.get(name) or self._system_topics.get(name)
+
+    @property
+    def system_names(self) -> frozenset[str]:
+        """Topics that follow from the configuration."""
+        return frozenset(self._system_topics)
 
     def entries(self) -> list[bytes]:
         """The table for `wire.registration_body` and `wire.table_body`, in pages."""
@@ -191,15 +201,21 @@ class _Page:
 
 def encode_topic(config: TopicConfig) -> bytes:
     """One topic as an entry of topicConfigTable, as RocketMQ writes it."""
-    return wire.topic_entry(
+    return wire.topic_entry(config.name, _shown(config))
+
+
+def topic_body(config: TopicConfig) -> bytes:
+    """One topic as the answer to 351 GET_TOPIC_CONFIG."""
+    return dumps(_shown(config))
+
+
+def _shown(config: TopicConfig) -> wire.TopicConfig:
+    return wire.TopicConfig(
         config.name,
-        wire.TopicConfig(
-            config.name,
-            config.read_queues,
-            config.write_queues,
-            config.perm,
-            topicSysFlag=config.flags,
-            order=config.order,
-            attributes=dict(config.attributes),
-        ),
+        config.read_queues,
+        config.write_queues,
+        config.perm,
+        topicSysFlag=config.flags,
+        order=config.order,
+        attributes=dict(config.attributes),
     )

@@ -48,7 +48,7 @@ class Atlas:
         others = sum(1 for other in self.damaged if other != name)
         before = self.damaged.get(name)
         alone = before is None or (kind not in ALONE and before.kind not in ALONE)
-        fine = others + 1 <= (self._stage.plan.nodes - 1) // 2 and alone
+        fine = others + 1 <= (self._voters() - 1) // 2 and alone
         self.refused += not fine
         return fine
 
@@ -72,6 +72,16 @@ class Atlas:
         leader = self._stage.leader()
         head = None if leader is None else self._stage.machines[leader].node
         return None if head is None or head.members.pending(head.commit_index) else head
+
+    def _voters(self) -> int:
+        """How many there are: of two, none may be damaged. While a change is pending, or nobody leads, as few
+        as some node counts."""
+        nodes = [self._stage.machines[name].node for name in self._stage.alive()]
+        heads = [node for node in (self._head(),) if node is not None]
+        counts = [
+            len(node.members.voters) for node in heads or nodes if node is not None and node.members.voters
+        ]
+        return min(counts, default=self._stage.plan.nodes)
 
     def _left(self, name: str) -> bool:
         head = self._head()

@@ -28,10 +28,11 @@ from dledger.chaos.scenarios.broker_stage import BROKER_NAME, NAMESRV, NAMESRV_P
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.plan import Operation
 from dledger.chaos.scenarios.pop_history import INVISIBLE_MS, POP_GROUP, SHORT_MS, Ack, Handed
+from dledger.chaos.scenarios.reset_judge import Reset
 from dledger.client.errors import ClientError, OutcomeUnknown
 from dledger.client.listening import ConsumeOrderlyStatus
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult
-from dledger.client.offsets import FromWhere
+from dledger.client.offsets import FromWhere, QueueOffsets
 from dledger.client.options import ClientOptions, ConsumerOptions, PopOptions, ProducerOptions
 from dledger.client.pop_consumer import AsyncPopConsumer
 from dledger.client.producer import AsyncProducer
@@ -60,6 +61,8 @@ STAY_S = (1.0, 8.0)
 CALL_S, LONG_CALL_S, LONG_EVERY = 0.02, 1.5, 12
 """Its listener takes up to so long; every so many messages it is a long one. Below what brokers keep a lock
 for, less what a consumer holds on to it: a call that is longer may not be alone at its end."""
+RESET_EVERY = 3
+"""Of the operator's operations so many end with a reset of the workers' group."""
 POP_OPTIONS = PopOptions(batch_size=8, invisible_s=INVISIBLE_MS / 1000, poll_s=2.0, timeout_s=3.0)
 POP_LIMIT_S = 120.0
 """Longer than any request: what a pop gives was asked for after it began."""
@@ -263,6 +266,29 @@ class Operator(Planned):
             change.outcome, change.text = UNKNOWN, str(error)
         change.unanswered = producer.unanswered > unanswered
         change.end = self.now()
+        if operation.pick % RESET_EVERY == 0:
+            await self._reset(producer)
+
+    async def _reset(self, producer: AsyncProducer) -> None:
+        """The workers begin the first topic again."""
+        topic, stage = self._topics[0], self._stage
+        unseen = {
+            queue: dict.fromkeys(range(len(messages)))
+            for queue, messages in stage.ledger.messages.items()
+            if queue[0] == topic
+        }
+        reset = Reset(PUSH_GROUP, topic, self.now(), unseen)
+        self._history.resets.append(reset)
+        elections = stage.elections
+        try:
+            offsets = QueueOffsets(producer._core)
+            reset.told = await offsets.reset(topic, BROKER_NAME, PUSH_GROUP, 0)
+            reset.outcome = ACKNOWLEDGED
+            if stage.elections > elections:
+                stage.marks.reach("offsets were reset while the leader changed")
+        except ClientError:
+            reset.outcome = UNKNOWN
+        reset.end = self.now()
 
 
 class Consumer(Program):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from dledger.chaos.scenarios.history import RUNNING
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.chaos.scenarios.pop_history import PopHistory
+from dledger.chaos.scenarios.reset_judge import Reset
 
 
 @dataclass
@@ -109,6 +110,7 @@ class BrokerHistory:
     commits: list[Commit] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
     changes: list[TopicChange] = field(default_factory=list)
+    resets: list[Reset] = field(default_factory=list)
     pops: PopHistory = field(default_factory=PopHistory)
     reached: dict[str, dict[Queue, int]] = field(default_factory=dict)
     """Group -> queue -> behind the furthest message that it was handed."""
@@ -118,6 +120,9 @@ class BrokerHistory:
         self.receipts.append(receipt)
         reached = self.reached.setdefault(receipt.group, {})
         reached[receipt.queue] = max(reached.get(receipt.queue, 0), receipt.offset + 1)
+        for reset in self.resets:
+            if reset.group == receipt.group:
+                reset.handed(receipt.queue, receipt.offset)
 
     @property
     def operations(self) -> int:

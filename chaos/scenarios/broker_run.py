@@ -43,6 +43,7 @@ from dledger.chaos.scenarios.history import ACKNOWLEDGED
 from dledger.chaos.scenarios.oracle import Delays, Offsets, Topics
 from dledger.chaos.scenarios.plan import Plan
 from dledger.chaos.scenarios.pop_judge import PopJudge, copies_of, judge_popped
+from dledger.chaos.scenarios.reset_judge import ResetJudge, judge_followed
 from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
 from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
 from dledger.formats.entry import EntryHeader
@@ -187,6 +188,9 @@ class BrokerRun(Run):
         # Those that work in order have long calls, and wait for locks: they catch up, but not at once.
         groups = (*GROUPS, ORDERLY_GROUP) if stage.profile.orderly and not stage.measured else GROUPS
         judge_completeness(self.broker_history.reached, groups, stage.ledger.messages, stage.begun)
+        messages, begun = stage.ledger.messages, stage.begun
+        gone = {queue: sum(one.position < begun for one in stored) for queue, stored in messages.items()}
+        judge_followed(self.broker_history.resets, gone)
         judge_popped(self.broker_history.pops.values, stage.ledger.messages, stage.begun, SCHEDULE)
 
     # Checkpoints and the end
@@ -259,8 +263,10 @@ class BrokerRun(Run):
         replay = BrokerReplay()
         right = not any(fault.kind == "clock-jump" for fault in self.plan.faults)
         pops = PopJudge(stage.begun, clocks_are_right=right)
+        resets = ResetJudge()
         for header, record in log:
             replay.apply(header, record)
+            resets.apply(header, record)
             pops.apply(header, record)
         messages = replay.messages
         judge_sends(history.sends, messages, verdict)
@@ -276,6 +282,8 @@ class BrokerRun(Run):
         pops.judge(history.pops, copies_of(messages))
         verdict.popped, verdict.revived = len(history.pops.handed), pops.revived
         judge_topics(history.changes, replay.table(Topics).rows, verdict)
+        stage.cluster.count("a reset is done as it was told, and followed", resets.judge(history.resets))
+        stage.cluster.count("a consumer heard of a reset", resets.heard)
         stage.cluster.count("a batch is whole or not there", verdict.batches)
         stage.cluster.count("what a consumer was handed is in the log", verdict.received)
         stage.cluster.count("a queue that is consumed in order has one owner", verdict.turns)

@@ -175,6 +175,8 @@ NEW_LEADER = "a consumer went on with a new leader"
 MIXED = "brokers of two versions serve together"
 LOCKED_ANEW = "a queue went to another consumer after its leader had changed"
 IN_A_CALL = "the leader changed in the middle of an orderly call"
+FORWARDED = "a broker forwarded what only the leader can do"
+ON_THE_WAY = "the leader changed while a request was forwarded to it"
 WAITED = "a newer operation waited for an older broker"
 WRITTEN = "a newer operation was written"
 NEWER_INSTALLED = "a snapshot with a newer part was installed"
@@ -185,6 +187,7 @@ AGAIN = "a group was handed a message again"
 OWN_SNAPSHOT = "a broker goes on from its own snapshot"
 DERIVED = "a broker ended by its derived files"
 MADE_MEANWHILE = "a topic was made while the leader changed"
+RESET_MEANWHILE = "offsets were reset while the leader changed"
 FETCHED = "an index unit had to be fetched"
 NO_SNAPSHOT = "a snapshot could not be read"
 UNREADABLE = "a segment could not be read"
@@ -200,7 +203,7 @@ OLD_OVER_NEW = "a node of the older protocol leads one of the newer"
 NEW_OVER_OLD = "a node of the newer protocol leads one of the older"
 
 MET_IN: dict[str, int] = {
-    MADE_MEANWHILE: 15, END_OF_INSTALL: 15, STORED: 20, IN_CUT: 20,
+    MADE_MEANWHILE: 15, RESET_MEANWHILE: 100, END_OF_INSTALL: 15, STORED: 20, IN_CUT: 20,
 }  # fmt: skip
 """Rare marks: of so many seeds of the profiles that list one, at least one must reach it (of the others:
 `totals.MET_IN_SEEDS`). By the rates of some 5,000 seeds, chance alone misses it about once in 10,000 runs.
@@ -370,7 +373,10 @@ PROFILES: dict[str, Profile] = {
             DELAY, RESET, HALF_OPEN, NAMESRV_LEADER, NAMESRV_CUT, NAMESRV_STOP, CLIENT_KILL,
         ),
         brokers=True,
-        marks=(TWICE, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN, MADE_MEANWHILE),
+        marks=(
+            TWICE, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN, MADE_MEANWHILE,
+            FORWARDED, ON_THE_WAY, RESET_MEANWHILE,
+        ),
     ),
     "brokers-power": Profile(
         (

@@ -50,6 +50,12 @@ from dledger.formats.state.pop import (
 )
 from dledger.formats.state.queues import QueueBounds
 from dledger.formats.state.registry import TABLES, state_version
+from dledger.formats.state.resets import (
+    MAX_RESET_QUEUES,
+    RESETS,
+    OffsetReset,
+    heard_op,
+)
 from dledger.formats.state.table import (
     MAX_INT,
     MAX_NAME,
@@ -78,6 +84,7 @@ __all__ = [
     "MAX_NAME",
     "MAX_POP_MESSAGES",
     "MAX_QUEUES",
+    "MAX_RESET_QUEUES",
     "PIECE",
     "POP",
     "POPS",
@@ -85,6 +92,7 @@ __all__ = [
     "POP_ORDER",
     "POP_ORDERS",
     "REQUEST_MODES",
+    "RESETS",
     "TABLES",
     "TOPICS",
     "UNLOCK_BATCH",
@@ -96,6 +104,7 @@ __all__ = [
     "GroupConfig",
     "LockKey",
     "Malformed",
+    "OffsetReset",
     "Op",
     "OrderKey",
     "Pending",
@@ -115,6 +124,7 @@ __all__ = [
     "VersionNote",
     "batch_op",
     "done_op",
+    "heard_op",
     "holds_state",
     "offsets_op",
     "pack_op",

@@ -15,6 +15,7 @@ from dledger.formats.state.locks import LOCKS
 from dledger.formats.state.offsets import OffsetTable
 from dledger.formats.state.pop import POP_ORDERS, POPS, REQUEST_MODES
 from dledger.formats.state.queues import QueueEnds
+from dledger.formats.state.resets import RESETS
 from dledger.formats.state.table import Source, Table
 from dledger.formats.state.topics import TOPICS
 from dledger.formats.state.versions import VERSIONS
@@ -47,6 +48,7 @@ TABLES: tuple[Source, ...] = (
     POP_ORDERS,
     REQUEST_MODES,
     VERSIONS,
+    RESETS,
 )
 
 

@@ -81,6 +81,8 @@ class FakeConnection:
     attributes: dict[str, object] = field(default_factory=dict)
     replies: dict[int, Reply] = field(default_factory=dict)
     notices: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    """Of the notices."""
     opaque: int = 0
     dispatch: Callable[[FakeConnection, Request], None] | None = None
 
@@ -110,6 +112,7 @@ class FakeConnection:
 
     def send_oneway(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
         self.notices.append((code, dict(ext or {})))
+        self.bodies.append(body)
 
 
 def decode(frame: bytes) -> list[Request]:

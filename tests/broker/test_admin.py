@@ -121,14 +121,18 @@ def test_what_the_broker_shows(tmp_path: Path) -> None:
         task = asyncio.ensure_future(world.broker.background.run())
         await asyncio.sleep(0)
         topics = await world.call(RequestCode.GET_ALL_TOPIC_CONFIG, NoHeader())
-        task.cancel()
         table = json.loads(topics.body)["topicConfigTable"]
         assert {"T", "TBW102", "SELF_TEST_TOPIC", "DefaultCluster", "broker-a"} <= set(table)
         assert table["TBW102"]["perm"] == 7 and topics.ext["totalTopicNum"] == str(len(table))
         config = await world.call(RequestCode.GET_BROKER_CONFIG)
         assert b"brokerName=broker-a\n" in config.body
         runtime = await world.call(RequestCode.GET_BROKER_RUNTIME_INFO)
-        assert json.loads(runtime.body)["table"]["brokerRole"] == "SYNC_MASTER"
+        task.cancel()
+        figures = json.loads(runtime.body)["table"]
+        assert figures["brokerRole"] == "SYNC_MASTER"
+        assert 0 <= float(figures["commitLogDiskRatio"]) <= 1
+        for rates in ("putTps", "getTransferredTps", "getTransferedTps"):
+            assert len(list(map(float, figures[rates].split(" ")))) == 3
 
     run(test)
 

@@ -113,13 +113,18 @@ def test_unregister_and_silence_end_a_membership(tmp_path: Path) -> None:
     run(test)
 
 
-def test_followers_list_the_same_consumers_and_a_new_leader_makes_their_groups(tmp_path: Path) -> None:
+def test_followers_know_the_consumers_and_a_new_leader_lists_them_and_makes_their_groups(
+    tmp_path: Path,
+) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open(lead=False)
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))
-        assert await consumers(world) == ["c1"] and not world.broker.store.state.groups
+        assert not world.broker.store.state.groups
+        asked = await world.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupHeader("CG"))
+        assert asked.code == ResponseCode.SERVICE_NOT_AVAILABLE, "it may have been started a moment ago"
         world.node.lead()
         world.node.commit()
+        assert await consumers(world) == ["c1"]
         assert "CG" in world.broker.store.state.groups
 
     run(test)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.stats.stats_item import Puts
 from dledger.chaos.scenarios.newer import NEWER_TABLES, NOTES, Note
 from dledger.formats.entry import Kind, unpack_header
 from dledger.formats.state import ReplicatedState, TopicConfig, state_version
@@ -12,6 +13,7 @@ from dledger.remoting.errors import RemotingError
 from tests.broker.fake_node import FakeAppender, FakeLog
 
 T = TopicConfig("T", 2, 2, 6)
+PUTS = Puts()
 NEWER = state_version(NEWER_TABLES)
 
 
@@ -19,7 +21,8 @@ def writer(version: int) -> tuple[FakeLog, CommitLogWriter]:
     log = FakeLog()
     appender = FakeAppender(log, 1, lambda: None, lambda: 1000)
     appender.state_version = version
-    return log, CommitLogWriter(appender, ReplicatedState(NEWER_TABLES), {}, b"\x7f\0\0\1\0\0\0\0", 0)
+    state = ReplicatedState(NEWER_TABLES)
+    return log, CommitLogWriter(appender, state, {}, b"\x7f\0\0\1\0\0\0\0", 0, lambda topic: PUTS)
 
 
 def test_a_newer_operation_waits_until_every_voter_knows_it() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dledger.broker.longpolling import subscription_wait
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, ViewMessageHeader
-from tests.broker.harness import FakeConnection, World, run
+from tests.broker.harness import FakeConnection, Reply, World, run
 from tests.broker.test_clients import heartbeat
 
 HOLD = PULL_SUBSCRIPTION | PULL_SUSPEND
@@ -262,5 +265,81 @@ def test_one_message_by_its_id(tmp_path: Path) -> None:
         missing = await world.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset + 1))
         assert missing.code == ResponseCode.SYSTEM_ERROR
         task.cancel()
+
+    run(test)
+
+
+# Reads at followers
+
+
+async def with_follower(tmp_path: Path, **changes: Any) -> World:
+    """A leader of ten messages that are not in memory any more, and a follower that runs."""
+    world = await World(str(tmp_path), **{"slave_read": True, **changes}).open()
+    for number in range(10):
+        await world.send(body=b"%d" % number)
+    await world.pull(offset=10)
+    await world.send(queue=1)  # and what was appended before, the group, is applied
+    world.node.log.cold_below = world.node.log.end_pos
+    world.node.meta["n1"] = {"client_addr": "10.0.0.2:10911"}
+    return world
+
+
+async def pulled(world: World, **header: Any) -> Reply:
+    async with running(world):
+        return await world.pull(**header)
+
+
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(world.broker.background.run())
+    await asyncio.sleep(0)
+    yield
+    task.cancel()
+
+
+@pytest.mark.parametrize(
+    ("changes", "header", "suggested"),
+    [({}, {}, "2"), ({}, {"offset": 10}, "0"), ({"slave_read": False}, {}, "0")],
+)
+def test_who_reads_what_is_not_in_memory_is_sent_to_a_follower(
+    tmp_path: Path, changes: dict[str, Any], header: dict[str, Any], suggested: str
+) -> None:
+    async def test() -> None:
+        world = await with_follower(tmp_path, **changes)
+        assert (await pulled(world, **header)).ext["suggestWhichBrokerId"] == suggested
+
+    run(test)
+
+
+def test_a_follower_answers_from_its_own_log(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await with_follower(tmp_path)
+        world.node.follow("n1")
+        part = await pulled(world, maxMsgNums=4)
+        assert [record.body for record in part.records] == [b"0", b"1", b"2", b"3"]
+        assert part.ext["suggestWhichBrokerId"] == "1" and part.ext["nextBeginOffset"] == "4"
+        rest = await pulled(world, offset=4)
+        assert len(rest.records) == 6
+        assert rest.ext["suggestWhichBrokerId"] == "0", "what comes now the leader has first"
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"offset": 10},
+        {"topic": "unknown"},
+        {"queue": 7},
+        {"consumerGroup": "unknown"},
+        {"sysFlag": 5},
+        {"subscription": "a || a", "expressionType": "nothing"},
+    ],
+)
+def test_what_a_follower_cannot_answer_goes_to_the_leader(tmp_path: Path, header: dict[str, Any]) -> None:
+    async def test() -> None:
+        world = await with_follower(tmp_path)
+        world.node.follow("n1")
+        assert (await pulled(world, **header)).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
     run(test)

@@ -45,7 +45,7 @@ def test_a_reply_is_pushed_by_whichever_member_knows_the_client(
     tmp_path: Path, answer: Response | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client that asked is at one follower, the reply comes to the leader; the answer is the client's."""
-    monkeypatch.setattr("dledger.broker.client.reply_processor.PUSH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("dledger.broker.client.reply_processor.CALL_TIMEOUT_S", 0.1)
     pushed: list[Request] = []
 
     def take(address: str, request: Request) -> Response | None:

@@ -253,6 +253,18 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster.stop()
 
 
+@pytest.fixture(autouse=True)
+def whole_group(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that failed with a node down leaves the next one a group of three all the same."""
+    group: LocalCluster | None = None
+    if "group" in request.fixturenames:
+        group = request.getfixturevalue("group")
+    yield
+    if group is not None:
+        for node in set(group.down()) & set(group.spec.node_ids):
+            group.restart_node(node)
+
+
 @pytest.fixture
 def topics(group: LocalCluster) -> Callable[[str], str]:
     """Create topics by name."""

@@ -5,18 +5,14 @@ All JVMs of a test run side by side: most of the time they wait.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from dledger import Message, Producer
-from dledger.local.cluster import LocalCluster, wait_for
-from tests.interop.apache import LOGBACK, java_command
-from tests.interop.conftest import java_client, judge_order, rocketmq_libraries
+from dledger.local.cluster import LocalCluster
+from tests.interop.conftest import java_client, judge_order
 
 pytestmark = pytest.mark.interop
 
@@ -222,59 +218,6 @@ def test_orderly_consumers_keep_each_queues_order_over_a_leader_kill(
         repeated = judge_order(sorted(events, key=lambda item: item["ms"]))
         print(f"\nJava {major}: {len(sent)} in order (leader {node} killed), {repeated} more than once")
     group.restart_node(node)
-
-
-@pytest.mark.parametrize("major", VERSIONS)
-def test_mqadmin(major: int, group: LocalCluster, topics: Callable[[str], str]) -> None:
-    """The commands that work; docs/reference/compatibility.md lists what does not."""
-    topic = topics(f"JavaAdmin{major}")
-    leader = wait_for(group.leader, READY_S, lambda: "no leader")
-    wanted = {
-        "topicList": topic,
-        f"topicRoute -t {topic}": group.addr(leader),
-        f"brokerStatus -b {group.addr(leader)}": "raftRole",
-        "consumerProgress": "#Group",
-    }
-    if major == 5:  # 4.9 stops at figures that our brokers do not have
-        wanted["clusterList"] = group.addr(leader)
-    running = {arguments: mqadmin(major, group, arguments) for arguments in wanted}
-    for arguments, process in running.items():
-        printed, _ = process.communicate(timeout=60)
-        assert wanted[arguments] in printed, f"{arguments}: {printed}"
-
-
-@pytest.mark.parametrize("major", VERSIONS)
-def test_mqadmin_finds_messages(major: int, group: LocalCluster, topics: Callable[[str], str]) -> None:
-    """By key, by unique key, and the units of a ConsumeQueue."""
-    topic = topics(f"JavaQueries{major}")
-    leader = wait_for(group.leader, READY_S, lambda: "no leader")
-    with Producer("PG_queries", group.namesrv_addr) as producer:
-        sent = [producer.send(Message(topic, b"%d" % number, keys=f"k{number} all")) for number in range(6)]
-    wanted = {
-        f"queryMsgByKey -t {topic} -k k3": [sent[3].message_id],
-        f"queryMsgByKey -t {topic} -k all": [one.message_id for one in sent],
-        f"queryMsgByUniqueKey -t {topic} -i {sent[4].message_id}": [sent[4].message_id, "k4 all"],
-        f"queryCq -t {topic} -q {sent[5].queue.queue_id} -i {sent[5].queue_offset} -c 1 "
-        f"-b {group.addr(leader)}": [f"max: {sent[5].queue_offset + 1}", "physicOffset"],
-    }
-    running = {arguments: mqadmin(major, group, arguments) for arguments in wanted}
-    for arguments, process in running.items():
-        printed, _ = process.communicate(timeout=60)
-        missing = [text for text in wanted[arguments] if text not in printed]
-        assert not missing, f"{arguments}: {missing} not in {printed}"
-
-
-def mqadmin(major: int, group: LocalCluster, arguments: str) -> subprocess.Popen[str]:
-    """Started; it prints and ends."""
-    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    command = java_command(rocketmq_libraries(major), main, *arguments.split(), "-n", group.namesrv_addr)
-    conf = group.directory / "mqadmin" / "conf"
-    conf.mkdir(parents=True, exist_ok=True)
-    (conf / "logback_tools.xml").write_text(LOGBACK)  # 4.9 does not start without
-    environment = {**os.environ, "ROCKETMQ_HOME": str(conf.parent)}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
 
 
 def acked(events: list[dict[str, Any]]) -> set[int]:

@@ -12,6 +12,7 @@ from dledger.chaos.scenarios.oracle.groups import Groups
 from dledger.chaos.scenarios.oracle.locks import Locks
 from dledger.chaos.scenarios.oracle.offsets import Offsets
 from dledger.chaos.scenarios.oracle.pops import PopOrders, Pops, RequestModes, Versions
+from dledger.chaos.scenarios.oracle.resets import Resets
 from dledger.chaos.scenarios.oracle.topics import Topics
 
 Queue = tuple[str, int]
@@ -41,7 +42,18 @@ class Oracle(Protocol):
 
 def oracles() -> tuple[Oracle, ...]:
     """A fresh one for each table that operations change."""
-    return (Topics(), Groups(), Offsets(), Delays(), Locks(), Pops(), PopOrders(), RequestModes(), Versions())
+    return (
+        Topics(),
+        Groups(),
+        Offsets(),
+        Delays(),
+        Locks(),
+        Pops(),
+        PopOrders(),
+        RequestModes(),
+        Versions(),
+        Resets(),
+    )
 
 
 __all__ = [
@@ -54,6 +66,7 @@ __all__ = [
     "Pops",
     "Queue",
     "RequestModes",
+    "Resets",
     "Topics",
     "Versions",
     "oracles",

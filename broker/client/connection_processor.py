@@ -1,0 +1,115 @@
+"""Who is connected: 203, 204, 300, 343, 345 (AdminBrokerProcessor).
+
+Answered by the leader, from its own connections and its applied state: consumers tell all brokers of a group
+about themselves, but one that was just started knows only some, and producers speak to leaders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dledger.broker.client.clients import Member
+from dledger.broker.context import BrokerContext
+from dledger.broker.offset.group_topics import topics_of
+from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.remoting.bodies import (
+    ClientConnection,
+    ConsumerConnections,
+    GroupList,
+    ProducerConnections,
+    QuerySubscription,
+    TopicList,
+)
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import ConsumerGroupHeader, GroupHeader, ProducerGroupHeader, TopicHeader
+from dledger.remoting.operator_headers import GroupTopicHeader
+from dledger.runtime.cooperative import Pace
+
+OWN = "the leader's own connections"
+APPLIED = "the leader's own connections, and its applied index"
+MAX_SHOWN = 2000
+"""Clients of a group that one answer lists; of more, those whose ids come first."""
+SLICE = 500
+"""Groups looked at in one go, about 1 ms."""
+
+
+class ConnectionProcessor:
+    """Handlers of the codes that ask for clients and what they subscribe to."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._clients = context.clients
+        self._store = context.store
+        self._settings = context.settings
+        self._background = context.background
+
+    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader, needs=Needs.LEADER, reads=OWN)
+    def consumers(self, call: LeaderCall[ConsumerGroupHeader]) -> None:
+        """Consumers of a group, and what they subscribe to."""
+        name = call.header.consumerGroup
+        group = self._clients.consumers.get(name)
+        if group is None:
+            raise RemotingError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        body = ConsumerConnections(
+            _connections(group.members.values()),
+            group.consume_type,
+            group.message_model,
+            group.consume_from,
+            group.subscriptions,
+        )
+        call.respond(body=body.encode())
+
+    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader, needs=Needs.LEADER, reads=OWN)
+    def producers(self, call: LeaderCall[ProducerGroupHeader]) -> None:
+        """Producers of a group."""
+        name = call.header.producerGroup
+        members = self._clients.producers.get(name)
+        if members is None:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        call.respond(body=ProducerConnections(_connections(members.values())).encode())
+
+    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader, needs=Needs.LEADER, reads=APPLIED)
+    def groups_of_topic(self, call: LeaderCall[TopicHeader]) -> None:
+        """Groups that subscribe to a topic, or have offsets in it."""
+        topic = call.header.topic
+
+        async def answer() -> None:
+            found = {name for name, group in self._clients.consumers.items() if topic in group.subscriptions}
+            queues = list(self._store.state.queues.get(topic, ()))
+            offsets = self._store.state.offsets
+            pace = Pace(SLICE)
+            for name in list(offsets):
+                await pace.step()
+                rows = offsets.get(name, {})
+                if any((topic, queue) in rows for queue in queues):
+                    found.add(name)
+            call.respond(body=GroupList(sorted(found)).encode())
+
+        self._background.start(call.connection, call.request, answer())
+
+    @handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader, needs=Needs.LEADER, reads=APPLIED)
+    def topics_of_group(self, call: LeaderCall[GroupHeader]) -> None:
+        """Topics in which a group has offsets."""
+        name = call.header.group
+
+        async def answer() -> None:
+            topics = await topics_of(self._store.state, name)
+            call.respond(body=TopicList(topics, self._settings.now.client_addr).encode())
+
+        self._background.start(call.connection, call.request, answer())
+
+    @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, GroupTopicHeader, needs=Needs.LEADER, reads=OWN)
+    def subscription(self, call: LeaderCall[GroupTopicHeader]) -> None:
+        """What a group wants of a topic; without subscription while none of its consumers says so."""
+        header = call.header
+        group = self._clients.consumers.get(header.group)
+        wanted = None if group is None else group.subscriptions.get(header.topic or "")
+        call.respond(body=QuerySubscription(header.group, header.topic, wanted).encode())
+
+
+def _connections(members: Iterable[Member]) -> list[ClientConnection]:
+    shown = sorted(members, key=lambda member: member.client_id)[:MAX_SHOWN]
+    return [
+        ClientConnection(member.client_id, member.connection.peer, member.language, member.version)
+        for member in shown
+    ]

@@ -1,0 +1,149 @@
+"""Questions of tools that a consumer answers: 307 and 309, passed on to it, and 223, which asks 221
+(AdminBrokerProcessor.callConsumer, Broker2Client)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from dledger.broker.client.reaching import CALL_TIMEOUT_S, Reaching
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import Call, Needs, handles
+from dledger.formats.message_ids import decode_message_id
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import RemotingError, RequestTimeout
+from dledger.remoting.operator_headers import (
+    ConsumeDirectlyHeader,
+    ConsumerStatusHeader,
+    ConsumerStatusOfClientHeader,
+    RunningInfoHeader,
+)
+from dledger.remoting.server import Connection
+
+OWN = "the consumer's own knowledge"
+MAX_ASKED = 100
+"""Consumers that one 223 asks; of more, those whose ids come first."""
+MAX_STATUS_BYTES = 64 * 1024
+"""Of one consumer's answer to 221 (some 800 queues); a longer one is left out."""
+_TABLE = b'"messageQueueTable":'
+
+
+class ConsumerCalls:
+    """Handlers of what only a consumer can answer."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._clients = context.clients
+        self._settings = context.settings
+        self._store = context.store
+        self._reader = context.reader
+        self._background = context.background
+        self._reaching = Reaching(context)
+
+    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader, needs=Needs.ANY, reads=OWN)
+    def running_info(self, call: Call[RunningInfoHeader]) -> None:
+        """How a consumer is: its settings, queues and rates, and with `jstackEnable` its threads."""
+        header = call.header
+        self._call_consumer(call, header.consumerGroup, header.clientId, header, b"")
+
+    @handles(
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        ConsumeDirectlyHeader,
+        needs=Needs.ANY,
+        reads="applied index of the answering broker",
+    )
+    def consume_directly(self, call: Call[ConsumeDirectlyHeader]) -> None:
+        """A consumer gets one message now, whatever it is at, and tells what became of it."""
+        header = call.header
+        try:
+            position = decode_message_id(header.msgId or "").physical_offset
+        except ValueError as error:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"{header.msgId} is no offset message id: {error}"
+            ) from error
+
+        async def answer() -> None:
+            found = await self._reader.message_at(position)
+            if found is None:
+                remark = f"can not find message by the offset: {position}"
+                raise RemotingError(ResponseCode.SYSTEM_ERROR, remark)
+            group = self._store.state.groups.get(header.consumerGroup)
+            topic = self._store.state.topics.get(found[1].topic)
+            asked = msgspec.structs.replace(
+                header,
+                brokerName=self._settings.now.broker_name,
+                groupSysFlag=0 if group is None else group.flags,
+                topicSysFlag=0 if topic is None else topic.flags,
+            )
+            self._call_consumer(call, header.consumerGroup, header.clientId or "", asked, found[0])
+
+        self._background.start(call.connection, call.request, answer())
+
+    def _call_consumer(
+        self,
+        call: Call[RunningInfoHeader] | Call[ConsumeDirectlyHeader],
+        group: str,
+        client_id: str,
+        header: msgspec.Struct,
+        body: bytes,
+    ) -> None:
+        def ask(connection: Connection) -> None:
+            connection.ask(call.request.code, header, body, CALL_TIMEOUT_S, answered)
+
+        def answered(result: Response | RemotingError) -> None:
+            if isinstance(result, Response):
+                call.respond(result.code, ext=result.ext, body=result.body, remark=result.remark)
+                return
+            late = isinstance(result, RequestTimeout)
+            code = ResponseCode.CONSUME_MSG_TIMEOUT if late else ResponseCode.SYSTEM_ERROR
+            call.respond(code, remark=f"consumer <{group}> <{client_id}>: {result.remark}")
+
+        members = self._clients.consumers.get(group)
+        member = None if members is None else members.members.get(client_id)
+        nowhere = f"The Consumer <{group}> <{client_id}> not online"
+        self._reaching.reach(call, None if member is None else member.connection, ask, nowhere)
+
+    @handles(
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatusHeader, needs=Needs.ANY, reads=OWN
+    )
+    def status(self, call: Call[ConsumerStatusHeader]) -> None:
+        """Where each consumer of a group is in the queues of a topic, by its own knowledge."""
+        header = call.header
+        group = self._clients.consumers.get(header.group)
+        if group is None:
+            remark = f"No Any Consumer online in the consumer group: [{header.group}]"
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, remark)
+        only = (header.clientAddr or "").strip()
+        asked = [name for name in sorted(group.members) if not only or name == only][:MAX_ASKED]
+        waiting = dict.fromkeys(asked)
+        found: dict[str, bytes] = {}
+
+        def done() -> None:
+            rows = [b"%b:%b" % (msgspec.json.encode(name), found[name]) for name in sorted(found)]
+            call.respond(body=b'{"consumerTable":{%b},"messageQueueTable":{}}' % b",".join(rows))
+
+        def answered(name: str, result: Response | RemotingError) -> None:
+            del waiting[name]
+            if isinstance(result, Response) and result.code == ResponseCode.SUCCESS:
+                table = _table_of(bytes(result.body))
+                if table is not None:
+                    found[name] = table
+            if not waiting:
+                done()
+
+        if not asked:
+            done()
+        question = ConsumerStatusOfClientHeader(header.topic, header.group)
+        for name in asked:
+            code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+            connection = group.members[name].connection
+            connection.ask(code, question, b"", CALL_TIMEOUT_S, partial(answered, name))
+
+
+def _table_of(body: bytes) -> bytes | None:
+    """The map of a GetConsumerStatusBody, as it came: its keys are objects, which take long to read."""
+    at = body.find(_TABLE)
+    if at < 0 or not body.endswith(b"}}") or len(body) > MAX_STATUS_BYTES:
+        return None
+    return body[at + len(_TABLE) : -1]

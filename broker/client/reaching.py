@@ -1,0 +1,65 @@
+"""Asking a client, wherever it is connected: here, or at another member of the group.
+
+A client is connected to the brokers that it speaks to, which after a switch need not be the leader. A broker
+that does not know it passes the request on to the other members, one after the other; those pass it no
+further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dledger.broker.context import BrokerContext
+from dledger.broker.forwarding import FORWARD_TIMEOUT_S, FORWARDED_FOR
+from dledger.broker.requests import Call
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import FLAG_FORWARDED, Response
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.server import Connection
+
+NOT_CONNECTED = "clientNotConnected"
+"""Header field of the answer of a member that does not know the client."""
+CALL_TIMEOUT_S = 10.0
+"""How long a client has to answer."""
+
+
+class Reaching:
+    """Finds the broker that has a client."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._settings = context.settings
+        self._client = context.client
+        self._members = context.members
+
+    def reach(
+        self,
+        call: Call[Any],
+        connection: Connection | None,
+        here: Callable[[Connection], None],
+        nowhere: str,
+    ) -> None:
+        """Call `here` when the client is connected to this broker; else another member answers the request,
+        or `nowhere` is the remark of the refusal."""
+        if connection is not None and not connection.closed:
+            here(connection)
+        elif call.request.flag & FLAG_FORWARDED:
+            call.respond(ResponseCode.SYSTEM_ERROR, ext={NOT_CONNECTED: "true"}, remark=nowhere)
+        else:
+            others = {*self._members().values()} - {"", self._settings.now.client_addr}
+            self._pass_on(call, sorted(others), nowhere)
+
+    def _pass_on(self, call: Call[Any], addresses: list[str], nowhere: str) -> None:
+        if not addresses:
+            call.respond(ResponseCode.SYSTEM_ERROR, remark=nowhere)
+            return
+        address, *others = addresses
+
+        def answered(result: Response | RemotingError) -> None:
+            if isinstance(result, RemotingError) or NOT_CONNECTED in result.ext:
+                self._pass_on(call, others, nowhere)
+            else:
+                call.respond(result.code, ext=result.ext, body=result.body, remark=result.remark)
+
+        fields = call.request.ext() | {FORWARDED_FOR: call.connection.peer}
+        self._client.forward(address, call.request, fields, FORWARD_TIMEOUT_S, answered)

@@ -1,0 +1,25 @@
+"""Which topics a group has offsets in (ConsumerOffsetManager.whichTopicByConsumer)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger.formats.state import ReplicatedState
+from dledger.runtime.cooperative import PAUSE_S
+
+ROW_SLICE = 10_000
+"""Consumer offsets of a group that are looked at in one go, about 1 ms."""
+
+
+async def topics_of(state: ReplicatedState, group: str) -> list[str]:
+    """Each once; others run between slices."""
+    rows = list(state.offsets.get(group, ()))
+    topics: dict[str, None] = {}
+    for start in range(0, len(rows), ROW_SLICE):
+        if len(rows) > ROW_SLICE:
+            await asyncio.sleep(PAUSE_S)
+        for topic, _ in rows[start : start + ROW_SLICE]:
+            topics[topic] = None
+    if len(rows) > ROW_SLICE:
+        await asyncio.sleep(PAUSE_S)
+    return list(topics)

@@ -1,0 +1,208 @@
+"""Resets: 222 INVOKE_BROKER_TO_RESET_OFFSET, 220 to consumers, 314 CLONE_GROUP_OFFSET (AdminBrokerProcessor).
+
+A reset is an operation of the log for all queues of a topic: it is done as a whole or not at all, whoever
+leads next. Consumers hear of it twice: those of now by 220, which lets them go back at once; and each with
+its next pull of such a queue (21 with the new offset), which those do that were not reached, or went by while
+220 was under way. Until then what they report of it does not count (`formats.state.resets`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from dledger.broker.context import BrokerContext
+from dledger.broker.offset.group_topics import topics_of
+from dledger.broker.offset.offset_processor import check_queue
+from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.formats.state import OffsetReset, TopicConfig
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import ResetOffsetHeader
+from dledger.remoting.operator_headers import CloneGroupOffsetHeader
+from dledger.runtime.cooperative import PAUSE_S
+
+APPLIED = "applied index of the leader"
+SLICE = 100
+"""Queues looked at in one go."""
+MAX_TOLD_BYTES = 64 * 1024
+"""Of 220 in one go, then others run."""
+MAX_CLONED = 1000
+"""Topics that one request clones."""
+CPP = "CPP"
+"""Clients of this language read a list where others read a map."""
+
+
+class ResetProcessor:
+    """Handlers of the reset codes."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._settings = context.settings
+        self._gate = context.gate
+        self._store = context.store
+        self._reader = context.reader
+        self._clients = context.clients
+        self._offsets = context.offsets
+        self._creation = context.creation
+        self._background = context.background
+        self._log = context.env.log.child("offsets")
+        context.offsets.reset_listeners.append(self._tell)
+
+    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, needs=Needs.LEADER, reads=APPLIED)
+    def reset(self, call: LeaderCall[ResetOffsetHeader]) -> None:
+        """Set a group's offsets in a topic, of all queues or one: to an offset, to a point in time, or (-1)
+        to the end. Without `isForce` only back."""
+        header, writer = call.header, call.writer
+        config = writer.topic(header.topic)
+        if config is None:
+            raise RemotingError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
+        if header.queueId >= 0:
+            check_queue(writer, header.topic, header.queueId)
+        self._check_group(call, header.group)
+        writer.check_versions(OffsetReset.operation)
+        self._background.start(call.connection, call.request, self._reset(call, config))
+
+    async def _reset(self, call: LeaderCall[ResetOffsetHeader], config: TopicConfig) -> None:
+        header = call.header
+        queues = [header.queueId] if header.queueId >= 0 else range(config.read_queues)
+        wanted: dict[int, int] = {}
+        for number, queue_id in enumerate(queues):
+            if number and not number % SLICE:
+                await asyncio.sleep(PAUSE_S)
+            wanted[queue_id] = await self._target(header, queue_id)
+        if self._gate.writer is None:  # it took a while
+            self._gate.wait_or_refuse(call.connection, call.request)
+            return
+        told: dict[int, int] = {}
+        for queue_id, offset in list(wanted.items()):
+            current = self._offsets.current(header.group, header.topic, queue_id)
+            if not header.isForce and current is not None and current < offset:
+                del wanted[queue_id]
+                offset = current
+            told[queue_id] = offset
+        body = _map(self._settings.now.broker_name, header.topic, told)
+        if not wanted:
+            call.respond(body=body)
+            return
+        peer = call.connection.peer
+        self._log.info(
+            "offsets are reset", group=header.group, topic=header.topic, queues=len(wanted), by=peer
+        )
+        waiter = (call.connection, call.request, lambda: call.respond(body=body))
+        self._offsets.reset(header.group, header.topic, wanted, waiter)
+
+    async def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
+        """Where a queue is to go on."""
+        queue = self._store.queues.get(header.topic, queue_id)
+        low, high = (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+        if header.queueId >= 0 and header.offset is not None and header.offset != -1:
+            if not low <= header.offset <= high:
+                remark = f"Target offset {header.offset} not in consume queue range [{low}-{high}]"
+                raise RemotingError(ResponseCode.SYSTEM_ERROR, remark)
+            return header.offset
+        if header.timestamp < 0:
+            return high
+        return await self._reader.offset_by_time(header.topic, queue_id, header.timestamp, upper=False)
+
+    @handles(RequestCode.CLONE_GROUP_OFFSET, CloneGroupOffsetHeader, needs=Needs.LEADER, reads=APPLIED)
+    def clone(self, call: LeaderCall[CloneGroupOffsetHeader]) -> None:
+        """Let a group go on where another one is, in a topic or in all of them. Of each topic as a whole."""
+        header = call.header
+        call.writer.check_versions(OffsetReset.operation)
+        self._check_group(call, header.destGroup)
+        self._background.start(call.connection, call.request, self._clone(call))
+
+    async def _clone(self, call: LeaderCall[CloneGroupOffsetHeader]) -> None:
+        header = call.header
+        topic = (header.topic or "").strip()
+        topics = [topic] if topic else await topics_of(self._store.state, header.srcGroup)
+        if len(topics) > MAX_CLONED:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {header.srcGroup} has offsets in {len(topics)} topics: at most {MAX_CLONED} are "
+                "cloned at once, name them one by one",
+            )
+        self._clone_next(call, deque(topics))
+
+    def _clone_next(self, call: LeaderCall[CloneGroupOffsetHeader], topics: deque[str]) -> None:
+        """Of the next topic; the one behind it when that is applied."""
+        header, writer = call.header, self._gate.writer
+        while topics:
+            if writer is None:
+                self._gate.wait_or_refuse(call.connection, call.request)  # doing it again does no harm
+                return
+            name = topics.popleft()
+            config = writer.topic(name)
+            rows = self._store.state.offsets.get(header.srcGroup, {})
+            queues = range(0 if config is None else config.read_queues)
+            offsets = {queue: rows[name, queue] for queue in queues if (name, queue) in rows}
+            if not offsets:
+                continue
+            waiter = (call.connection, call.request, partial(self._clone_next, call, topics))
+            try:
+                self._offsets.reset(header.destGroup, name, offsets, waiter)
+            except RemotingError as error:  # nobody above answers
+                code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
+                call.respond(code, remark=f"{error.remark}; topics before {name} are cloned")
+            return
+        call.respond()
+
+    def _check_group(
+        self, call: LeaderCall[ResetOffsetHeader] | LeaderCall[CloneGroupOffsetHeader], group: str
+    ) -> None:
+        if self._creation.group_for_consumer(call.writer, self._store.state, group) is None:
+            remark = f"Group {group} does not exist"
+            raise RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        members = self._clients.consumers.get(group)
+        if members is not None and members.message_model == "BROADCASTING":
+            raise RemotingError(
+                ResponseCode.BROADCAST_CONSUMPTION,
+                f"group {group} is consumed by broadcast: each of its consumers keeps its offsets itself",
+            )
+
+    # -- telling consumers ----------------------------------------------------------------------------
+
+    def _tell(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """220 to the consumers that are connected here. The others hear with their next pull."""
+        members = self._clients.consumers.get(group)
+        if members is None:
+            return
+        fields = {"topic": topic, "group": group, "timestamp": "-1", "isForce": "true"}
+        broker = self._settings.now.broker_name
+        bodies = {False: _map(broker, topic, offsets), True: _list(broker, topic, offsets)}
+        waiting = list(members.members.values())
+        some = max(1, MAX_TOLD_BYTES // len(bodies[False]))
+
+        def tell() -> None:
+            for member in waiting[:some]:
+                code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+                member.connection.send_oneway(code, fields, bodies[member.language == CPP])
+            del waiting[:some]
+            if waiting:
+                asyncio.get_running_loop().call_later(PAUSE_S, tell)
+
+        tell()
+
+
+def _map(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
+    """ResetOffsetBody. By hand: a topic may have a thousand queues."""
+    fixed = msgspec.json.encode(broker), msgspec.json.encode(topic)
+    rows = [
+        b'{"brokerName":%b,"queueId":%d,"topic":%b}:%d' % (fixed[0], queue, fixed[1], offset)
+        for queue, offset in offsets.items()
+    ]
+    return b'{"offsetTable":{%b}}' % b",".join(rows)
+
+
+def _list(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
+    """ResetOffsetBodyForC."""
+    fixed = msgspec.json.encode(broker), msgspec.json.encode(topic)
+    rows = [
+        b'{"brokerName":%b,"offset":%d,"queueId":%d,"topic":%b}' % (fixed[0], offset, queue, fixed[1])
+        for queue, offset in offsets.items()
+    ]
+    return b'{"offsetTable":[%b]}' % b",".join(rows)

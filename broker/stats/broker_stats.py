@@ -1,0 +1,201 @@
+"""The table of statistics of one leadership (BrokerStatsManager)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.services import LeaderService
+from dledger.broker.stats.stats_item import DAY, HOUR, MINUTE, TICK_S, Puts, StatsItem
+from dledger.runtime.cooperative import PAUSE_S
+from dledger.runtime.env import Env
+
+MAX_KEYS = 20_000
+"""Keys of one statistic. Those of a further topic or group are not counted (`statsNotCounted`); of groups,
+until others were idle for a day. At 1.2 KB of samples each, all statistics together stay below 150 MB."""
+IDLE_TICKS = DAY.every_ticks * DAY.samples
+"""Without growth for so long a key is forgotten: no window knows of it."""
+DAY_MS = 24 * 3600 * 1000
+SLICE = 500
+"""Items sampled in one go, about 1 ms."""
+
+TOPIC_PUT_NUMS, TOPIC_PUT_SIZE = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS, GROUP_GET_SIZE = "GROUP_GET_NUMS", "GROUP_GET_SIZE"
+GROUP_GET_LATENCY = "GROUP_GET_LATENCY"
+SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+BROKER_PUT_NUMS, BROKER_GET_NUMS = "BROKER_PUT_NUMS", "BROKER_GET_NUMS"
+BROKER_GET_FOUND, BROKER_GET_MISSED = "BROKER_GET_FOUND", "BROKER_GET_MISSED"
+NAMES = (
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    GROUP_GET_LATENCY,
+    SNDBCK_PUT_NUMS,
+    BROKER_PUT_NUMS,
+    BROKER_GET_NUMS,
+    BROKER_GET_FOUND,
+    BROKER_GET_MISSED,
+)
+"""RocketMQ's names; the last two are of its StoreStatsService, which has none."""
+_OF_TOPICS = (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)
+_FORGOTTEN = (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS)
+"""Those that nobody holds on to."""
+
+
+class BrokerStats(LeaderService):
+    """Statistics by name and key, sampled while this node leads. They begin anew with each leadership."""
+
+    def __init__(self, env: Env, cluster_name: str, totals: Callable[[], tuple[int, int]]) -> None:
+        """`totals`: messages that came and messages that were given out, since this node started."""
+        self._wall = env.wall
+        self._cluster = cluster_name
+        self._totals = totals
+        self._day = self._today()
+        self.morning = (0, 0)
+        """`totals` when the day began, in UTC."""
+        self.yesterday_morning = (0, 0)
+        self._writer: CommitLogWriter | None = None
+        self._clear(0)
+
+    def _today(self) -> int:
+        return self._wall.now_ms() // DAY_MS
+
+    def _clear(self, now_ms: int) -> None:
+        self._tick = 0
+        self.not_counted = 0
+        """Keys that found no room."""
+        self._items: dict[str, dict[str, StatsItem]] = {name: {} for name in NAMES}
+        self._puts: dict[str, Puts] = {}
+        self._spare = StatsItem(now_ms)
+        """Takes what finds no room."""
+        broker = [StatsItem(now_ms) for _ in range(4)]
+        self.puts_of_broker, self.gets_of_broker, self.found, self.missed = broker
+        names = (BROKER_PUT_NUMS, BROKER_GET_NUMS, BROKER_GET_FOUND, BROKER_GET_MISSED)
+        for name, item in zip(names, broker, strict=True):
+            self._items[name][self._cluster] = item
+
+    # -- counting -------------------------------------------------------------------------------------
+
+    def puts(self, topic: str) -> Puts:
+        """Of a topic. Keep it as long as the writer of one leadership."""
+        self._item(TOPIC_PUT_NUMS, topic)
+        self._item(TOPIC_PUT_SIZE, topic)
+        puts = Puts()
+        if topic in self._items[TOPIC_PUT_SIZE]:
+            self._puts[topic] = puts
+        return puts
+
+    def got(self, group: str, topic: str, queue_id: int, count: int, size: int, took_ms: int) -> None:
+        """A pull was answered with so many messages; reading them took so long."""
+        if not count:
+            self.missed.add(1)
+            return
+        self.found.add(1)
+        self.gets_of_broker.add(count)
+        key = f"{topic}@{group}"
+        self._item(GROUP_GET_NUMS, key).add(count)
+        self._item(GROUP_GET_SIZE, key).add(size)
+        if took_ms:
+            self._item(GROUP_GET_LATENCY, f"{queue_id}@{key}").add(took_ms)
+
+    def sent_back(self, group: str, topic: str) -> None:
+        """A consumer of the group gave a message back."""
+        self._item(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
+
+    def item(self, name: str, key: str) -> StatsItem | None:
+        """The statistic, None when nothing was counted."""
+        self._count_puts()
+        if name in _OF_TOPICS:
+            self._count_topic(key)
+        return self._items.get(name, {}).get(key)
+
+    def consume_tps(self, group: str, topic: str) -> float:
+        """Messages that a group got from a topic, a second, over a minute (tpsGroupGetNums)."""
+        item = self.item(GROUP_GET_NUMS, f"{topic}@{group}")
+        return 0.0 if item is None else item.over(MINUTE, now_ms()).tps
+
+    def put_tps(self, topic: str) -> float:
+        """Messages that a topic got, a second, over a minute (tpsTopicPutNums)."""
+        item = self.item(TOPIC_PUT_NUMS, topic)
+        return 0.0 if item is None else item.over(MINUTE, now_ms()).tps
+
+    @staticmethod
+    def now_ms() -> int:
+        """The time that items are asked with."""
+        return now_ms()
+
+    def rates(self, *items: StatsItem) -> str:
+        """Sum of the rates over 10 s, 1 min and 10 min, as 28 GET_BROKER_RUNTIME_INFO tells rates."""
+        self._count_puts()
+        now = now_ms()
+        rates = (
+            sum(item.lately(MINUTE, now).tps for item in items),
+            sum(item.over(MINUTE, now).tps for item in items),
+            sum(item.lately(HOUR, now).tps for item in items),
+        )
+        return " ".join(f"{rate:g}" for rate in rates)
+
+    def _count_puts(self) -> None:
+        """The writer counts what the broker got anyway."""
+        if self._writer is not None:
+            self.puts_of_broker.value = self.puts_of_broker.times = self._writer.messages
+
+    def _count_topic(self, topic: str) -> None:
+        """Take over what was counted on the hot path."""
+        puts = self._puts.get(topic)
+        if puts is not None:
+            messages, size = (self._items[name][topic] for name in _OF_TOPICS)
+            messages.value, size.value = puts.messages, puts.size
+            messages.times = size.times = puts.messages - puts.batched
+
+    def _item(self, name: str, key: str) -> StatsItem:
+        items = self._items[name]
+        item = items.get(key)
+        if item is None:
+            if len(items) >= MAX_KEYS:
+                self.not_counted += 1
+                return self._spare
+            item = items[key] = StatsItem(now_ms())
+            item.used = self._tick
+        return item
+
+    # -- service --------------------------------------------------------------------------------------
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """Nothing was counted yet."""
+        self._clear(now_ms())
+        self._writer = writer
+
+    def end(self, reason: str) -> None:
+        """What was counted stays until this node leads again."""
+        self._writer = None
+
+    async def run(self) -> None:
+        """Take samples."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._tick += 1
+            tick, now = self._tick, now_ms()
+            self._count_puts()
+            if (today := self._today()) != self._day:
+                totals = self._totals()
+                self.yesterday_morning = self.morning if today == self._day + 1 else totals
+                self.morning, self._day = totals, today
+            for name in NAMES:
+                items = list(self._items[name].items())
+                for start in range(0, len(items), SLICE):
+                    for key, item in items[start : start + SLICE]:
+                        if name == TOPIC_PUT_NUMS:
+                            self._count_topic(key)
+                        item.sample(tick, now)
+                        if tick - item.used > IDLE_TICKS and name in _FORGOTTEN:
+                            self._items[name].pop(key, None)
+                    if len(items) > SLICE:
+                        await asyncio.sleep(PAUSE_S)
+
+
+def now_ms() -> int:
+    """Time of the loop: statistics are about how long something took, not about when it was."""
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,274 @@
+"""Where topics and groups stand, and what went through: 43, 202, 208, 303, 315, 317 (AdminBrokerProcessor).
+
+All of it but 43 reads applied state of the leader. A table of many queues is made a slice at a time, so that
+others run in between; it is not of one moment then, as RocketMQ's is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+
+import msgspec
+
+from dledger.broker.context import BrokerContext
+from dledger.broker.offset.group_topics import topics_of
+from dledger.broker.requests import Call, LeaderCall, Needs, handles
+from dledger.broker.stats.stats_item import WINDOWS
+from dledger.formats.state import TopicConfig
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.fastjson import dumps
+from dledger.remoting.headers import ConsumeStatsHeader, TopicHeader
+from dledger.remoting.operator_headers import (
+    BrokerConsumeStatsHeader,
+    ConsumeTimeSpanHeader,
+    ViewBrokerStatsHeader,
+)
+from dledger.runtime.cooperative import Pace
+from dledger.runtime.files import Buffer
+
+APPLIED = "applied index of the leader"
+OWN = "what the leader counted since it leads, in memory"
+MAX_ROWS = 50_000
+"""Queues of groups in one answer, some 10 MB; more is refused."""
+MAX_OFFSETS = 500_000
+"""Offsets in one answer, some 10 MB; more is refused."""
+OFFSETS_SLICE = 1000
+"""Offsets that are encoded in one go, about 2 ms."""
+SLICE = 200
+"""Queues that are looked at in one go, about 2 ms."""
+MAX_TOPICS_ASKED = 1000
+"""Topics that one request may name."""
+
+
+class StatsProcessor:
+    """Handlers of the codes that ask how things stand."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._env = context.env
+        self._settings = context.settings
+        self._store = context.store
+        self._reader = context.reader
+        self._clients = context.clients
+        self._background = context.background
+        self._registrar = context.registrar
+        self._stats = context.stats
+
+    @handles(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsHeader, needs=Needs.LEADER, reads=OWN)
+    def view(self, call: LeaderCall[ViewBrokerStatsHeader]) -> None:
+        """One statistic over the last minute, hour and day."""
+        header = call.header
+        item = self._stats.item(header.statsName, header.statsKey)
+        if item is None:
+            remark = f"The stats <{header.statsName}> <{header.statsKey}> not exist"
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, remark)
+        now = self._stats.now_ms()
+        shown = {}
+        for window in WINDOWS:
+            found = item.over(window, now)
+            shown[window.name] = {"sum": found.total, "tps": found.tps, "avgpt": found.average}
+        call.respond(body=dumps(shown))
+
+    @handles(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader, needs=Needs.LEADER, reads=APPLIED)
+    def topic(self, call: LeaderCall[TopicHeader]) -> None:
+        """Bounds of each queue of a topic, and when its last message was stored."""
+        config = self._topic(call, call.header.topic)
+
+        async def answer() -> None:
+            rows: list[bytes] = []
+            pace = Pace(SLICE)
+            for number, key in enumerate(self._queue_keys(config, queues_of(config))):
+                await pace.step()
+                bounds = self._bounds(config.name, number)
+                last = await self._stored(config.name, number, bounds[1] - 1)
+                rows.append(
+                    b'%b:{"lastUpdateTimestamp":%d,"maxOffset":%d,"minOffset":%d}'
+                    % (key, max(last, 0), bounds[1], bounds[0])
+                )
+            tps = msgspec.json.encode(self._stats.put_tps(config.name))
+            call.respond(body=b'{"offsetTable":{%b},"topicPutTps":%b}' % (b",".join(rows), tps))
+
+        self._background.start(call.connection, call.request, answer())
+
+    @handles(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader, needs=Needs.LEADER, reads=APPLIED)
+    def group(self, call: LeaderCall[ConsumeStatsHeader]) -> None:
+        """Where a group stands in the queues of its topics, or of those that are named."""
+        header, name = call.header, call.header.consumerGroup
+        named = [topic for topic in (header.topicList or "").split(";") if topic]
+        if len(named) > MAX_TOPICS_ASKED:
+            raise RemotingError(
+                ResponseCode.INVALID_PARAMETER, f"{len(named)} topics: ask for at most {MAX_TOPICS_ASKED}"
+            )
+        topic = (header.topic or "").strip()
+
+        async def answer() -> None:
+            topics = named or ([topic] if topic else await topics_of(self._store.state, name))
+            rows: list[bytes] = []
+            tps = 0.0
+            pace = Pace(SLICE)
+            async for config in self._existing(call, name, topics, pace, named=bool(named)):
+                async for row, _ in self._rows(name, config, config.read_queues, pace):
+                    rows.append(row)
+                    _check_size(len(rows), f"group {name}: ask for a topic (-t)")
+                tps += self._stats.consume_tps(name, config.name)
+            call.respond(body=_consume_stats(rows, tps))
+
+        self._background.start(call.connection, call.request, answer())
+
+    @handles(
+        RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader, needs=Needs.LEADER, reads=APPLIED
+    )
+    def all_groups(self, call: LeaderCall[BrokerConsumeStatsHeader]) -> None:
+        """The same of all groups, or of those topics of theirs that are ordered."""
+        ordered = call.header.isOrder
+
+        async def answer() -> None:
+            groups: list[bytes] = []
+            behind = count = 0
+            pace = Pace(SLICE)
+            for name in list(self._store.state.groups):
+                await pace.step()
+                topics: list[bytes] = []
+                rows_of = name in self._store.state.offsets
+                found = await topics_of(self._store.state, name) if rows_of else []
+                async for config in self._existing(call, name, found, pace):
+                    if ordered and not config.order:
+                        continue
+                    rows: list[bytes] = []
+                    async for row, diff in self._rows(name, config, config.write_queues, pace):
+                        rows.append(row)
+                        behind += diff
+                        count += 1
+                        _check_size(count, "all groups: ask for each alone (consumerProgress -g)")
+                    topics.append(_consume_stats(rows, self._stats.consume_tps(name, config.name)))
+                groups.append(b"{%b:[%b]}" % (msgspec.json.encode(name), b",".join(topics)))
+            call.respond(
+                body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
+                % (msgspec.json.encode(self._settings.now.client_addr), b",".join(groups), behind)
+            )
+
+        self._background.start(call.connection, call.request, answer())
+
+    @handles(RequestCode.GET_ALL_CONSUMER_OFFSET, needs=Needs.ANY, reads="applied index of any broker")
+    def all_offsets(self, call: Call[None]) -> None:
+        """Every consumer offset, as RocketMQ's slaves ask for them (ConsumerOffsetSerializeWrapper)."""
+
+        async def answer() -> None:
+            parts: list[bytes] = []
+            pace, count = Pace(OFFSETS_SLICE), 0
+            for name in list(self._store.state.offsets):
+                by_topic: dict[str, dict[str, int]] = {}
+                for (topic, queue), offset in list(self._store.state.offsets.get(name, {}).items()):
+                    by_topic.setdefault(f"{topic}@{name}", {})[str(queue)] = offset
+                    await pace.step()
+                    count += 1
+                    _check_size(count, "all groups: ask for each alone (consumerProgress -g)", MAX_OFFSETS)
+                for key, offsets in by_topic.items():
+                    parts.append(b"%b:%b" % (msgspec.json.encode(key), msgspec.json.encode(offsets)))
+                    await pace.step()
+            version = dumps(self._registrar.data_version())
+            body: list[Buffer] = [b'{"dataVersion":%b,"offsetTable":{' % version, b",".join(parts), b"}}"]
+            call.respond(body=body)
+
+        self._background.start(call.connection, call.request, answer())
+
+    @handles(RequestCode.QUERY_CONSUME_TIME_SPAN, ConsumeTimeSpanHeader, needs=Needs.LEADER, reads=APPLIED)
+    def time_span(self, call: LeaderCall[ConsumeTimeSpanHeader]) -> None:
+        """When the first and the last message of each queue were stored, and the last that the group
+        consumed."""
+        config, group = self._topic(call, call.header.topic), call.header.group
+
+        async def answer() -> None:
+            rows: list[bytes] = []
+            pace = Pace(SLICE)
+            for number, key in enumerate(self._queue_keys(config, config.write_queues)):
+                await pace.step()
+                first, end = self._bounds(config.name, number)
+                oldest = await self._stored(config.name, number, first)
+                newest = await self._stored(config.name, number, end - 1)
+                offset = self._store.state.consumer_offset(group, config.name, number) or 0
+                consumed = await self._stored(config.name, number, offset - 1) if offset else oldest
+                waits_since = await self._stored(config.name, number, max(offset, first))
+                delay = max(0, self._env.wall.now_ms() - waits_since) if waits_since >= 0 else 0
+                rows.append(
+                    b'{"consumeTimeStamp":%d,"delayTime":%d,"maxTimeStamp":%d,"messageQueue":%b,'
+                    b'"minTimeStamp":%d}' % (consumed, delay, newest, key, oldest)
+                )
+            call.respond(body=b'{"consumeTimeSpanSet":[%b]}' % b",".join(rows))
+
+        self._background.start(call.connection, call.request, answer())
+
+    # -- parts ----------------------------------------------------------------------------------------
+
+    def _topic(
+        self, call: LeaderCall[TopicHeader] | LeaderCall[ConsumeTimeSpanHeader], name: str
+    ) -> TopicConfig:
+        config = call.writer.topic(name)
+        if config is None:
+            raise RemotingError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        return config
+
+    async def _existing(
+        self,
+        call: LeaderCall[ConsumeStatsHeader] | LeaderCall[BrokerConsumeStatsHeader],
+        group: str,
+        topics: Iterable[str],
+        pace: Pace,
+        *,
+        named: bool = False,
+    ) -> AsyncIterator[TopicConfig]:
+        """Topics that are there; without those that the group does not subscribe to any more, as far as its
+        members are known, unless they are `named`."""
+        members = self._clients.consumers.get(group)
+        wanted = None if named or members is None else members.subscriptions
+        for name in topics:
+            await pace.step()
+            config = call.writer.topic(name)
+            if config is not None and (not wanted or name in wanted):
+                yield config
+
+    def _queue_keys(self, config: TopicConfig, queues: int) -> Iterable[bytes]:
+        """Each queue as the key of a map."""
+        broker = msgspec.json.encode(self._settings.now.broker_name)
+        topic = msgspec.json.encode(config.name)
+        for number in range(queues):
+            yield b'{"brokerName":%b,"queueId":%d,"topic":%b}' % (broker, number, topic)
+
+    async def _rows(
+        self, group: str, config: TopicConfig, queues: int, pace: Pace
+    ) -> AsyncIterator[tuple[bytes, int]]:
+        """Where a group stands in each queue of a topic, and how far behind that is."""
+        for number, key in enumerate(self._queue_keys(config, queues)):
+            await pace.step()
+            end = self._bounds(config.name, number)[1]
+            offset = self._store.state.consumer_offset(group, config.name, number) or 0
+            stored = await self._stored(config.name, number, offset - 1)
+            yield (
+                b'%b:{"brokerOffset":%d,"consumerOffset":%d,"lastTimestamp":%d,"pullOffset":%d}'
+                % (key, end, offset, max(stored, 0), offset),
+                end - offset,
+            )
+
+    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Offset of its first message, and of the next one."""
+        queue = self._store.queues.get(topic, queue_id)
+        return (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+
+    async def _stored(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of a message in ms, -1 when it is not there."""
+        return await self._reader.store_time(topic, queue_id, offset)
+
+
+def queues_of(config: TopicConfig) -> int:
+    """Queues of a topic, for reading or writing."""
+    return max(config.read_queues, config.write_queues)
+
+
+def _consume_stats(rows: list[bytes], tps: float) -> bytes:
+    return b'{"consumeTps":%b,"offsetTable":{%b}}' % (msgspec.json.encode(tps), b",".join(rows))
+
+
+def _check_size(rows: int, instead: str, limit: int | None = None) -> None:
+    limit = MAX_ROWS if limit is None else limit
+    if rows > limit:
+        raise RemotingError(ResponseCode.SYSTEM_ERROR, f"more than {limit} queues of {instead}")

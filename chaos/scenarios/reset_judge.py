@@ -1,0 +1,118 @@
+"""What must hold of resets of consumer offsets, in English above each check: the log, and what was given out.
+
+The log tells: a reset that consumers have to hear of is two operations in one batch, the new offsets and who
+has not heard; of each queue one more says that it was heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.scenarios.history import ACKNOWLEDGED, RUNNING
+from dledger.chaos.scenarios.oracle import Queue
+from dledger.formats.entry import EntryHeader, Kind
+from dledger.formats.record import decode_record
+
+
+@dataclass
+class Reset:
+    """A group was to be set to other offsets in a topic."""
+
+    group: str
+    topic: str
+    begin: int
+    unseen: dict[Queue, dict[int, None]] = field(default_factory=dict)
+    """Queue -> offsets that the group was not handed since it began, of what was there then."""
+    end: int = -1
+    outcome: str = RUNNING
+    told: dict[int, int] = field(default_factory=dict)
+    """Queue id -> new offset, as it was answered."""
+
+    def handed(self, queue: Queue, offset: int) -> None:
+        """The group was handed a message."""
+        self.unseen.get(queue, {}).pop(offset, None)
+
+
+class ResetJudge:
+    """Reads a log, entry by entry; then says what is wrong with it."""
+
+    def __init__(self) -> None:
+        self._offsets: tuple[int, dict[str, Any]] = (-1, {})
+        """The last `reset`: index of its entry, where another one of its batch follows, and what it is."""
+        self._unheard: dict[tuple[str, str], dict[int, int]] = {}
+        self._done: dict[tuple[str, str], list[dict[int, int]]] = {}
+        self.heard = 0
+
+    def apply(self, header: EntryHeader, data: bytes) -> None:
+        """One entry. InvariantViolated."""
+        if header.kind != Kind.SYSTEM:
+            return
+        op = msgpack.unpackb(decode_record(data).body, strict_map_key=False)
+        name = op["op"]
+        if name == "reset":
+            self._offsets = (header.index if header.batch_remaining else -1, op)
+        elif name == "offset_reset":
+            self._reset(header, op)
+        elif name == "reset_heard":
+            row = self._unheard.get((op["group"], op["topic"]), {})
+            if row.get(op["queue"]) == op["offset"]:
+                del row[op["queue"]]
+                self.heard += 1
+        elif name == "reset_over":
+            self._unheard.pop((op["group"], op["topic"]), None)
+        elif name == "offsets":
+            self._raised(header, op)
+
+    def _reset(self, header: EntryHeader, op: Mapping[str, Any]) -> None:
+        index, offsets = self._offsets
+        key, unheard = (op["group"], op["topic"]), dict(op["queues"])
+        # A reset is never half: its offsets are in the batch of what says that nobody has heard.
+        if index != header.index - 1 or header.batch_remaining or offsets["group"] != op["group"]:
+            raise InvariantViolated(f"entry {header.index}: {key} has to hear of a reset that is not with it")
+        done = {queue: offset for _, queue, offset in offsets["offsets"]}
+        if any(unheard.get(queue, offset) != offset for queue, offset in done.items()):
+            raise InvariantViolated(f"entry {header.index}: {key} is set to {done}, and told {unheard}")
+        self._unheard[key] = unheard
+        self._done.setdefault(key, []).append(done)
+
+    def _raised(self, header: EntryHeader, op: Mapping[str, Any]) -> None:
+        # Who has not heard of a reset does not undo it.
+        for topic, queue, offset in op["offsets"]:
+            wanted = self._unheard.get((op["group"], topic), {}).get(queue)
+            if wanted is not None and offset > wanted:
+                raise InvariantViolated(
+                    f"entry {header.index} raises {op['group']} in {topic}@{queue} to {offset}: it was set "
+                    f"to {wanted}, of which no consumer has heard"
+                )
+
+    def judge(self, resets: Iterable[Reset]) -> int:
+        """How many were acknowledged."""
+        count = 0
+        for reset in resets:
+            if reset.outcome == ACKNOWLEDGED:
+                count += 1
+                # What was acknowledged is in the log, as it was told.
+                if reset.told not in self._done.get((reset.group, reset.topic), []):
+                    raise InvariantViolated(f"{reset.group} was told {reset.told}, which is not in the log")
+        return count
+
+
+def judge_followed(resets: Iterable[Reset], gone: Mapping[Queue, int]) -> None:
+    """`gone`: how many messages of a queue may have gone by retention."""
+    for reset in resets:
+        if reset.outcome != ACKNOWLEDGED:
+            continue
+        for queue, unseen in reset.unseen.items():
+            first = max(gone.get(queue, 0), reset.told.get(queue[1], 1 << 62))
+            # After a reset the group is handed everything behind it again.
+            missing = [offset for offset in unseen if offset >= first]
+            if missing:
+                raise InvariantViolated(
+                    f"{reset.group} was set to {reset.told} in {reset.topic}, and of {queue} not handed "
+                    f"{missing[:5]} since"
+                )

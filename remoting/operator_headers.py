@@ -1,0 +1,76 @@
+"""Headers of what operators and their tools ask brokers, and brokers the consumers (as `headers`)."""
+
+from __future__ import annotations
+
+from dledger.remoting.response_headers import I32, Header
+
+
+class CloneGroupOffsetHeader(Header):
+    """314 CLONE_GROUP_OFFSET; without topic of all topics."""
+
+    srcGroup: str
+    destGroup: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class RunningInfoHeader(Header):
+    """307 GET_CONSUMER_RUNNING_INFO."""
+
+    consumerGroup: str
+    clientId: str
+    jstackEnable: bool = False
+
+
+class ConsumeDirectlyHeader(Header):
+    """309 CONSUME_MESSAGE_DIRECTLY. `msgId`: an offset message id; what is behind it a broker fills in."""
+
+    consumerGroup: str
+    clientId: str | None = None
+    msgId: str | None = None
+    brokerName: str | None = None
+    topic: str | None = None
+    topicSysFlag: I32 | None = None
+    groupSysFlag: I32 | None = None
+
+
+class ConsumerStatusHeader(Header):
+    """223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS. `clientAddr`: id of a client, or of all."""
+
+    topic: str
+    group: str
+    clientAddr: str | None = None
+
+
+class ConsumerStatusOfClientHeader(Header):
+    """221 GET_CONSUMER_STATUS_FROM_CLIENT."""
+
+    topic: str
+    group: str
+
+
+class BrokerConsumeStatsHeader(Header):
+    """317 GET_BROKER_CONSUME_STATS. `isOrder`: of ordered topics alone."""
+
+    isOrder: bool
+
+
+class ViewBrokerStatsHeader(Header):
+    """315 VIEW_BROKER_STATS_DATA."""
+
+    statsName: str
+    statsKey: str
+
+
+class ConsumeTimeSpanHeader(Header):
+    """303 QUERY_CONSUME_TIME_SPAN."""
+
+    topic: str
+    group: str
+
+
+class GroupTopicHeader(Header):
+    """345 QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    topic: str | None = None

@@ -1,0 +1,267 @@
+"""Statistics: what the windows hold, and what tools are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dledger.broker.stats import broker_stats, stats_processor
+from dledger.broker.stats.broker_stats import BrokerStats
+from dledger.broker.stats.stats_item import DAY, HOUR, MINUTE, WINDOWS, Snapshot, StatsItem
+from dledger.formats.state import GROUPS, TOPICS, GroupConfig, TopicConfig
+from dledger.remoting.bodies import MessageQueue, OffsetWrapper, TopicOffset, decode_queue_table
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.fastjson import loads
+from dledger.remoting.headers import (
+    ConsumerGroupHeader,
+    ConsumeStatsHeader,
+    GroupHeader,
+    ProducerGroupHeader,
+    TopicHeader,
+    UpdateConsumerOffsetHeader,
+)
+from dledger.remoting.operator_headers import (
+    BrokerConsumeStatsHeader,
+    ConsumeTimeSpanHeader,
+    GroupTopicHeader,
+    ViewBrokerStatsHeader,
+)
+from tests.broker.harness import Reply, World, make_env, run
+from tests.broker.test_clients import heartbeat
+from tests.broker.test_delays import leading
+from tests.broker.test_turn_cost import LIMIT_S, Turns
+
+TICK_MS = 10_000
+
+
+def test_the_books_example() -> None:
+    """Six calls of a ten-message batch within one minute: sum 60, one a second, ten a call."""
+    item = StatsItem(0)
+    for tick in range(1, 7):
+        item.add(10)
+        item.sample(tick, tick * TICK_MS)
+    assert item.over(MINUTE, 60_000) == Snapshot(60, 1.0, 10.0)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=400))
+def test_a_window_is_what_came_within_it(grown: list[int]) -> None:
+    """Against a list of everything: no window is longer than it says, none misses anything."""
+    item = StatsItem(0)
+    for tick, count in enumerate(grown, 1):
+        for _ in range(count):
+            item.add(5)
+        item.sample(tick, tick * TICK_MS)
+    ticks = len(grown)
+    for window in WINDOWS:
+        length = (window.samples - 1) * window.every_ticks
+        found = item.over(window, ticks * TICK_MS)
+        low = 5 * sum(grown[max(0, ticks - length) :])
+        high = 5 * sum(grown[max(0, ticks - length - window.every_ticks) :])
+        assert low <= found.total <= high
+        assert found.average == (5.0 if found.total else 0.0)
+
+
+def test_what_came_since_the_last_sample_counts() -> None:
+    item = StatsItem(0)
+    item.sample(1, TICK_MS)
+    item.add(3)
+    assert item.over(MINUTE, TICK_MS + 2000) == Snapshot(3, 1.5, 3.0)
+    assert item.over(HOUR, TICK_MS + 2000).total == item.over(DAY, TICK_MS + 2000).total == 3
+    assert item.lately(MINUTE, TICK_MS + 100).tps == 3.0, "a rate is of a second at least"
+
+
+def test_an_idle_item_keeps_no_samples() -> None:
+    item = StatsItem(0)
+    item.add(1)
+    for tick in range(1, 25 * 360 + 400):
+        item.sample(tick, tick * TICK_MS)
+    assert item._windows == [None, None, None]
+
+
+def test_further_keys_are_not_counted_and_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(broker_stats, "MAX_KEYS", 2)
+        stats = BrokerStats(make_env(), "C", lambda: (0, 0))
+        for topic in ("A", "B", "C", "D"):
+            stats.got("G", topic, 0, 1, 10, 0)
+        assert [stats.item("GROUP_GET_NUMS", f"{topic}@G") is None for topic in "ABCD"] == [0, 0, 1, 1]
+        assert stats.not_counted == 4
+        found = stats.item("BROKER_GET_NUMS", "C")
+        assert found is not None and found.value == 4, "the whole counts them"
+
+    run(test)
+
+
+async def filled(world: World) -> None:
+    """Three messages in queue 0 of T, two of which CG has consumed; one in queue 1."""
+    world.ask(RequestCode.HEART_BEAT, None, heartbeat("c"))
+    for queue in (0, 0, 0, 1):
+        await world.send(queue=queue)
+    await world.pull()
+    header = UpdateConsumerOffsetHeader("CG", "T", 0, 2)
+    await world.call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+
+def at(queue: int) -> MessageQueue:
+    return MessageQueue("T", "broker-a", queue)
+
+
+def test_what_tools_are_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await filled(world)
+            now = world.clock.value
+
+            async def ask(code: RequestCode, header: Any) -> Any:
+                reply: Reply = await world.call(code, header)
+                assert reply.code == ResponseCode.SUCCESS, reply.remark
+                return reply.body
+
+            stats = ViewBrokerStatsHeader("TOPIC_PUT_NUMS", "T")
+            shown = json.loads(await ask(RequestCode.VIEW_BROKER_STATS_DATA, stats))
+            assert shown["statsMinute"]["sum"] == shown["statsDay"]["sum"] == 4
+            stats = ViewBrokerStatsHeader("GROUP_GET_NUMS", "T@CG")
+            assert json.loads(await ask(RequestCode.VIEW_BROKER_STATS_DATA, stats))["statsHour"]["sum"] == 3
+            stats = ViewBrokerStatsHeader("BROKER_PUT_NUMS", "DefaultCluster")
+            assert json.loads(await ask(RequestCode.VIEW_BROKER_STATS_DATA, stats))["statsHour"]["sum"] == 4
+
+            body = await ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader("T"))
+            topic = decode_queue_table(body, "offsetTable", TopicOffset)
+            assert (topic[at(0)].minOffset, topic[at(0)].maxOffset) == (0, 3)
+            assert 0 <= now - topic[at(0)].lastUpdateTimestamp < 10_000
+            assert topic[at(2)] == TopicOffset(0, 0, 0)
+
+            for header in (ConsumeStatsHeader("CG"), ConsumeStatsHeader("CG", topicList="T;T2")):
+                body = await ask(RequestCode.GET_CONSUME_STATS, header)
+                group = decode_queue_table(body, "offsetTable", OffsetWrapper)
+                assert (group[at(0)].brokerOffset, group[at(0)].consumerOffset) == (3, 2)
+                assert group[at(0)].lastTimestamp and not group[at(1)].lastTimestamp
+                assert loads(body, large=True)["consumeTps"] > 0
+
+            body = await ask(RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader(False))
+            everything = loads(body, large=True)
+            assert everything["totalDiff"] == 2 and "CG" in str(everything["consumeStatsList"])
+            body = await ask(RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader(True))
+            assert loads(body, large=True)["totalDiff"] == 0, "no topic is ordered"
+
+            body = await ask(RequestCode.GET_ALL_CONSUMER_OFFSET, None)
+            assert json.loads(body)["offsetTable"] == {"T@CG": {"0": 2}}
+
+            body = await ask(RequestCode.QUERY_CONSUME_TIME_SPAN, ConsumeTimeSpanHeader("T", "CG"))
+            spans = json.loads(body)["consumeTimeSpanSet"]
+            assert spans[0]["minTimeStamp"] <= spans[0]["consumeTimeStamp"] <= spans[0]["maxTimeStamp"]
+            assert spans[2] | {"messageQueue": 0} == {
+                "consumeTimeStamp": -1,
+                "delayTime": 0,
+                "maxTimeStamp": -1,
+                "messageQueue": 0,
+                "minTimeStamp": -1,
+            }
+
+            who = json.loads(await ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader("CG")))
+            assert [one["clientId"] for one in who["connectionSet"]] == ["c"]
+            assert set(who["subscriptionTable"]) == {"T"}
+            who = json.loads(await ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader("PG")))
+            assert [one["clientAddr"] for one in who["connectionSet"]] == [world.connection.peer]
+            body = await ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader("T"))
+            assert json.loads(body) == {"groupList": ["CG"]}
+            body = await ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader("CG"))
+            assert json.loads(body)["topicList"] == ["T"]
+            body = await ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, GroupTopicHeader("CG", "T"))
+            assert json.loads(body)["subscriptionData"]["subString"] == "*"
+            assert json.loads(await ask(RequestCode.GET_TOPIC_CONFIG, TopicHeader("T")))["perm"] == 6
+            body = await ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader("CG"))
+            assert json.loads(body)["groupName"] == "CG"
+            names = json.loads(await ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None))["topicList"]
+            assert {"TBW102", "SCHEDULE_TOPIC_XXXX"} <= set(names)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("code", "header", "answer"),
+    [
+        (RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsHeader("TOPIC_PUT_NUMS", "no"), 1),
+        (RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsHeader("NO", "T"), 1),
+        (RequestCode.GET_TOPIC_STATS_INFO, TopicHeader("no"), ResponseCode.TOPIC_NOT_EXIST),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, ConsumeTimeSpanHeader("no", "G"), ResponseCode.TOPIC_NOT_EXIST),
+        (
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            ConsumerGroupHeader("no"),
+            ResponseCode.CONSUMER_NOT_ONLINE,
+        ),
+        (RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader("no"), 1),
+        (RequestCode.GET_TOPIC_CONFIG, TopicHeader("no"), ResponseCode.TOPIC_NOT_EXIST),
+        (
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+            GroupHeader("no"),
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused(code: RequestCode, header: Any, answer: int, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            assert (await world.call(code, header)).code == answer
+
+    run(test)
+
+
+def test_more_rows_than_one_answer_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await filled(world)
+            monkeypatch.setattr(stats_processor, "MAX_ROWS", 3)
+            reply = await world.call(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader("CG"))
+            assert reply.code == ResponseCode.SYSTEM_ERROR
+            assert reply.remark == "more than 3 queues of group CG: ask for a topic (-t)"
+            header = BrokerConsumeStatsHeader(False)
+            reply = await world.call(RequestCode.GET_BROKER_CONSUME_STATS, header)
+            assert "ask for each alone" in (reply.remark or "")
+
+    run(test)
+
+
+def test_a_large_broker_is_not_held_up_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 groups, 60 of them with offsets in 200 queues, and one in 200,000."""
+
+    async def test() -> None:
+        world = await World(str(tmp_path), max_topics=20_000).open()
+        task = asyncio.ensure_future(world.broker.background.run())
+        await asyncio.sleep(0)
+        state = world.broker.store.state
+        topics = {f"t{number}": TopicConfig(f"t{number}", 4, 4, 6) for number in range(50)}
+        state[TOPICS].rows.update(topics)
+        for number in range(20_000):
+            state[GROUPS].rows[f"g{number}"] = GroupConfig(f"g{number}")
+        for number in range(60):
+            state.offsets[f"g{number}"] = {(topic, queue): 0 for topic in topics for queue in range(4)}
+        state.offsets["wide"] = {(f"w{number}", queue): 0 for number in range(50_000) for queue in range(4)}
+        turns = Turns(monkeypatch)
+        for code, header in (
+            (RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader(False)),
+            (RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader("wide")),
+            (RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader("wide")),
+            (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader("t1")),
+            (RequestCode.GET_ALL_CONSUMER_OFFSET, None),
+            (RequestCode.GET_BROKER_RUNTIME_INFO, None),
+        ):
+            longest = []
+            for _ in range(3):
+                turns.longest = 0.0
+                reply = await world.call(code, header)
+                assert reply.code == ResponseCode.SUCCESS, reply.remark
+                longest.append(turns.longest)
+                if longest[-1] < LIMIT_S / 2:
+                    break
+            assert min(longest) < LIMIT_S, (code, longest)
+        task.cancel()
+
+    run(test)

@@ -1,0 +1,210 @@
+"""Apache RocketMQ's own mqadmin, 4.9 and 5, on a real three-node group with a Java consumer.
+
+Commands of a test run side by side: most of the time a JVM starts.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from dledger import ClientOptions, Message, Producer, PushConsumer, ReceivedMessage
+from dledger.local.cluster import LocalCluster, wait_for
+from tests.interop.apache import LOGBACK, java_command
+from tests.interop.conftest import Driver, java_client, rocketmq_libraries
+
+pytestmark = pytest.mark.interop
+
+VERSIONS = (4, 5)
+READY_S = 60
+SENT = 40
+RESET_HEARD_S = 60
+"""A Java consumer waits 10 s before it goes back, and divides the queues anew then (every 20 s)."""
+TOGETHER = 4
+"""JVMs at once."""
+
+
+@dataclass
+class Stage:
+    """A topic with messages, and a Java consumer that is online."""
+
+    group: LocalCluster
+    topic: str
+    consumer_group: str
+    producer: Driver
+    consumer: Driver
+
+    @property
+    def leader(self) -> str:
+        """Address of the leader."""
+        return self.group.addr(wait_for(self.group.leader, READY_S, lambda: "no leader"))
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda major: f"java{major}")
+def major(request: pytest.FixtureRequest) -> int:
+    """Of mqadmin and its client."""
+    return int(request.param)
+
+
+@pytest.fixture
+def stage(
+    major: int, group: LocalCluster, drive: Callable[..., Driver], topics: Callable[[str], str]
+) -> Stage:
+    topic = topics(f"Admin{major}")
+    kind = java_client(major, 1000)
+    consumer = drive(kind, "consume", group.namesrv_addr, topic, f"CG_admin{major}")
+    producer = drive(kind, "produce", group.namesrv_addr, topic, f"PG_admin{major}")
+    consumer.wait(lambda events: len(received(events)) >= SENT, READY_S)
+    return Stage(group, topic, f"CG_admin{major}", producer, consumer)
+
+
+def received(events: list[dict[str, Any]]) -> list[int]:
+    return [item["seq"] for item in events if item["event"] == "received"]
+
+
+def mqadmin(major: int, group: LocalCluster, arguments: str) -> subprocess.Popen[str]:
+    """Started; it prints and ends."""
+    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    command = java_command(rocketmq_libraries(major), main, *arguments.split(), "-n", group.namesrv_addr)
+    conf = group.directory / "mqadmin" / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    (conf / "logback_tools.xml").write_text(LOGBACK)  # 4.9 does not start without
+    environment = {**os.environ, "ROCKETMQ_HOME": str(conf.parent)}
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        cwd=group.directory,  # consumerStatus writes there
+    )
+
+
+def printed(major: int, group: LocalCluster, *commands: str) -> list[str]:
+    """What each prints."""
+    outputs: list[str] = []
+    for start in range(0, len(commands), TOGETHER):
+        running = [mqadmin(major, group, command) for command in commands[start : start + TOGETHER]]
+        outputs += [process.communicate(timeout=60)[0] for process in running]
+    for command, output in zip(commands, outputs, strict=True):
+        print(f"--- mqadmin {major}: {command}\n{output}")
+    return outputs
+
+
+def check(major: int, group: LocalCluster, wanted: Mapping[str, str]) -> None:
+    """Each command prints what matches its expression."""
+    for (command, expression), output in zip(wanted.items(), printed(major, group, *wanted), strict=True):
+        assert re.search(expression, output), f"{command}: {expression!r} is not in: {output}"
+
+
+def test_what_it_shows(major: int, stage: Stage) -> None:
+    topic, name = stage.topic, stage.consumer_group
+    check(
+        major,
+        stage.group,
+        {
+            "topicList": topic,
+            f"topicRoute -t {topic}": re.escape(stage.leader),
+            f"brokerStatus -b {stage.leader}": r"putTps +: [1-9]\S* [1-9]",
+            "clusterList": rf"{re.escape(stage.leader)} .*V5_3_3",
+            "clusterList -m": r"broker-\S+ +0 +0 +[1-9]",
+            "consumerProgress": rf"{name} .*PUSH +CLUSTERING",
+            f"consumerProgress -g {name}": rf"{topic} +\S+ +0 +[1-9]\d* +\d+ ",
+            f"topicStatus -t {topic}": r"broker\S* +0 +0 +[1-9]\d* +20",
+            f"statsAll -t {topic}": rf"{topic} +{name} +\d+ +[1-9]\S* +[1-9]\S* +[1-9]\d* +[1-9]",
+            f"consumerConnection -g {name}": r"(?s)JAVA.*ConsumeType: CONSUME_PASSIVELY",
+            f"producerConnection -g PG_admin{major} -t {topic}": "JAVA",
+            f"brokerConsumeStats -b {stage.leader}": rf"{topic} +{name} ",
+            f"consumerStatus -g {name}": "Rebalance OK",
+            "getConsumerConfig -g " + name: "groupName",
+        },
+    )
+
+
+def test_it_finds_messages(major: int, group: LocalCluster, topics: Callable[[str], str]) -> None:
+    """By key, by unique key, and the units of a ConsumeQueue."""
+    topic = topics(f"JavaQueries{major}")
+    leader = wait_for(group.leader, READY_S, lambda: "no leader")
+    with Producer("PG_queries", group.namesrv_addr) as producer:
+        sent = [producer.send(Message(topic, b"%d" % number, keys=f"k{number} all")) for number in range(6)]
+    wanted = {
+        f"queryMsgByKey -t {topic} -k k3": [sent[3].message_id],
+        f"queryMsgByKey -t {topic} -k all": [one.message_id for one in sent],
+        f"queryMsgByUniqueKey -t {topic} -i {sent[4].message_id}": [sent[4].message_id, "k4 all"],
+        f"queryCq -t {topic} -q {sent[5].queue.queue_id} -i {sent[5].queue_offset} -c 1 "
+        f"-b {group.addr(leader)}": [f"max: {sent[5].queue_offset + 1}", "physicOffset"],
+    }
+    running = {arguments: mqadmin(major, group, arguments) for arguments in wanted}
+    for arguments, process in running.items():
+        printed, _ = process.communicate(timeout=60)
+        missing = [text for text in wanted[arguments] if text not in printed]
+        assert not missing, f"{arguments}: {missing} not in {printed}"
+
+
+def test_it_resets_offsets(major: int, stage: Stage, drive: Callable[..., Driver]) -> None:
+    """Of a group whose consumer is online: everything comes again, and nothing it still has undoes that. Of
+    one whose consumers are gone: the next one begins there."""
+    topic, name = stage.topic, stage.consumer_group
+    stage.producer.close()
+    sent = {item["seq"] for item in stage.producer.named("acked")}
+    stage.consumer.wait(lambda events: sent <= set(received(events)), READY_S)
+    command = f"resetOffsetByTime -g {name} -t {topic} -s 0"
+    check(major, stage.group, {command: r"(?s)#offset.* 0\s"})
+
+    def again(events: list[dict[str, Any]]) -> bool:
+        seen = received(events)
+        return all(seen.count(seq) >= 2 for seq in sent)
+
+    stage.consumer.wait(again, RESET_HEARD_S)
+    stage.consumer.close()
+    check(major, stage.group, {command: r"(?s)#offset.* 0\s"})
+    later = drive(java_client(major, 1000), "consume", stage.group.namesrv_addr, topic, name)
+    later.wait(lambda events: sent <= set(received(events)), READY_S)
+    later.close()
+    check(
+        major,
+        stage.group,
+        {
+            f"cloneGroupOffset -s {name} -d CG_clone{major} -t {topic}": "clone group offset success",
+        },
+    )
+    check(major, stage.group, {f"consumerProgress -g CG_clone{major}": rf"{topic} +\S+ +0 +[1-9]\d* +[1-9]"})
+
+
+def test_our_consumer_answers_it(major: int, group: LocalCluster, topics: Callable[[str], str]) -> None:
+    """Its state, its threads, its listener called with one message, and a reset."""
+    topic = topics(f"Ours{major}")
+    name, seen = f"CG_ours{major}", queue.SimpleQueue[bytes]()
+    with Producer("PG_ours", group.namesrv_addr) as producer:
+        sent = [producer.send(Message(topic, b"%d" % number)) for number in range(SENT)]
+    bodies = sorted(b"%d" % number for number in range(SENT))
+
+    def listener(message: ReceivedMessage) -> None:
+        seen.put(message.body)
+
+    client = ClientOptions(client_ip="127.0.0.1", instance_name=f"ours{major}")
+    who = f"{client.client_ip}@{client.instance_name}"
+    with PushConsumer(name, group.namesrv_addr, listener, topic=topic, from_where="FIRST", client=client):
+        assert sorted(seen.get(timeout=READY_S) for _ in range(SENT)) == bodies
+        which = f" -t {topic}" if major == 5 else ""
+        check(
+            major,
+            group,
+            {
+                f"consumerConnection -g {name}": re.escape(who) + ".*PYTHON",
+                f"consumerStatus -g {name}": f"(?s){re.escape(who)}.*Rebalance OK",
+                f"consumerStatus -g {name} -i {who} -s": rf"(?s)PASSIVELY.*{topic}.*commitOffset=\d.*thread",
+                f"queryMsgById -i {sent[7].offset_message_id} -g {name} -d {who}{which}": "=CR_SUCCESS",
+            },
+        )
+        assert seen.get(timeout=READY_S) == b"7"
+        check(major, group, {f"resetOffsetByTime -g {name} -t {topic} -s 0": r"(?s)#offset.* 0\s"})
+        assert sorted(seen.get(timeout=READY_S) for _ in range(SENT)) == bodies
+    check(major, group, {f"consumerProgress -g {name}": r"(?m)Diff Total: 0"})
