@@ -16,6 +16,7 @@ from dledger.client.errors import ClientError
 from dledger.client.hooks import ConsumeContext, ConsumeHook, ConsumeReturnType, SendContext, SendHook
 from dledger.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from dledger.client.namespaces import without_namespace
+from dledger.client.sending import next_turn
 from dledger.client.trace_records import (
     DELAY_MSG,
     NORMAL_MSG,
@@ -83,7 +84,7 @@ class TraceDispatcher:
     async def send_waiting(self) -> None:
         """Send all that waits, a message for each topic that it is about; others run in between."""
         while self._waiting:
-            await asyncio.sleep(0)
+            await next_turn()
             by_topic: dict[str, list[TraceRecord]] = {}
             for _ in range(min(len(self._waiting), BATCH_RECORDS)):
                 record = self._waiting.popleft()
