@@ -59,7 +59,8 @@ def install(target: Path, command: list[str], what: str) -> Path:
 def install_locked(target: Path, command: list[str], what: str) -> Path:
     """The same, with the lock held."""
     mark = target / ".installed"
-    wanted = " ".join(command)
+    # Without this checkout's paths: checkouts that share a cache would install over each other.
+    wanted = " ".join(command).replace(str(DRIVERS.parent), "").replace(sys.executable, "python")
     if mark.exists() and mark.read_text() == wanted:
         return target
     shutil.rmtree(target, ignore_errors=True)

@@ -24,7 +24,8 @@ from dledger import (
 )
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.interop.conftest import ClientKind, Driver, java_client
-from tests.interop.test_java_client import COMMITTED_S, acked, mqadmin, received
+from tests.interop.test_java_client import COMMITTED_S, acked, received
+from tests.interop.test_mqadmin import mqadmin
 
 pytestmark = pytest.mark.interop
 
